@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cost_models.communication import pipeline_message_bytes
 from cost_models.layers import Dims, dims, routed_tokens
 from cost_models.parameters import padded_vocab_size
-from cost_models.plans import Plans
+from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
 from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
 
@@ -254,9 +254,11 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
     hidden = float(model.hidden_size)
     vocab = padded_vocab_size(float(model.vocab_size), d.tp) / d.tp
     mask = MASK_BYTES if model.hidden_dropout > 0 else 0.0
-    # Every rank of a tp group sends what it holds: the shard, or the whole (megatron-core; the
-    # scatter/gather of SC'21 is gone from it).
-    message = pipeline_message_bytes(d.sharded_tokens, hidden, ACTIVATION_BYTES)
+    # Every rank of a tp group sends what it holds: the shard, or the whole (megatron-core).
+    # Megatron-LM of 2021 and 2022 scattered it before and gathered after (SC'21, section 4.1).
+    scattered = (plans.stack == code("stack", "megatron-2021")).astype(np.float64)
+    sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
+    message = pipeline_message_bytes(sent, hidden, ACTIVATION_BYTES)
 
     def block(kind: LayerKind) -> BlockBytes:
         kept, dropped = layer_activation_bytes(model, kind, d)

@@ -122,6 +122,15 @@ class CostModel:
         message = one(message_s(g, dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
 
+    def layer_s(self, plan: ParallelPlan) -> float:
+        """Seconds of one micro-batch through one layer, forward and backward, with recompute."""
+        s = self.setting
+        g = gather(s, Plans.from_rows([plan]), True)
+        times = BlockTimes(s, g, data_parallel(s, g))
+        kind = s.model.layer_kinds[0]
+        again = times.again_s[kind] if plan.recompute == "full" else 0.0
+        return float(np.max(times.whole_s[kind] + again))
+
     def peak_bytes(self, plans: Plans) -> FloatArray:
         """Peak memory of the worst stage, without the times."""
         memory = stage_memory(self.setting, gather(self.setting, plans, False))

@@ -1,7 +1,6 @@
 """Seconds of one kernel: roofline with an efficiency that depends on size (reference: profiles).
 
-Not modelled: wave quantisation of single shapes, clock changes under sustained power, L2 reuse
-between kernels.
+Not modelled: clock changes under sustained power beyond the profile's, L2 reuse between kernels.
 """
 
 from __future__ import annotations
@@ -10,6 +9,11 @@ import numpy as np
 
 from cost_models.profiles import AttentionEfficiency, Curve, GemmEfficiency
 from cost_models.sources import Array, formula
+
+
+# Tiles of C that matrix libraries choose from, rows x columns.
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+LARGE_FLOP = 1e12
 
 
 @formula("flop", "derived")
@@ -22,19 +26,6 @@ def gemm_flop(m: Array, n: Array, k: Array) -> Array:
 def gemm_bytes(m: Array, n: Array, k: Array, element_bytes: Array, output_bytes: Array) -> Array:
     """Bytes that C = A B must move at least: both operands read, the result written once."""
     return (m * k + k * n) * element_bytes + m * n * output_bytes
-
-
-@formula("s", "roofline")
-def roofline_s(
-    work_flop: Array,
-    moved_bytes: Array,
-    achieved_flop_per_s: Array,
-    achieved_bytes_per_s: Array,
-    floor_s: Array,
-) -> Array:
-    """Seconds of a kernel bound by arithmetic, by memory, or by its shortest duration."""
-    bound = np.maximum(work_flop / achieved_flop_per_s, moved_bytes / achieved_bytes_per_s)
-    return np.maximum(bound, floor_s)
 
 
 @formula("s", "roofline", "aiconfigurator")
@@ -51,25 +42,31 @@ def gemm_s(
 ) -> Array:
     """Seconds of `groups` equal GEMMs launched as one kernel (groups = 1: a plain GEMM).
 
-    Efficiency is read at the size of the whole launch and at the smallest dimension of one
-    member.  An empty GEMM (no tokens) takes no time.  Not modelled: wave quantisation.
+    C is cut into tiles, each made by one multiprocessor, in waves; the library takes the tile
+    that ends first.  Tiles that stick out of C waste their rest: what small m, n cost.  A small k
+    costs through the overhead of each tile.  An empty GEMM (no tokens) takes no time.
+    Not modelled: splitting k over multiprocessors where C has few tiles.
     """
-    flop = gemm_flop(m, n, k)
-    launch_flop = flop * groups
-    size = np.log2(np.maximum(launch_flop, 1.0))
-    smallest = np.log2(np.maximum(np.minimum(np.minimum(m, n), k), 1.0))
-    fraction = interpolate(efficiency.by_flop, size) * interpolate(
-        efficiency.by_min_dimension, smallest
-    )
+    flop = gemm_flop(m, n, k) * groups
+    units = efficiency.multiprocessors
+    unit_flop_per_s = peak_flop_per_s / units * efficiency.tile_fraction
+    largest = TILES[0][0] * TILES[0][1]
+    arithmetic: Array = np.inf
+    for tile_m, tile_n in TILES:
+        share = tile_m * tile_n / largest
+        tiles = groups * np.ceil(m / tile_m) * np.ceil(n / tile_n)
+        spread = np.maximum(tiles / units, 1.0)
+        waves = spread + efficiency.wave_share * (np.ceil(tiles / units) - spread)
+        rate = unit_flop_per_s * efficiency.small_tile_fraction ** -np.log2(share)
+        one_s = share * (2.0 * largest * k / rate + efficiency.tile_overhead_s)
+        arithmetic = np.minimum(arithmetic, waves * one_s)
+    doublings = np.maximum(np.log2(np.maximum(flop, 1.0) / LARGE_FLOP), 0.0)
     moved = gemm_bytes(m, n, k, element_bytes, output_bytes) * groups
-    seconds = roofline_s(
-        launch_flop,
-        moved,
-        peak_flop_per_s * fraction,
-        memory_bytes_per_s * efficiency.memory_fraction,
-        efficiency.floor_s,
+    seconds = efficiency.floor_s + np.maximum(
+        arithmetic * (1.0 + efficiency.large_slope * doublings),
+        moved / (memory_bytes_per_s * efficiency.memory_fraction),
     )
-    return np.where(launch_flop > 0, seconds, 0.0)
+    return np.where(flop > 0, seconds, 0.0)
 
 
 @formula("s", "roofline", "aiconfigurator")

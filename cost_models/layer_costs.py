@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cost_models import communication as traffic
 from cost_models.activation_memory import ACTIVATION_BYTES
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
+from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
 from cost_models.layers import (
     Dims,
     FlashAttention,
@@ -24,9 +25,6 @@ from cost_models.layers import (
     Kernel,
     Pass,
     dims,
-    embedding_kernels,
-    head_kernels,
-    layer_kernels,
     routed_tokens,
 )
 from cost_models.network import Fabric, collective_s, send_s
@@ -42,6 +40,9 @@ FloatArray = NDArray[np.float64]
 # under the GEMM next to it: the first of userbuffers' four chunks (megatron-core).
 TP_OVERLAP_EXPOSED = 0.25
 FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
+# Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
+# A100 0.681 / 0.717, B200 0.481 / 0.494).
+WEIGHT_GRADIENT_FRACTION = 0.96
 FP8_CAST_BYTES = 4.0  # read 2, write the value and its transpose, one byte each
 
 
@@ -79,6 +80,7 @@ class KernelTime:
     forward_flop: Array
     module: str
     active: Array
+    redone: Array
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Machine:
 
 
 @formula("s", "roofline", "aiconfigurator")
-def kernel_time(kernel: Kernel, machine: Machine) -> KernelTime:
+def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
     """Forward and backward seconds of one kernel (arrays over keys)."""
     bandwidth = machine.accelerator.memory_bytes_per_s
     profile = machine.profile
@@ -121,24 +123,36 @@ def kernel_time(kernel: Kernel, machine: Machine) -> KernelTime:
         forward, backward = memory_s(kernel.forward_bytes), memory_s(kernel.backward_bytes)
         return _time(kernel, forward, backward, 0.0, 0.0)
     if isinstance(kernel, FlashAttention):
-        seconds = []
-        for name, share in (("forward", 1.0), ("backward", FLASH_BACKWARD_FLOP)):
-            table = profile.attention[("flash", name, True)]
-            seconds.append(
-                attention_s(
-                    share * kernel.forward_flop,
-                    kernel.span,
-                    kernel.head_dim,
-                    machine.matrix_flop_per_s * profile.sustained_fraction,
-                    table,
-                    profile.memory_floor_s,
-                )
-            )
-        return _time(kernel, seconds[0], seconds[1], 0.0, kernel.forward_flop)
-    return _gemm_time(kernel, machine, memory_s)
+        forward, backward = _attention_time(kernel, machine)
+        return _time(kernel, forward, backward, 0.0, kernel.forward_flop)
+    return _gemm_time(kernel, machine, d, memory_s)
 
 
-def _gemm_time(kernel: Gemm, machine: Machine, memory_s: Callable[[Array], Array]) -> KernelTime:
+def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:
+    profile = machine.profile
+
+    def seconds(version: str, name: str, share: float) -> Array:
+        return attention_s(
+            share * kernel.forward_flop,
+            kernel.span,
+            kernel.head_dim,
+            machine.matrix_flop_per_s * profile.sustained_fraction,
+            profile.attention[(version, name, True)],
+            profile.memory_floor_s,
+        )
+
+    def both(name: str, share: float) -> Array:
+        newest = seconds("flash", name, share)
+        if ("flash2", name, True) not in profile.attention or not np.any(kernel.version2):
+            return newest
+        return np.where(kernel.version2 > 0, seconds("flash2", name, share), newest)
+
+    return both("forward", 1.0), both("backward", FLASH_BACKWARD_FLOP)
+
+
+def _gemm_time(
+    kernel: Gemm, machine: Machine, d: Dims, memory_s: Callable[[Array], Array]
+) -> KernelTime:
     m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.groups
     fp8 = machine.precision == "fp8" and kernel.fp8
     half = "fp16" if machine.precision == "fp16" else "bf16"
@@ -158,9 +172,12 @@ def _gemm_time(kernel: Gemm, machine: Machine, memory_s: Callable[[Array], Array
         )  # fmt: skip
 
     forward = seconds(m, n, k)
-    # The weight gradient is added to the fp32 accumulation buffer in place: read and write.
-    gradient_bytes = 8.0 if kernel.weights else 2.0
-    last = seconds(k, n, m, gradient_bytes)
+    # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
+    # write); other runtimes write it in half precision and add it in a pass of its own.
+    fused = kernel.weights * (1.0 - d.apex) * (1.0 - d.gathered_input)
+    last = seconds(k, n, m, 2.0 + 6.0 * fused)
+    if kernel.weights:
+        last = last / WEIGHT_GRADIENT_FRACTION + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(m, k, n) + last
     if fp8:
         forward = forward + memory_s(FP8_CAST_BYTES * m * k * groups)
@@ -174,13 +191,16 @@ def _time(
 ) -> KernelTime:
     on = kernel.active
     return KernelTime(
-        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module, on
-    )
+        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module, on,
+        kernel.redone,
+    )  # fmt: skip
 
 
-def kernel_times(kernels: Iterable[Kernel], machine: Machine) -> tuple[KernelTime, ...]:
+def kernel_times(
+    kernels: Iterable[Kernel], machine: Machine, d: Dims
+) -> tuple[KernelTime, ...]:
     """Times of the kernels that run for at least one key."""
-    return tuple(kernel_time(k, machine) for k in kernels if np.any(k.active))
+    return tuple(kernel_time(k, machine, d) for k in kernels if np.any(k.active))
 
 
 @formula("s", "derived")
@@ -212,8 +232,8 @@ def micro_batch_seconds(
     vocab = padded_vocab_size(float(model.vocab_size), d.tp)
     return MicroBatchSeconds(
         layers=layers,
-        embedding=_end(embedding_kernels(model, d), network.embedding(), machine, size),
-        head=_end(head_kernels(model, d, vocab), network.head(), machine, size),
+        embedding=_end(embedding_kernels(model, d), network.embedding(), machine, d, size),
+        head=_end(head_kernels(model, d, vocab), network.head(), machine, d, size),
     )
 
 
@@ -231,9 +251,12 @@ def _layer(
     machine: Machine,
     size: tuple[int, ...],
 ) -> BlockSeconds:
-    times = kernel_times(layer_kernels(model, kind, d), machine)
+    times = kernel_times(layer_kernels(model, kind, d), machine, d)
     forward, backward = _passes(times, machine)
-    again = sum(t.forward_s * d.recomputed(t.module) for t in times)
+    operators = d.recomputed("op")
+    again = sum(
+        t.forward_s * np.maximum(d.recomputed(t.module), operators * t.redone) for t in times
+    )
     core = [t for t in times if t.module == "core_attn"]
     tp = network.tensor_parallel(kind, times)
     cp_forward, cp_backward = network.context_parallel(
@@ -255,9 +278,13 @@ def _layer(
 
 
 def _end(
-    kernels: tuple[Kernel, ...], collectives_s: Array, machine: Machine, size: tuple[int, ...]
+    kernels: tuple[Kernel, ...],
+    collectives_s: Array,
+    machine: Machine,
+    d: Dims,
+    size: tuple[int, ...],
 ) -> BlockSeconds:
-    times = kernel_times(kernels, machine)
+    times = kernel_times(kernels, machine, d)
     forward, backward = _passes(times, machine)
     zero = np.zeros(size)
     return BlockSeconds(

@@ -23,7 +23,7 @@ IntArray = NDArray[np.int64]
 Recompute = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["block", "uniform"]
 RecomputeModule = Literal[
-    "core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj", "moe", "shared_experts"
+    "core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj", "moe", "shared_experts", "op"
 ]
 Schedule = Literal[
     "naive",
@@ -45,10 +45,10 @@ Schedule = Literal[
 ]
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
-AttentionKernel = Literal["flash", "unfused"]
+AttentionKernel = Literal["flash", "unfused", "flash2"]
 CrossEntropy = Literal["unfused", "fused"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
-Stack = Literal["megatron", "torch", "deepspeed"]
+Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021"]
 
 # Index in the tuple = value in a Plans array.  recompute_modules is a bit set over its tuple.
 VOCABULARIES: dict[str, tuple[str, ...]] = {
@@ -57,10 +57,10 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "cp_kind": ("p2p", "all_gather", "a2a"),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
-    "attention_kernel": ("flash", "unfused"),
+    "attention_kernel": get_args(AttentionKernel),
     "cross_entropy": ("unfused", "fused"),
     "moe_dispatcher": ("alltoall", "allgather", "deepep"),
-    "stack": ("megatron", "torch", "deepspeed"),
+    "stack": get_args(Stack),
 }
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = (
     "core_attn",
@@ -70,6 +70,7 @@ RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = (
     "mla_up_proj",
     "moe",
     "shared_experts",
+    "op",
 )
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -124,6 +125,7 @@ class ParallelPlan(Spec):
     overlap_tp: bool = False
     overlap_p2p: bool = True
     stack: Stack = "megatron"
+    compile: bool = Field(False, description="torch.compile: memory-bound kernels fused")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -193,6 +195,7 @@ class Plans:
     overlap_tp: IntArray
     overlap_p2p: IntArray
     stack: IntArray
+    compile: IntArray
     # Row k of this table is what stage_layers == k + 1 means; stage_layers == 0 means none.
     stage_layers_table: tuple[tuple[int, ...], ...] = ()
 

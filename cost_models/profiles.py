@@ -50,20 +50,26 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class GemmEfficiency:
-    """How fast a matrix multiplication of (m, k) by (k, n) runs.
+    """How fast a matrix multiplication of (m, k) by (k, n) runs: tiles in waves.
 
-    The two curves are fitted together, as factors: bound by arithmetic it reaches
-    by_flop x by_min_dimension of the peak.
+    A tile of C stays on one multiprocessor; tiles run in waves of as many as there are.
     """
 
-    by_flop: Curve
-    """x = log2(2 m n k), y = fraction of the dense peak where min(m, n, k) >= 4096."""
-    by_min_dimension: Curve
-    """x = log2(min(m, n, k)), y = what of that fraction remains (1 from 4096)."""
+    tile_fraction: float
+    """Fraction of the dense peak inside a tile of 256 x 128."""
+    small_tile_fraction: float
+    """What of it a tile of half the size keeps."""
+    tile_overhead_s: float
+    """Filling and draining one tile of 256 x 128."""
+    wave_share: float
+    """How much of the last wave's idle multiprocessors is lost: 1 all of it, 0 nothing."""
+    large_slope: float
+    """Share of time added per doubling above 1 TFLOP (power, cache)."""
     floor_s: float
-    """Time of the shortest kernel."""
+    """Time of the shortest kernel, added to each."""
     memory_fraction: float
     """Fraction of the memory bandwidth that a memory-bound multiplication reaches."""
+    multiprocessors: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +149,6 @@ class Accelerator(Protocol):
     def efficiency_profile(self) -> str: ...
     @property
     def memory_bytes_per_s(self) -> float: ...
-    @property
-    def peak_bf16_flop_per_s(self) -> float | None: ...
-    @property
-    def peak_fp16_flop_per_s(self) -> float | None: ...
 
 
 @cache
@@ -164,28 +166,21 @@ def profile(name: str) -> EfficiencyProfile:
 def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
     """The profile that an accelerator names, the generic one if it names none.
 
-    A generic curve is moved to the accelerator's own peak and bandwidth: a kernel that would
-    ideally take equally long reaches an equal fraction.
+    A generic curve is moved to the accelerator's own bandwidth: a kernel that would ideally take
+    equally long reaches an equal fraction.
     """
     return _profile_at(
-        accelerator.efficiency_profile or FALLBACK,
-        accelerator.peak_bf16_flop_per_s or accelerator.peak_fp16_flop_per_s,
-        accelerator.memory_bytes_per_s,
+        accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s
     )
 
 
 @lru_cache(maxsize=256)  # accelerators may be the user's own numbers: no end of them
-def _profile_at(name: str, peak_flop_per_s: float | None, bytes_per_s: float) -> EfficiencyProfile:
+def _profile_at(name: str, bytes_per_s: float) -> EfficiencyProfile:
     base, reference = profile(name), _document(name).get("reference")
     if reference is None:
         return base
-    by_flop = np.log2(peak_flop_per_s / reference["peak_bf16_flop_per_s"]) if peak_flop_per_s else 0
     by_bytes = np.log2(bytes_per_s / reference["memory_bytes_per_s"])
-    gemm = {
-        precision: replace(efficiency, by_flop=efficiency.by_flop.moved(by_flop))
-        for precision, efficiency in base.gemm.items()
-    }
-    return replace(base, gemm=gemm, memory=base.memory.moved(by_bytes))
+    return replace(base, memory=base.memory.moved(by_bytes))
 
 
 @lru_cache(maxsize=256)
@@ -260,29 +255,23 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
 
 
 def _gemm(block: Mapping[str, Any]) -> GemmEfficiency:
-    """Values of the buckets [2^i, 2^(i+1)) GFLOP and [d, 2d), put at their geometric middle.
-
-    The last bucket of dimensions is open: it stands at its lower end.  Where `scaled_to` is
-    given, only the level of large operations is known, and the curve is scaled to it.
-    """
+    """Where `scaled_to` is given, only the level of large operations is known, and scaled to."""
     large = block["large_fraction"]
-    minimum = np.log2(np.asarray(block["min_dimension"], dtype=np.float64)) + 0.5
-    minimum[-1] -= 0.5
     return GemmEfficiency(
-        by_flop=Curve(
-            _array(np.asarray(block["log2_gflop"]) + 0.5 + np.log2(1e9)),
-            _array(np.asarray(block["fraction"]) * (block.get("scaled_to", large) / large)),
-        ),
-        by_min_dimension=Curve(_array(minimum), _array(block["fraction_by_min_dimension"])),
+        tile_fraction=block["tile_fraction"] * block.get("scaled_to", large) / large,
+        small_tile_fraction=block["small_tile_fraction"],
+        tile_overhead_s=block["tile_overhead_us"] * 1e-6,
+        wave_share=block["wave_share"],
+        large_slope=block["large_slope"],
         floor_s=block["floor_us"] * 1e-6,
         memory_fraction=block["memory_fraction"],
+        multiprocessors=block["multiprocessors"],
     )
 
 
 def _scaled(like: GemmEfficiency, block: Mapping[str, Any]) -> GemmEfficiency:
-    """The curve of another precision, scaled, and moved where the peak is a multiple of its."""
-    moved = like.by_flop.moved(block.get("log2_flop_shift", 0))
-    return replace(like, by_flop=Curve(moved.x, _array(moved.y * block["scale"])))
+    """The tiles of another precision, as fast in their own peak but for the scale."""
+    return replace(like, tile_fraction=like.tile_fraction * block["scale"])
 
 
 def _collective(table: Mapping[str, Any]) -> CollectiveTable:

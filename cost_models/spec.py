@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Precision = Literal["bf16", "fp16", "fp8"]
+Precision = Literal["bf16", "fp16", "fp8", "fp4"]
+FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 NormKind = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "full"]
@@ -312,6 +313,9 @@ class TrainingSpec(Spec):
         description="sequences per optimizer step"
     )
     precision: Precision = "bf16"
+    fp8_recipe: FP8Recipe = Field(
+        "tensorwise", description="how fp8 values are scaled; read where precision is fp8"
+    )
     gradient_dtype: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="the buffer gradients accumulate in"
     )

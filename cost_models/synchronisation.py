@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.gathered import Gathered, Setting, max_of, sum_of
-from cost_models.plans import Plans
-from cost_models.sources import Array
-from cost_models.spec import DTYPE_BYTES, LayerKind
+from cost_models.plans import Plans, code
+from cost_models.sources import Array, formula
+from cost_models.spec import DTYPE_BYTES, LayerKind, TrainingSpec
 from cost_models.stages import KINDS
 
-# Adam step: fp32 master and moments read and written, gradient read (twice: norm), weight written.
 OPTIMIZER_STATE_PASSES = 2.0
 OPTIMIZER_BANDWIDTH_FRACTION = 0.85
 # CPU Adam of one node, parameters per second (ZeRO-Offload, arXiv 2101.06840, table 4; recalled).
@@ -82,11 +81,7 @@ def step_seconds(
         np.where(sharded, at_state(ranks), 1.0) for ranks in (g.held.shards, g.held.expert_shards)
     ]
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
-    step_bytes = (
-        OPTIMIZER_STATE_PASSES * training.optimizer_bytes_per_parameter
-        + 2.0 * DTYPE_BYTES[training.gradient_dtype]
-        + training.weight_bytes
-    )
+    step_bytes = optimizer_step_bytes(training, plans)
     bucket = bucket_parameters(plans.dp * plans.cp)
     collectives = _StepCollectives(s, g, dp)
     exposed: Array = 0.0
@@ -107,6 +102,24 @@ def step_seconds(
             offload = np.maximum(offload, _offload_s(s, plans, owned))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
     return exposed + at_state(dp.tied_reduce_s), optimizer, offload
+
+
+@formula("byte", "megatron-core", "torch")
+def optimizer_step_bytes(training: TrainingSpec, plans: Plans) -> Array:
+    """Bytes per parameter that one optimizer step reads and writes.
+
+    States read and written and the fp32 gradient read; before it the gradient's norm (read) and
+    its clipping (read, write); after it the half-precision weight (master read, weight written)
+    and the gradient buffer cleared.  Where gradients are half precision they are first copied to
+    fp32 and unscaled (Megatron's mixed-precision optimizer).  torch's sharded states are their
+    own master: no copy, and gradients are freed instead of cleared.
+    """
+    gradient = float(DTYPE_BYTES[training.gradient_dtype])
+    states = OPTIMIZER_STATE_PASSES * training.optimizer_bytes_per_parameter
+    copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
+    torch = plans.stack == code("stack", "torch")
+    after = np.where(torch, 0.0, 4.0 + training.weight_bytes + gradient)
+    return states + 4.0 + 12.0 + copied + after
 
 
 class _StepCollectives:

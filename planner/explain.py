@@ -11,7 +11,8 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.flops import step_flop
 from cost_models.layer_costs import kernel_times
-from cost_models.layers import dims, layer_kernels
+from cost_models.layer_kernels import layer_kernels
+from cost_models.layers import dims
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.stage_memory import MEMORY_PARTS
 from cost_models.stages import KINDS, stage_table
@@ -169,7 +170,7 @@ def _kernels(
     for kind in model.setting.kinds:
         i = KINDS.index(kind)
         layers, redone = float(table.totals[i][0]), float(table.recomputed_totals[i][0])
-        for t in kernel_times(layer_kernels(request.model, kind, d), model.setting.machine):
+        for t in kernel_times(layer_kernels(request.model, kind, d), model.setting.machine, d):
             chosen = bool(np.any(d.recomputed(t.module)))
             flop = float(np.max(t.forward_flop))
             # Flash attention runs the causal half; the definition of HFU counts the square.

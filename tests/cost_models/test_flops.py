@@ -7,7 +7,8 @@ import pytest
 
 from cost_models.catalog.models import model as preset
 from cost_models.flops import forward_flop, matmul_flop, sc21_flop, step_flop
-from cost_models.layers import FlashAttention, Gemm, dims, head_kernels, layer_kernels
+from cost_models.layer_kernels import head_kernels, layer_kernels
+from cost_models.layers import FlashAttention, Gemm, dims
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 

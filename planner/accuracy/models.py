@@ -1,0 +1,203 @@
+"""The model of a published run: a preset it names, or its family's conventions, with its dims.
+
+What the row states always wins; what it does not state comes from the preset, else from the
+family, and is listed as an assumption.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.catalog.models import models
+from cost_models.spec import ModelSpec
+from planner.accuracy.runs import Run
+
+# Columns of the row and the fields of a ModelSpec they state.
+DIMS = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+    "ffn_hidden": "ffn_hidden_size",
+    "vocab": "vocab_size",
+}
+_GPT = {
+    "norm": "layernorm", "position": "learned", "tied_embeddings": True, "qkv_bias": True,
+    "attention_output_bias": True, "mlp_bias": True, "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+}  # fmt: skip
+_LLAMA = {"norm": "rmsnorm", "position": "rope", "gated_mlp": True}
+# First match of the lower-case model name decides; sources are the families' own releases.
+FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("bloom", "BLOOM: ALiBi, embedding norm, tied", {
+        **_GPT, "position": "alibi", "embedding_norm": True, "hidden_dropout": 0.0,
+        "attention_dropout": 0.0}),
+    ("mpt", "MPT: ALiBi, no biases, tied", {
+        "norm": "layernorm", "norm_bias": False, "position": "alibi", "tied_embeddings": True}),
+    ("nemotron", "Nemotron: layernorm, rotary, no biases, no dropout", {
+        "norm": "layernorm", "position": "rope"}),
+    ("opt", "OPT: as GPT", _GPT),
+    ("gpt-oss|gpt oss", "gpt-oss: rmsnorm, rotary, gated experts", _LLAMA),
+    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm", {**_GPT, "position": "rope"}),
+    ("gpt|megatron|turing|mt-nlg|bert|transformer", "Megatron's GPT: layernorm, learned "
+     "positions, biases, dropout 0.1, tied", _GPT),
+)  # fmt: skip
+_DEFAULT_FAMILY = ("Llama: rmsnorm, rotary, gated, no biases", _LLAMA)
+# A run with its own depth or batch names the model it was cut from: "Llama3-70B [12 layers]".
+_CUT = re.compile(r"\[[^\]]*\]|\([^)]*\)")
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of a row, and what was assumed on the way."""
+
+    value: Any
+    assumptions: tuple[str, ...] = ()
+
+
+def model_of(run: Run) -> Read:
+    """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
+    assumptions: list[str] = []
+    name = _CUT.sub("", run["model"]).strip()
+    stated = {field: run.integer(column) for column, field in DIMS.items()}
+    spec = {field: value for field, value in stated.items() if value}
+    if (gated := run.flag("gated")) is not None:
+        spec["gated_mlp"] = gated
+    preset = _preset(name, stated)
+    base: dict[str, Any]
+    if preset is not None:
+        assumptions.append(f"what the row does not state of the model: preset {preset.name}")
+        base = preset.model_dump(exclude={"name", "layer_kinds"})
+        if spec.get("num_attention_heads", base["num_attention_heads"]) != base[
+            "num_attention_heads"
+        ] or spec.get("hidden_size", base["hidden_size"]) != base["hidden_size"]:
+            base["head_dim"] = None if base["mla"] is None else base["head_dim"]
+        _cut_depth(base, spec)
+    else:
+        label, base = _family(name, run)
+        assumptions.append(f"what the row does not state of the model: {label}")
+        base = dict(base)
+    base.update(spec)
+    if "position" in base and base["position"] == "learned":
+        base["max_position_embeddings"] = max(run.integer("seq_len") or 1, 1)
+    if not base.get("vocab_size"):
+        base["vocab_size"] = 51200 if not base.get("gated_mlp") else 128256
+        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
+    _arch(run, base, assumptions)
+    _experts(run, base, assumptions)
+    missing = [f for f in ("num_layers", "hidden_size", "num_attention_heads") if not base.get(f)]
+    if missing:
+        raise ValueError(f"the model's {', '.join(missing)} are not stated and no preset is known")
+    if run.is_layer:
+        base["num_layers"] = 1
+    return Read(ModelSpec(name=name[:200], **base), tuple(assumptions))
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
+    """The preset a name means: equal up to punctuation, else the longest that begins it.
+
+    A preset counts only where the widths that the row states are its own.
+    """
+    key = _key(name)
+    best: tuple[int, ModelSpec] | None = None
+    for entry in models():
+        for alias in (entry.id, *entry.aliases):
+            known = _key(alias.rsplit("/", 1)[-1])
+            fits = key == known or (len(known) >= 6 and key.startswith(known))
+            if fits and _widths_agree(entry.spec, stated) and (best is None or len(known) > best[0]):
+                best = len(known), entry.spec
+    return best[1] if best else None
+
+
+def _widths_agree(spec: ModelSpec, stated: dict[str, int | None]) -> bool:
+    pairs = ((spec.hidden_size, "hidden_size"), (spec.num_attention_heads, "num_attention_heads"))
+    return all(stated[field] in (None, own) for own, field in pairs)
+
+
+def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
+    """A shortened model keeps at most one layer less of dense ones than it has layers."""
+    layers, moe = spec.get("num_layers"), base.get("moe")
+    if moe and layers and moe["num_dense_layers"] >= layers:
+        base["moe"] = {**moe, "num_dense_layers": layers - 1}
+    if layers and layers < base["num_layers"]:
+        base["mtp_num_layers"] = 0
+
+
+def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
+    for pattern, label, fields in FAMILIES:
+        if re.search(pattern, name.lower()):
+            if fields is _GPT and (run.integer("year") or 0) >= 2024:
+                # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
+                modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+                return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
+            return label, fields
+    return _DEFAULT_FAMILY
+
+
+def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """What the notes say of the architecture, in the table's own phrases."""
+    notes = run.notes.lower()
+    if found := re.search(r"head[_ ]dim(?:ension)? (\d+)", notes):
+        base["head_dim"] = int(found.group(1))
+    mla = re.search(
+        r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes
+    )
+    if mla:
+        q, kv, nope, rope, v = mla.groups()
+        base["mla"] = {
+            "q_lora_rank": None if q == "none" else int(q), "kv_lora_rank": int(kv),
+            "qk_nope_head_dim": int(nope), "qk_rope_head_dim": int(rope), "v_head_dim": int(v),
+        }  # fmt: skip
+        base["num_query_groups"] = base.get("num_attention_heads")
+    if "untied" in notes:
+        base["tied_embeddings"] = False
+    if base.get("mla") is None and base.get("head_dim") is None and base.get("hidden_size"):
+        heads = base.get("num_attention_heads")
+        if heads and base["hidden_size"] % heads:
+            base["head_dim"] = round(base["hidden_size"] / heads)
+            assumptions.append(f"head dimension {base['head_dim']}: hidden size over heads, rounded")
+
+
+def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """The routed part, where the row or the preset has one."""
+    experts, top_k, width = (run.integer(c) for c in ("experts", "topk", "moe_ffn"))
+    notes = run.notes.lower()
+    moe: dict[str, Any] | None = base.get("moe")
+    if moe is None and experts and experts > 1:
+        moe = {"num_experts": experts, "top_k": top_k or 1,
+               "expert_ffn_hidden_size": width or base.get("ffn_hidden_size")
+               or 4 * (base.get("hidden_size") or 0)}  # fmt: skip
+        for column, value in (("topk", top_k), ("moe_ffn", width)):
+            if not value:
+                assumptions.append(f"{column} not stated: {moe['top_k'] if column == 'topk' else moe['expert_ffn_hidden_size']}")
+    if moe is None:
+        return
+    moe = dict(moe)
+    stated = (("num_experts", experts), ("top_k", top_k), ("expert_ffn_hidden_size", width))
+    moe.update({field: value for field, value in stated if value})
+    if moe.get("num_groups") and moe["num_experts"] % moe["num_groups"]:
+        moe["num_groups"] = moe["top_k_groups"] = None
+    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(r"first (\d+) layers? dense", notes)
+    if dense:
+        moe["num_dense_layers"] = int(dense.group(1))
+    elif "first layer dense" in notes:
+        moe["num_dense_layers"] = 1
+    elif "all layers moe" in notes:
+        moe["num_dense_layers"] = 0
+    layers = base.get("num_layers") or 1
+    moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
+    shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
+    if shared:
+        count, total = int(shared.group(1)), shared.group(2)
+        moe["shared_expert_ffn_hidden_size"] = (
+            int(total) if total else count * moe["expert_ffn_hidden_size"]
+        )
+    base["moe"] = moe
+    if moe.get("imbalance_factor", 1.0) == 1.0:
+        assumptions.append("experts evenly loaded")

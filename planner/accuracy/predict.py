@@ -1,0 +1,90 @@
+"""Time and memory of a case, over its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import EfficiencyProfile
+from planner.accuracy.cases import Case, case_of
+from planner.accuracy.runs import Run
+
+# Variants whose times lie further apart are scored in a table of their own.
+OPEN_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one run; reason: why it says nothing."""
+
+    run: Run
+    case: Case | None
+    iteration_time_s: float | None = None
+    lowest_s: float | None = None
+    highest_s: float | None = None
+    peak_bytes: float | None = None
+    capacity_bytes: float | None = None
+    fits: bool | None = None
+    parts_s: dict[str, float] | None = None
+    plan: ParallelPlan | None = None
+    reason: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the inputs that the row leaves open hardly move the time."""
+        if self.lowest_s is None or self.highest_s is None:
+            return True
+        return self.highest_s <= (1 + OPEN_SPREAD) * self.lowest_s
+
+
+def predict_all(
+    runs: Iterable[Run], profile: EfficiencyProfile | None = None
+) -> tuple[Prediction, ...]:
+    """A prediction, or the reason why not, for each run."""
+    return tuple(predict(run, profile) for run in runs)
+
+
+def predict(run: Run, profile: EfficiencyProfile | None = None) -> Prediction:
+    try:
+        case = case_of(run)
+        return _predict(run, case, profile)
+    except ValueError as error:
+        return Prediction(run, None, reason=_first_line(str(error)))
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _predict(run: Run, case: Case, profile: EfficiencyProfile | None) -> Prediction:
+    model = CostModel(case.model, case.cluster, case.training, profile)
+    if run.is_layer:
+        seconds = model.layer_s(case.variants[0])
+        return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])
+    rows: list[Row] = []
+    capacity = case.cluster.groups[0].accelerator.memory_bytes
+    for plan in case.variants:
+        estimates = model.evaluate(Plans.from_rows([plan]))
+        seconds, peak = float(estimates.iteration_time_s[0]), float(estimates.peak_bytes[0])
+        parts = {name: float(value[0]) for name, value in estimates.time_parts_s.items()}
+        if not np.isfinite(seconds) or seconds <= 0:
+            raise ValueError("the plan is beyond what the cost model can price")
+        rows.append((seconds, peak, peak <= capacity, plan, parts))
+    fitting = [row for row in rows if row[2]]
+    best = _central(fitting or rows)
+    low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
+    return Prediction(
+        run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3]
+    )
+
+
+Row = tuple[float, float, bool, ParallelPlan, dict[str, float]]
+
+
+def _central(rows: Sequence[Row]) -> Row:
+    """Published plans are tuned: of what a row may mean, the fastest that fits."""
+    return min(rows, key=lambda row: row[0])
