@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 # Half-precision activations; dropout masks are one byte per element (fused dropout).
 ACTIVATION_BYTES = 2.0
 MASK_BYTES = 1.0
+_SCATTERS = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
 FP32_BYTES = 4.0
 
 
@@ -255,8 +256,9 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
     vocab = padded_vocab_size(float(model.vocab_size), d.tp) / d.tp
     mask = MASK_BYTES if model.hidden_dropout > 0 else 0.0
     # Every rank of a tp group sends what it holds: the shard, or the whole (megatron-core).
-    # Megatron-LM of 2021 and 2022 scattered it before and gathered after (SC'21, section 4.1).
-    scattered = (plans.stack == code("stack", "megatron-2021")).astype(np.float64)
+    # Megatron-LM of 2021 and 2022 scattered it before and gathered after (SC'21, section 4.1), and
+    # so does DeepSpeed's pipeline (engine.py, pipe_partitioned and grad_partitioned).
+    scattered = np.isin(plans.stack, _SCATTERS).astype(np.float64)
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
     message = pipeline_message_bytes(sent, hidden, ACTIVATION_BYTES)
 

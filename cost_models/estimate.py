@@ -19,7 +19,7 @@ from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory, stage_memory
 from cost_models.stages import KINDS, stage_layers, virtual_layers
 from cost_models.step_time import TIME_PARTS, BlockTimes, data_parallel, message_s, step_time
@@ -54,7 +54,10 @@ class CostModel:
         fabric = Fabric(nodes.network, chosen, link)
         self.setting = Setting(
             model, cluster, nodes, training, chosen, fabric,
-            Machine(nodes.accelerator, chosen, fabric, training.precision),
+            Machine(
+                nodes.accelerator, chosen, fabric, training.precision,
+                float(DTYPE_BYTES[training.gradient_dtype]),
+            ),
             tuple(sorted(set(model.layer_kinds))),
         )  # fmt: skip
 

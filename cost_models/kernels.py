@@ -13,7 +13,6 @@ from cost_models.sources import Array, formula
 
 # Tiles of C that matrix libraries choose from, rows x columns.
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-LARGE_FLOP = 1e12
 
 
 @formula("flop", "derived")
@@ -60,11 +59,9 @@ def gemm_s(
         rate = unit_flop_per_s * efficiency.small_tile_fraction ** -np.log2(share)
         one_s = share * (2.0 * largest * k / rate + efficiency.tile_overhead_s)
         arithmetic = np.minimum(arithmetic, waves * one_s)
-    doublings = np.maximum(np.log2(np.maximum(flop, 1.0) / LARGE_FLOP), 0.0)
     moved = gemm_bytes(m, n, k, element_bytes, output_bytes) * groups
     seconds = efficiency.floor_s + np.maximum(
-        arithmetic * (1.0 + efficiency.large_slope * doublings),
-        moved / (memory_bytes_per_s * efficiency.memory_fraction),
+        arithmetic, moved / (memory_bytes_per_s * efficiency.memory_fraction)
     )
     return np.where(flop > 0, seconds, 0.0)
 

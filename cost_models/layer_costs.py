@@ -43,6 +43,9 @@ FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
 # Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
 # A100 0.681 / 0.717, B200 0.481 / 0.494).
 WEIGHT_GRADIENT_FRACTION = 0.96
+# FlashAttention-2 over the Triton FlashAttention before it: 1.3 to 1.5 times as fast forward, about
+# twice backward (flash-attention-2, section 4.1).
+FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
 FP8_CAST_BYTES = 4.0  # read 2, write the value and its transpose, one byte each
 
 
@@ -100,6 +103,7 @@ class Machine:
     profile: EfficiencyProfile
     fabric: Fabric
     precision: str
+    gradient_bytes: float
 
     @property
     def matrix_flop_per_s(self) -> float:
@@ -143,9 +147,14 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
 
     def both(name: str, share: float) -> Array:
         newest = seconds("flash", name, share)
-        if ("flash2", name, True) not in profile.attention or not np.any(kernel.version2):
+        if not np.any(kernel.version2) and not np.any(kernel.version1):
             return newest
-        return np.where(kernel.version2 > 0, seconds("flash2", name, share), newest)
+        own = ("flash2", name, True) in profile.attention
+        second = seconds("flash2", name, share) if own else newest
+        first = second * FLASH1_SLOWDOWN[name]
+        return np.where(
+            kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest)
+        )
 
     return both("forward", 1.0), both("backward", FLASH_BACKWARD_FLOP)
 
@@ -174,8 +183,8 @@ def _gemm_time(
     forward = seconds(m, n, k)
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
-    fused = kernel.weights * (1.0 - d.apex) * (1.0 - d.gathered_input)
-    last = seconds(k, n, m, 2.0 + 6.0 * fused)
+    fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
+    last = seconds(k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
     if kernel.weights:
         last = last / WEIGHT_GRADIENT_FRACTION + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(m, k, n) + last
@@ -376,7 +385,7 @@ class _Collectives:
             )
             again = np.maximum(enter[0] - under, 0.0) * (1.0 - d.gathered_input)
             sharded = gather * shown + np.maximum(enter[1] * shown - under, 0.0) + again
-            whole = np.maximum(self._reduced - under, 0.0)
+            whole = np.maximum(self._reduced - under * (1.0 - d.early), 0.0)
             return forward, np.where(self._sequence_parallel > 0, sharded, whole)
 
         attention = block(entering, ("qkv", "mla q up", "mla kv up"))

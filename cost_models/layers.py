@@ -30,12 +30,14 @@ class Dims:
     heads: Array
     kv_heads: Array
     flash: Array
+    flash1: Array
     flash2: Array
     fused_loss: Array
     gathered_input: Array
     eager: Array
     compiled: Array
     apex: Array
+    early: Array
     accumulate_bytes: Array
     modules: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -77,6 +79,7 @@ class FlashAttention:
     forward_flop: Array
     span: Array
     head_dim: float
+    version1: Array = 0.0
     version2: Array = 0.0
     module: str = "core_attn"
     active: Array = 1.0
@@ -97,7 +100,9 @@ class Pass:
 
 Kernel = Gemm | FlashAttention | Pass
 # Runtimes with apex kernels and without Transformer Engine.
-_APEX = [code("stack", name) for name in ("megatron-2021", "deepspeed")]
+_APEX = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
+# Of them, without the fused accumulation and the asynchronous all-reduce of Megatron-LM 2022.
+_EARLY = [code("stack", name) for name in ("megatron-2021", "deepspeed")]
 
 
 def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
@@ -108,6 +113,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
     sequence_parallel = plans.sequence_parallel.astype(np.float64)
     torch = (plans.stack == code("stack", "torch")).astype(np.float64)
     apex = np.isin(plans.stack, _APEX).astype(np.float64)
+    early = np.isin(plans.stack, _EARLY).astype(np.float64)
     return Dims(
         sequences=sequences,
         seq_length=float(training.seq_length),
@@ -121,13 +127,15 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         # A rank holds at least one key/value head; with more ranks than heads they repeat.
         kv_heads=np.maximum(model.num_query_groups / tp, 1.0),
         flash=(plans.attention_kernel != code("attention_kernel", "unfused")).astype(np.float64),
+        flash1=(plans.attention_kernel == code("attention_kernel", "flash1")).astype(np.float64),
         flash2=(plans.attention_kernel == code("attention_kernel", "flash2")).astype(np.float64),
         fused_loss=(plans.cross_entropy == code("cross_entropy", "fused")).astype(np.float64),
         gathered_input=torch,
         eager=torch * (plans.compile == 0),
         compiled=torch * (plans.compile > 0),
         apex=apex,
-        accumulate_bytes=apex * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
+        early=early,
+        accumulate_bytes=early * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
         modules=plans.recompute_modules,
     )
 

@@ -45,10 +45,10 @@ Schedule = Literal[
 ]
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
-AttentionKernel = Literal["flash", "unfused", "flash2"]
+AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
 CrossEntropy = Literal["unfused", "fused"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
-Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021"]
+Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022"]
 
 # Index in the tuple = value in a Plans array.  recompute_modules is a bit set over its tuple.
 VOCABULARIES: dict[str, tuple[str, ...]] = {

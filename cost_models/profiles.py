@@ -63,8 +63,6 @@ class GemmEfficiency:
     """Filling and draining one tile of 256 x 128."""
     wave_share: float
     """How much of the last wave's idle multiprocessors is lost: 1 all of it, 0 nothing."""
-    large_slope: float
-    """Share of time added per doubling above 1 TFLOP (power, cache)."""
     floor_s: float
     """Time of the shortest kernel, added to each."""
     memory_fraction: float
@@ -262,7 +260,6 @@ def _gemm(block: Mapping[str, Any]) -> GemmEfficiency:
         small_tile_fraction=block["small_tile_fraction"],
         tile_overhead_s=block["tile_overhead_us"] * 1e-6,
         wave_share=block["wave_share"],
-        large_slope=block["large_slope"],
         floor_s=block["floor_us"] * 1e-6,
         memory_fraction=block["memory_fraction"],
         multiprocessors=block["multiprocessors"],

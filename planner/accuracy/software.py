@@ -32,7 +32,9 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
     Software("megatron-deepspeed|deepspeed", "Megatron-DeepSpeed, apex kernels",
              {"stack": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("megatron-lm-?20(19|20|21|22)|megatron-20(19|20|21|22)", "Megatron-LM with apex kernels",
+    Software("megatron-(lm-)?2022", "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
+             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+    Software("megatron-(lm-)?20(19|20|21)", "Megatron-LM of 2021 with apex kernels",
              {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
     Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron", **_SERIAL}),
     Software("torchtitan|titan", "torchtitan: FSDP2, SDPA",
@@ -77,6 +79,10 @@ def attention_kernel(run: Run, software: Software) -> str:
         return "unfused"
     if any(word in stated for word in ("flash3", "fa3", "flash-3", "cudnn", "fa4")):
         return "flash"
+    if "flash1" in stated or ("fsdp1" in run["stack"].lower() and year <= 2023):
+        # MPT's ALiBi needed the Triton kernel of flash-attn 1 until flash-attn 2.4.2 (llm-foundry
+        # attention.py, attn_impl "triton").
+        return "flash1"
     if any(word in stated for word in ("flash2", "fa2", "flash-2")) or year < FLASH3_SINCE:
         return "flash2"
     return str(software.plan.get("attention_kernel", "flash"))
