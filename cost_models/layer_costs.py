@@ -183,7 +183,7 @@ def _gemm_time(
     forward = seconds(m, n, k)
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
-    fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
+    fused = kernel.weights * (1.0 - d.serial)
     last = seconds(k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
     if kernel.weights:
         last = last / WEIGHT_GRADIENT_FRACTION + memory_s(d.accumulate_bytes * k * n * groups)
@@ -367,7 +367,9 @@ class _Collectives:
         latents, not the hidden state.  Backward (megatron-core): the all-reduce or scatter of a
         block's input gradient runs under the weight gradient of its column-parallel GEMM, the
         second gather of a sharded input under the input gradient, which takes about as long; the
-        gather of the output gradient hides under nothing.
+        gather of the output gradient hides under nothing.  Megatron-LM of 2021, DeepSpeed and
+        DTensor run their collectives one after the other with the kernels.  Per-operator recompute
+        of torch gathers the inputs again (its list of kept results has reduce-scatters only).
         """
         d, plans = self._d, self._plans
         shown = np.where(plans.overlap_tp > 0, TP_OVERLAP_EXPOSED, 1.0)
@@ -379,13 +381,13 @@ class _Collectives:
             entering = self._block(float(latent))
 
         def block(enter: tuple[Array, Array], columns: tuple[str, ...]) -> tuple[Array, Array]:
-            under = sum(t.weight_gradient_s for t in times if t.name in columns)
+            under = sum(t.weight_gradient_s for t in times if t.name in columns) * (1.0 - d.serial)
             forward = np.where(
                 self._sequence_parallel > 0, (enter[0] + scatter) * shown, self._reduced
             )
             again = np.maximum(enter[0] - under, 0.0) * (1.0 - d.gathered_input)
             sharded = gather * shown + np.maximum(enter[1] * shown - under, 0.0) + again
-            whole = np.maximum(self._reduced - under * (1.0 - d.early), 0.0)
+            whole = np.maximum(self._reduced - under, 0.0)
             return forward, np.where(self._sequence_parallel > 0, sharded, whole)
 
         attention = block(entering, ("qkv", "mla q up", "mla kv up"))
@@ -402,6 +404,8 @@ class _Collectives:
                 "reduce_scatter", payload, self._places.etp
             )
         again = mlp[0] * d.recomputed("shared_experts" if routed else "mlp")
+        gathers = entering[0] + (0.0 if self._model.parallel_residual else gather) * has_dense
+        again = again + gathers * shown * self._sequence_parallel * d.recomputed("op")
         return TensorParallel(
             forward_s=attention[0] + mlp[0] + experts,
             backward_s=attention[1] + mlp[1] + experts,

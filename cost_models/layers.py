@@ -37,7 +37,7 @@ class Dims:
     eager: Array
     compiled: Array
     apex: Array
-    early: Array
+    serial: Array
     accumulate_bytes: Array
     modules: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -134,7 +134,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         eager=torch * (plans.compile == 0),
         compiled=torch * (plans.compile > 0),
         apex=apex,
-        early=early,
+        serial=np.maximum(early, torch),
         accumulate_bytes=early * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
         modules=plans.recompute_modules,
     )

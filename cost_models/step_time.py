@@ -41,7 +41,7 @@ class BlockTimes:
         ends = (*self.NAMES[:4], *self.WITHIN)
         self.layers = {k: columns(micro.layers[k], (*self.NAMES, *self.WITHIN)) for k in s.kinds}
         self.embedding, self.head = columns(micro.embedding, ends), columns(micro.head, ends)
-        sharded = Sharded(g, dp)
+        sharded = Sharded(s, g, dp)
         self.exposed_s = {k: sharded.layer_s(k, self.layers[k], 0.0) for k in s.kinds}
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
         # A recomputed layer takes a forward pass more, and hides more under it.

@@ -16,6 +16,7 @@ OPTIMIZER_STATE_PASSES = 2.0
 # Seconds that kernels lose per second of collectives beside them: NCCL's channels hold 16 to 24 of
 # 108 to 148 multiprocessors, and both share the memory.
 CONTENTION = 0.2
+COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
 OPTIMIZER_BANDWIDTH_FRACTION = 0.85
 # CPU Adam of one node, parameters per second (ZeRO-Offload, arXiv 2101.06840, table 4; recalled).
 CPU_ADAM_PARAMETERS_PER_S = 4e9
@@ -29,14 +30,19 @@ class Sharded:
     Prefetching hides them under the block's own kernels.
     """
 
-    def __init__(self, g: Gathered, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
         plans = g.plans
+        memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
+        torch = plans.stack == code("stack", "torch")
+        self.copied_s = torch * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
         self.used = bool(np.any(plans.zero_stage >= 2))
         self.gathers = (plans.zero_stage == 3) & (plans.reshard_after_forward > 0)
         self.reduces = (plans.zero_stage >= 2) & (plans.pp == 1)
         self.hides_gather = (plans.overlap_param_gather > 0).astype(np.float64)
         self.hides_reduce = (plans.overlap_grad_reduce > 0).astype(np.float64)
+        self.held = g.layer_parameters
+        self.word_table = g.state.spread(g.held.embedding)
 
     def layer_s(self, kind: LayerKind, block: dict[str, Array], recomputed_s: Array) -> Array:
         """Of one layer whose backward pass begins with recomputed_s of forward kernels."""
@@ -44,13 +50,18 @@ class Sharded:
             return 0.0
         return self._exposed_s(
             self.dp.layer_gather_s[kind], self.dp.layer_reduce_s[kind], block, recomputed_s
-        )
+        ) + self._copies_s(sum_of(self.held[kind]))
 
     def end_s(self, block: dict[str, Array]) -> Array:
         """Of the embedding or the head."""
         if not self.used:
             return 0.0
-        return self._exposed_s(self.dp.end_gather_s, self.dp.end_reduce_s, block, 0.0)
+        exposed = self._exposed_s(self.dp.end_gather_s, self.dp.end_reduce_s, block, 0.0)
+        return exposed + self._copies_s(self.word_table)
+
+    def _copies_s(self, parameters: Array) -> Array:
+        """Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP)."""
+        return parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
 
     def _exposed_s(
         self,
