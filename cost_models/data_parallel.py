@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cost_models import parameters
 from cost_models.network import Fabric, collective_s, send_s
 from cost_models.placement import Axis, placement
-from cost_models.plans import Plans
+from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, LayerKind, ModelSpec, TrainingSpec
 from cost_models.units import GB
@@ -141,7 +141,7 @@ def data_parallel_seconds(
             group_s("all_gather", weights, shard) / weights,
         )
 
-    def block_s(op: str, element_bytes: int, block: Held) -> FloatArray:
+    def block_s(op: str, element_bytes: Array, block: Held) -> FloatArray:
         """One block's weights gathered, or its gradients reduced, in every micro-batch."""
         if op == "all_gather" and 3 not in zero_stages:
             return zero
@@ -163,12 +163,17 @@ def data_parallel_seconds(
         tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
     latency = full(send_s(fabric, 0.0, places.pp))
     weight_bytes = training.weight_bytes
+    # torchao's float8 training gathers weights already cast (enable_fsdp_float8_all_gather).
+    narrow = (plans.stack == code("stack", "torch")) & (training.precision == "fp8")
+    gathered_bytes = np.where(narrow, 1.0, weight_bytes)
     return DataParallelSeconds(
         plain=rates(places.data, places.shard, places.replicate),
         expert=rates(places.expert_data, places.expert_shard, places.expert_replicate)
         if model.moe is not None
         else Rates(zero, zero, zero),
-        layer_gather_s={k: block_s("all_gather", weight_bytes, b) for k, b in held.layers.items()},
+        layer_gather_s={
+            k: block_s("all_gather", gathered_bytes, b) for k, b in held.layers.items()
+        },
         layer_reduce_s={
             k: block_s("reduce_scatter", reduce_bytes, b) for k, b in held.layers.items()
         },

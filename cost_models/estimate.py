@@ -56,7 +56,7 @@ class CostModel:
             model, cluster, nodes, training, chosen, fabric,
             Machine(
                 nodes.accelerator, chosen, fabric, training.precision,
-                float(DTYPE_BYTES[training.gradient_dtype]),
+                float(DTYPE_BYTES[training.gradient_dtype]), training.fp8_recipe,
             ),
             tuple(sorted(set(model.layer_kinds))),
         )  # fmt: skip

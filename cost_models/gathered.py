@@ -95,7 +95,7 @@ def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
     )  # fmt: skip
     state = group(
         plans.tp, plans.cp, plans.pp, plans.dp, plans.dp_shard, plans.ep, plans.etp,
-        plans.rank_order,
+        plans.rank_order, plans.stack,
     )  # fmt: skip
     stages, table = stage_table(s.model, plans, all_stages)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)

@@ -46,6 +46,12 @@ WEIGHT_GRADIENT_FRACTION = 0.96
 # FlashAttention-2 over the Triton FlashAttention before it: 1.3 to 1.5 times as fast forward, about
 # twice backward (flash-attention-2, section 4.1).
 FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
+# Rate of fp8 GEMMs over those with one scale per tensor.  Rowwise: 1.11 times bf16 where tensorwise
+# is 1.73 times (torchao float8 README and issue pytorch/torchtitan#1207); blockwise: 0.452 / 0.503
+# of peak on the H100 (aiconfigurator); block scales of Blackwell are applied by its matrix units.
+FP8_RECIPE_FRACTION = {
+    "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
+}  # fmt: skip
 FP8_CAST_BYTES = 4.0  # read 2, write the value and its transpose, one byte each
 
 
@@ -104,6 +110,7 @@ class Machine:
     fabric: Fabric
     precision: str
     gradient_bytes: float
+    fp8_recipe: str
 
     @property
     def matrix_flop_per_s(self) -> float:
@@ -140,7 +147,7 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
             share * kernel.forward_flop,
             kernel.span,
             kernel.head_dim,
-            machine.matrix_flop_per_s * profile.sustained_fraction,
+            machine.matrix_flop_per_s,
             profile.attention[(version, name, True)],
             profile.memory_floor_s,
         )
@@ -170,6 +177,7 @@ def _gemm_time(
     if fp8:
         assert machine.accelerator.peak_fp8_flop_per_s is not None
         peak = machine.accelerator.peak_fp8_flop_per_s
+        peak *= FP8_RECIPE_FRACTION[machine.fp8_recipe]
     peak *= machine.profile.sustained_fraction
     efficiency = machine.profile.gemm[precision]
     element = 1.0 if fp8 else 2.0

@@ -47,7 +47,10 @@ SOFTWARE: tuple[Software, ...] = (
              "FSDP with eager kernels and flash-attention-2",
              {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "unfused"}),
-    Software("nemo|bridge|megatron|mcore|te\\b", "Megatron-Core with Transformer Engine",
+    Software("nemo", "NeMo: Transformer Engine, gradients in bf16 (launcher's grad_sync_dtype)",
+             {"stack": "megatron", **_OVERLAP},
+             {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}),
+    Software("bridge|megatron|mcore|te\\b", "Megatron-Core with Transformer Engine",
              {"stack": "megatron", **_OVERLAP}),
 )  # fmt: skip
 _UNKNOWN = Software("", "unknown software, taken as Megatron-Core", {"stack": "megatron"})
@@ -94,4 +97,4 @@ def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, s
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
-    return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32"}
+    return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32", **software.training}
