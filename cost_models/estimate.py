@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.fitted import Fitted, fitted
 from cost_models.gathered import FloatArray, Setting, gather
 from cost_models.layer_costs import Machine
 from cost_models.network import Fabric
@@ -22,7 +23,14 @@ from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory, stage_memory
 from cost_models.stages import KINDS, stage_layers, virtual_layers
-from cost_models.step_time import TIME_PARTS, BlockTimes, data_parallel, message_s, step_time
+from cost_models.step_time import (
+    TIME_PARTS,
+    BlockTimes,
+    data_parallel,
+    message_s,
+    step_time,
+    straggler_s,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,9 @@ class CostModel:
         cluster: ClusterSpec,
         training: TrainingSpec,
         profile: EfficiencyProfile | None = None,
+        constants: Fitted | None = None,
     ) -> None:
+        self.fitted = constants or fitted()
         if len(cluster.groups) != 1:
             raise ValueError("a mixed cluster has no single machine to price")
         nodes = cluster.groups[0]
@@ -57,6 +67,7 @@ class CostModel:
             Machine(
                 nodes.accelerator, chosen, fabric, training.precision,
                 float(DTYPE_BYTES[training.gradient_dtype]), training.fp8_recipe,
+                self.fitted,
             ),
             tuple(sorted(set(model.layer_kinds))),
         )  # fmt: skip
@@ -69,6 +80,7 @@ class CostModel:
         gathered = gather(self.setting, plans, all_stages)
         memory = stage_memory(self.setting, gathered)
         parts = step_time(self.setting, gathered)
+        parts["stragglers"] = straggler_s(self.setting, plans, parts)
         total = parts[TIME_PARTS[0]]
         for name in TIME_PARTS[1:]:
             total = total + parts[name]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cost_models import communication as traffic
 from cost_models.activation_memory import ACTIVATION_BYTES
+from cost_models.fitted import Fitted
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
 from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
 from cost_models.layers import (
@@ -36,9 +37,6 @@ from cost_models.sources import Array, formula
 from cost_models.spec import AcceleratorSpec, LayerKind, ModelSpec, TrainingSpec
 
 FloatArray = NDArray[np.float64]
-# Share of a tensor-parallel collective that stays exposed when it is split into chunks that run
-# under the GEMM next to it: the first of userbuffers' four chunks (megatron-core).
-TP_OVERLAP_EXPOSED = 0.25
 FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
 # Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
 # A100 0.681 / 0.717, B200 0.481 / 0.494).
@@ -111,6 +109,7 @@ class Machine:
     precision: str
     gradient_bytes: float
     fp8_recipe: str
+    fitted: Fitted
 
     @property
     def matrix_flop_per_s(self) -> float:
@@ -178,24 +177,27 @@ def _gemm_time(
         assert machine.accelerator.peak_fp8_flop_per_s is not None
         peak = machine.accelerator.peak_fp8_flop_per_s
         peak *= FP8_RECIPE_FRACTION[machine.fp8_recipe]
-    peak *= machine.profile.sustained_fraction
+    peak *= machine.fitted.sustained_fraction(machine.profile.family)
     efficiency = machine.profile.gemm[precision]
     element = 1.0 if fp8 else 2.0
 
-    def seconds(a: Array, b: Array, c: Array, output_bytes: float = 2.0) -> Array:
+    one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
+    fractions = machine.profile.grouped_gemm if kernel.grouped else one
+
+    def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = 2.0) -> Array:
         return gemm_s(
-            a, b, c, peak, machine.accelerator.memory_bytes_per_s, efficiency, element,
+            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency, element,
             output_bytes, groups,
         )  # fmt: skip
 
-    forward = seconds(m, n, k)
+    forward = seconds(0, m, n, k)
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
     fused = kernel.weights * (1.0 - d.serial)
-    last = seconds(k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
+    last = seconds(2, k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
     if kernel.weights:
-        last = last / WEIGHT_GRADIENT_FRACTION + memory_s(d.accumulate_bytes * k * n * groups)
-    backward = seconds(m, k, n) + last
+        last = last + memory_s(d.accumulate_bytes * k * n * groups)
+    backward = seconds(1, m, k, n) + last
     if fp8:
         forward = forward + memory_s(FP8_CAST_BYTES * m * k * groups)
         backward = backward + memory_s(FP8_CAST_BYTES * m * n * groups)
@@ -269,7 +271,7 @@ def _layer(
     size: tuple[int, ...],
 ) -> BlockSeconds:
     times = kernel_times(layer_kernels(model, kind, d), machine, d)
-    forward, backward = _passes(times, machine)
+    forward, backward = _passes(times, machine, d)
     operators = d.recomputed("op")
     again = sum(
         t.forward_s * np.maximum(d.recomputed(t.module), operators * t.redone) for t in times
@@ -302,7 +304,7 @@ def _end(
     size: tuple[int, ...],
 ) -> BlockSeconds:
     times = kernel_times(kernels, machine, d)
-    forward, backward = _passes(times, machine)
+    forward, backward = _passes(times, machine, d)
     zero = np.zeros(size)
     return BlockSeconds(
         forward_s=_full(forward, size),
@@ -322,10 +324,10 @@ def _weights(times: tuple[KernelTime, ...]) -> Array:
     return sum(t.weight_gradient_s for t in times)
 
 
-def _passes(times: tuple[KernelTime, ...], machine: Machine) -> tuple[Array, Array]:
+def _passes(times: tuple[KernelTime, ...], machine: Machine, d: Dims) -> tuple[Array, Array]:
     """Forward and backward seconds of a block; backward launches about twice the kernels."""
-    launch = machine.profile.launch_s
-    launches = sum(np.ceil(t.active) for t in times)
+    launch = machine.fitted.host_launch_s
+    launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
     return (
         launch_bound_s(sum(t.forward_s for t in times), launches, launch),
         launch_bound_s(sum(t.backward_s for t in times), 2.0 * launches, launch),
@@ -340,6 +342,7 @@ class _Collectives:
     ) -> None:
         self._model, self._plans, self._d = model, plans, d
         self._places, self._fabric = places, machine.fabric
+        self._fitted = machine.fitted
         self._sequence_parallel = plans.sequence_parallel.astype(np.float64)
 
     def _op(self, op: str, payload_bytes: Array, axis: Axis) -> Array:
@@ -380,7 +383,8 @@ class _Collectives:
         of torch gathers the inputs again (its list of kept results has reduce-scatters only).
         """
         d, plans = self._d, self._plans
-        shown = np.where(plans.overlap_tp > 0, TP_OVERLAP_EXPOSED, 1.0)
+        exposed = self._fitted.tp_overlap_exposed
+        shown = np.where(plans.overlap_tp > 0, exposed, 1.0)
         gather, scatter = self._hidden
         mla = self._model.mla
         entering = self._hidden
@@ -396,6 +400,9 @@ class _Collectives:
             again = np.maximum(enter[0] - under, 0.0) * (1.0 - d.gathered_input)
             sharded = gather * shown + np.maximum(enter[1] * shown - under, 0.0) + again
             whole = np.maximum(self._reduced - under, 0.0)
+            hidden = self._fitted.contention * np.minimum(under, enter[1] * shown)
+            sharded = sharded + hidden
+            whole = whole + self._fitted.contention * np.minimum(under, self._reduced)
             return forward, np.where(self._sequence_parallel > 0, sharded, whole)
 
         attention = block(entering, ("qkv", "mla q up", "mla kv up"))

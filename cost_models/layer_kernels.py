@@ -182,11 +182,11 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
     # Gathered by destination before the exchange, sorted by expert after it, and back again.
     yield Pass("permute", 4.0 * (sent + copies * hidden), 4.0 * (sent + copies * hidden), "moe")
     rows = copies / local_experts
-    yield Gemm("expert fc1", rows, inputs * width, hidden, "moe", groups=local_experts)
+    yield Gemm("expert fc1", rows, inputs * width, hidden, "moe", groups=local_experts, grouped=True)
     size = copies * width
     forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
     yield Pass("expert activation", forward, backward, "moe_act")
-    yield Gemm("expert fc2", rows, hidden, width, "moe", groups=local_experts)
+    yield Gemm("expert fc2", rows, hidden, width, "moe", groups=local_experts, grouped=True)
     yield Pass("unpermute", 4.0 * (sent + copies * hidden), 4.0 * (sent + copies * hidden), "moe")
     if moe.shared_expert_ffn_hidden_size:
         yield from _mlp(model, d, moe.shared_expert_ffn_hidden_size, "shared_experts", "shared ")

@@ -113,14 +113,14 @@ class EfficiencyProfile:
     """By precision: 'bf16', 'fp16', 'fp8'."""
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
-    sustained_fraction: float
-    """Matrix and attention rate of a whole training step over that of single kernels."""
+    family: str
+    """Whose steady clocks it has: 'ampere', 'hopper', 'blackwell' (see fitted.py)."""
+    grouped_gemm: tuple[float, float, float]
+    """Rate of grouped GEMMs over one of equal tiles: forward, input gradient, weight gradient."""
     memory: Curve
     """x = log2(bytes moved), y = fraction of the memory bandwidth."""
     memory_floor_s: float
     """Time of the shortest memory-bound kernel."""
-    launch_s: float
-    """Host time of one kernel launch."""
     collectives: dict[str, CollectiveTable]
     """Inside the fastest domain: 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all',
     'send_recv'; empty or partial where not measured."""
@@ -233,13 +233,13 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
             )
             for case in attention["cases"]
         },
-        sustained_fraction=document["sustained"]["fraction"],
+        family=document["sustained"]["family"],
+        grouped_gemm=tuple(document["grouped_gemm"]["fraction"]),
         memory=Curve(
             _array(np.log2(np.asarray(memory["megabytes"]) * 1e6)),
             _array(np.minimum(memory["fraction"], MEMORY_FRACTION_CAP)),
         ),
         memory_floor_s=memory["floor_us"] * 1e-6,
-        launch_s=document["launch"]["launch_us"] * 1e-6,
         collectives={
             name: _collective(table) for name, table in collectives.get("tables", {}).items()
         },

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, sum_of
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
-from cost_models.plans import code
+from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
 from cost_models.schedules.shares import simulated_extra_s
-from cost_models.sources import Array
+from cost_models.sources import Array, formula
 from cost_models.stages import KINDS
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 
 TIME_PARTS = (
     "forward", "backward", "recompute", "tp_comm", "cp_comm", "ep_comm", "pp_comm",
-    "bubble", "dp_comm", "optimizer", "offload",
+    "bubble", "dp_comm", "optimizer", "offload", "stragglers",
 )  # fmt: skip
 
 
@@ -147,6 +147,15 @@ def step_time(s: Setting, g: Gathered) -> dict[str, FloatArray]:
     }
     n = len(plans)
     return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}
+
+
+@formula("s", "derived")
+def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
+    """Seconds lost because all wait for the slowest node: a share per doubling of the nodes."""
+    nodes = plans.tp * plans.cp * plans.pp * plans.dp / s.nodes.accelerators_per_node
+    doublings = np.log2(np.maximum(nodes, 1.0))
+    total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
+    return np.broadcast_to(total, (len(plans),))
 
 
 def _extra_s(g: Gathered, costs: Costs) -> Array:

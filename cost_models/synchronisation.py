@@ -13,9 +13,6 @@ from cost_models.spec import DTYPE_BYTES, LayerKind, TrainingSpec
 from cost_models.stages import KINDS
 
 OPTIMIZER_STATE_PASSES = 2.0
-# Seconds that kernels lose per second of collectives beside them: NCCL's channels hold 16 to 24 of
-# 108 to 148 multiprocessors, and both share the memory.
-CONTENTION = 0.2
 COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
 OPTIMIZER_BANDWIDTH_FRACTION = 0.85
 # CPU Adam of one node, parameters per second (ZeRO-Offload, arXiv 2101.06840, table 4; recalled).
@@ -34,6 +31,7 @@ class Sharded:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
         torch = plans.stack == code("stack", "torch")
+        self.contention = s.machine.fitted.contention
         self.copied_s = torch * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
         self.used = bool(np.any(plans.zero_stage >= 2))
@@ -77,7 +75,7 @@ class Sharded:
         shown = gather_s * (1.0 - self.hides_gather) + reduce_s * (1.0 - self.hides_reduce)
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
         exposed = forward + shown + np.maximum(hidden - under, 0.0)
-        return exposed + CONTENTION * np.maximum(2.0 * gather_s + reduce_s - exposed, 0.0)
+        return exposed + self.contention * np.maximum(2.0 * gather_s + reduce_s - exposed, 0.0)
 
 
 def step_seconds(
@@ -110,7 +108,7 @@ def step_seconds(
         shown = np.maximum(reduce_s - hidden, reduce_s * least)
         hidden = plans.overlap_param_gather * forward * (1.0 + stage / plans.vpp)
         shown = shown + np.maximum(gather_s - hidden, gather_s * least)
-        shown = shown + CONTENTION * (reduce_s + gather_s - shown)
+        shown = shown + s.machine.fitted.contention * (reduce_s + gather_s - shown)
         exposed = np.maximum(exposed, shown)
         owned = plain / shards[0] + expert / shards[1]
         optimizer = np.maximum(optimizer, owned * step_bytes / bandwidth)

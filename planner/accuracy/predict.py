@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.estimate import CostModel
+from cost_models.fitted import Fitted
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.profiles import EfficiencyProfile
 from planner.accuracy.cases import Case, case_of
 from planner.accuracy.runs import Run
 
@@ -42,16 +42,16 @@ class Prediction:
 
 
 def predict_all(
-    runs: Iterable[Run], profile: EfficiencyProfile | None = None
+    runs: Iterable[Run], constants: Fitted | None = None
 ) -> tuple[Prediction, ...]:
     """A prediction, or the reason why not, for each run."""
-    return tuple(predict(run, profile) for run in runs)
+    return tuple(predict(run, constants) for run in runs)
 
 
-def predict(run: Run, profile: EfficiencyProfile | None = None) -> Prediction:
+def predict(run: Run, constants: Fitted | None = None) -> Prediction:
     try:
         case = case_of(run)
-        return _predict(run, case, profile)
+        return _predict(run, case, constants)
     except ValueError as error:
         return Prediction(run, None, reason=_first_line(str(error)))
 
@@ -60,8 +60,8 @@ def _first_line(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-def _predict(run: Run, case: Case, profile: EfficiencyProfile | None) -> Prediction:
-    model = CostModel(case.model, case.cluster, case.training, profile)
+def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
+    model = CostModel(case.model, case.cluster, case.training, constants=constants)
     if run.is_layer:
         seconds = model.layer_s(case.variants[0])
         return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])

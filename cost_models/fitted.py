@@ -1,0 +1,45 @@
+"""The constants that published runs taught: few, listed with what each stands for.
+
+Every other constant has a source or a micro-benchmark.  `planner/accuracy/fit.py` fits these, and
+leaves each source out in turn to say what they are worth on runs that nobody fitted to.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+_FILE = Path(__file__).parent / "catalog" / "fitted.json"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Values of the fitted constants; `catalog/fitted.json` says what each is."""
+
+    sustained_ampere: float
+    sustained_hopper: float
+    sustained_blackwell: float
+    contention: float
+    straggler: float
+    host_launch_s: float
+    tp_overlap_exposed: float
+
+    def sustained_fraction(self, family: str) -> float:
+        """Steady over single-kernel matrix rate of an accelerator family."""
+        return cast(float, getattr(self, f"sustained_{family}"))
+
+
+@cache
+def documents() -> dict[str, dict[str, Any]]:
+    """Each constant with its value, unit, meaning and physically expected range."""
+    constants = json.loads(_FILE.read_text(encoding="utf-8"))["constants"]
+    return cast(dict[str, dict[str, Any]], constants)
+
+
+@cache
+def fitted() -> Fitted:
+    """The values in the catalog."""
+    return Fitted(**{f.name: float(documents()[f.name]["value"]) for f in fields(Fitted)})
