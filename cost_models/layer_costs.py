@@ -50,7 +50,6 @@ FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
 FP8_RECIPE_FRACTION = {
     "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
 }  # fmt: skip
-FP8_CAST_BYTES = 4.0  # read 2, write the value and its transpose, one byte each
 
 
 @dataclass(frozen=True)
@@ -199,8 +198,13 @@ def _gemm_time(
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(1, m, k, n) + last
     if fp8:
-        forward = forward + memory_s(FP8_CAST_BYTES * m * k * groups)
-        backward = backward + memory_s(FP8_CAST_BYTES * m * n * groups)
+        # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
+        # reads once more for the largest value, writes the transpose in a pass of its own, and
+        # casts the saved input again for the weight gradient.
+        forward = forward + memory_s((4.0 + d.gathered_input) * m * k * groups)
+        backward = backward + memory_s(
+            ((4.0 + 4.0 * d.gathered_input) * m * n + 3.0 * d.gathered_input * m * k) * groups
+        )
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
 
@@ -343,6 +347,9 @@ class _Collectives:
         self._model, self._plans, self._d = model, plans, d
         self._places, self._fabric = places, machine.fabric
         self._fitted = machine.fitted
+        self._bandwidth = machine.accelerator.memory_bytes_per_s
+        self._memory = machine.profile.memory
+        self._fp8 = machine.precision == "fp8" and machine.fp8_recipe == "tensorwise"
         self._sequence_parallel = plans.sequence_parallel.astype(np.float64)
 
     def _op(self, op: str, payload_bytes: Array, axis: Axis) -> Array:
@@ -352,9 +359,16 @@ class _Collectives:
         """(all-gather, reduce-scatter) over tp of activations so wide; 0 where not sharded."""
         if not np.any(self._sequence_parallel > 0):
             return 0.0, 0.0
-        payload = traffic.tensor_parallel_payload_bytes(self._d.tokens, width, ACTIVATION_BYTES)
-        tp = self._places.tp
-        return self._op("all_gather", payload, tp), self._op("reduce_scatter", payload, tp)
+        d, tp = self._d, self._places.tp
+        payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, ACTIVATION_BYTES)
+        # DTensor shards the second dimension, batch first, so each collective copies its tensor once
+        # (torch functional collectives); torchao gathers inputs that are fp8 already.
+        copy = memory_pass_s(
+            2.0 * payload * d.gathered_input * (tp.size > 1), self._bandwidth, self._memory, 0.0
+        )
+        narrow = 1.0 - 0.5 * d.gathered_input * self._fp8
+        gather = self._op("all_gather", payload * narrow, tp) + copy
+        return gather, self._op("reduce_scatter", payload, tp) + copy
 
     @cached_property
     def _hidden(self) -> tuple[Array, Array]:
@@ -481,7 +495,10 @@ class _Collectives:
         once = traffic.expert_dispatch_bytes(
             d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, ACTIVATION_BYTES
         )
-        deduplicated = np.where(domains > 1, 2.0 * self._op("all_to_all", once, axis), exchange)
+        sparse = collective_s(
+            self._fabric, "all_to_all", once, axis, self._fabric.profile.network_fraction
+        )
+        deduplicated = np.where(domains > 1, 2.0 * sparse, exchange)
         names = ("alltoall", "allgather", "deepep")
         kinds = [plans.moe_dispatcher == code("moe_dispatcher", name) for name in names]
         forward = np.select(kinds, [exchange, gather, np.minimum(exchange, deduplicated)])

@@ -229,7 +229,9 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
             (case["kernel"], case["pass"], case["causal"]): AttentionEfficiency(
                 seq_length=_array(attention["seq_length"]),
                 head_dim=_array(attention["head_dim"]),
-                fraction=_array(case["fraction"]),
+                fraction=_array(
+                    np.asarray(case["fraction"]) * attention.get("scaled_to", 1.0)
+                ),
             )
             for case in attention["cases"]
         },

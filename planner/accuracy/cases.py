@@ -63,7 +63,8 @@ def case_of(run: Run) -> Case:
     fixed = _degrees(run, cluster.value, model.value, software, assumptions)
     fixed.update({k: v for k, v in software.plan.items() if k != "attention_kernel"})
     fixed["attention_kernel"] = attention_kernel(run, software)
-    fixed["compile"] = bool(run.flag("compiled"))
+    if (compiled := run.flag("compiled")) is not None:
+        fixed["compile"] = compiled
     for column, field in (
         ("overlap_grad_reduce", "overlap_grad_reduce"),
         ("overlap_param_gather", "overlap_param_gather"),

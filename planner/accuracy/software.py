@@ -41,7 +41,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "unfused"}),
     Software("fsdp2-te|automodel", "FSDP2 with Transformer Engine and DeepEP",
-             {"stack": "torch", **_OVERLAP, "moe_dispatcher": "deepep",
+             {"stack": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
               "cross_entropy": "fused"}),
     Software("fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|hf|transformers",
              "FSDP with eager kernels and flash-attention-2",
