@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-_FILE = Path(__file__).parent / "catalog" / "fitted.json"
+FILE = Path(__file__).parent / "catalog" / "fitted.json"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fitted:
 @cache
 def documents() -> dict[str, dict[str, Any]]:
     """Each constant with its value, unit, meaning and physically expected range."""
-    constants = json.loads(_FILE.read_text(encoding="utf-8"))["constants"]
+    constants = json.loads(FILE.read_text(encoding="utf-8"))["constants"]
     return cast(dict[str, dict[str, Any]], constants)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from cost_models.catalog.hardware import accelerator_entry, accelerators, cluster_of, node_group
 from cost_models.spec import NetworkTier
@@ -17,6 +18,7 @@ _WORD = re.compile(r"[a-z]+\d+[a-z]*|\d+gb|[a-z]+|\d+w")
 _KINDS = ("sxm", "pcie", "nvl", "nvl72")
 
 
+@cache
 def accelerator_id(gpu: str) -> Read:
     """The catalog id of a GPU's printed name.  Raises ValueError where none shares its model."""
     words = _words(gpu)

@@ -67,10 +67,10 @@ def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
         return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])
     rows: list[Row] = []
     capacity = case.cluster.groups[0].accelerator.memory_bytes
-    for plan in case.variants:
-        estimates = model.evaluate(Plans.from_rows([plan]))
-        seconds, peak = float(estimates.iteration_time_s[0]), float(estimates.peak_bytes[0])
-        parts = {name: float(value[0]) for name, value in estimates.time_parts_s.items()}
+    estimates = model.evaluate(Plans.from_rows(case.variants))
+    for i, plan in enumerate(case.variants):
+        seconds, peak = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
+        parts = {name: float(value[i]) for name, value in estimates.time_parts_s.items()}
         if not np.isfinite(seconds) or seconds <= 0:
             raise ValueError("the plan is beyond what the cost model can price")
         rows.append((seconds, peak, peak <= capacity, plan, parts))

@@ -1,0 +1,121 @@
+"""Fit the few constants that published runs teach, jointly, and again with each source left out.
+
+`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog, with the
+error of each source when it was left out.  The measure is the mean over sources of the mean
+|ln(predicted / published)|, each row counted up to CAP, so that neither a large source nor one
+strange row decides; low-confidence rows and rows with open inputs are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+
+from cost_models.fitted import FILE, Fitted, documents, fitted
+from planner.accuracy.predict import predict_all
+from planner.accuracy.runs import PUBLISHED_RUNS, Run, read_runs
+from planner.accuracy.scores import log_ratios
+
+CAP = 0.2
+# What the fit may reach: the physically expected range of each constant, a little wider.
+BOUNDS = {
+    "sustained_ampere": (0.7, 1.0),
+    "sustained_hopper": (0.6, 1.0),
+    "sustained_blackwell": (0.55, 1.0),
+    "contention": (0.05, 0.4),
+    "straggler": (0.0, 0.03),
+    "host_launch_s": (2e-5, 2e-4),
+    "tp_overlap_exposed": (0.2, 0.8),
+}
+NAMES = tuple(f.name for f in fields(Fitted))
+
+
+def errors_by_source(runs: Sequence[Run], constants: Fitted) -> dict[str, np.ndarray]:
+    """ln(predicted / published) of the rows that count, by source."""
+    return log_ratios(predict_all(runs, constants))
+
+
+def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
+    """Mean over sources of the mean capped |ln|, one source left out."""
+    used = [np.minimum(np.abs(e), CAP).mean() for key, e in errors.items() if key != without]
+    return float(np.mean(used))
+
+
+def fit(runs: Sequence[Run], without: str = "", rounds: int = 3) -> Fitted:
+    """The constants of least loss: golden-section search, one constant after the other."""
+    kept = [run for run in runs if run.source_key != without]
+    values = asdict(fitted())
+    for _ in range(rounds):
+        before = dict(values)
+        for name in NAMES:
+            def at(x: float, name: str = name) -> float:
+                return loss(errors_by_source(kept, Fitted(**{**values, name: x})))
+
+            values[name] = _golden(at, *_around(values[name], BOUNDS[name]))
+        if all(abs(values[n] - before[n]) <= 0.01 * abs(before[n]) for n in NAMES):
+            break
+    return Fitted(**{name: float(f"{value:.3g}") for name, value in values.items()})
+
+
+def _around(value: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    half = (bounds[1] - bounds[0]) / 5
+    return max(bounds[0], value - half), min(bounds[1], value + half)
+
+
+def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 7) -> float:
+    ratio = (np.sqrt(5) - 1) / 2
+    a, b = high - ratio * (high - low), low + ratio * (high - low)
+    at_a, at_b = function(a), function(b)
+    for _ in range(steps):
+        if at_a <= at_b:
+            high, b, at_b = b, a, at_a
+            a = high - ratio * (high - low)
+            at_a = function(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + ratio * (high - low)
+            at_b = function(b)
+    return a if at_a <= at_b else b
+
+
+def _left_out(task: tuple[Path, str]) -> tuple[str, float]:
+    runs = read_runs(task[0])
+    errors = errors_by_source(runs, fit(runs, task[1], rounds=1))
+    return task[1], float(np.median(np.abs(errors[task[1]])))
+
+
+def main() -> None:
+    """Fit, leave out, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=PUBLISHED_RUNS)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--leave-out", action="store_true")
+    options = parser.parse_args()
+    runs = read_runs(options.data)
+    found = fitted() if options.leave_out else fit(runs)
+    errors = errors_by_source(runs, found)
+    for name, value in asdict(found).items():
+        print(f"{name:22s} {value:.4g}   expected {documents()[name]['expected']}")
+    print(f"mean of source medians {np.mean([np.median(abs(e)) for e in errors.values()]):.4f}")
+    document = json.loads(FILE.read_text(encoding="utf-8"))
+    for name, value in asdict(found).items():
+        document["constants"][name]["value"] = value
+    if options.leave_out:
+        with ProcessPoolExecutor() as pool:
+            left = dict(pool.map(_left_out, [(options.data, key) for key in errors]))
+        for key, error in left.items():
+            print(f"{key:18s} fitted {np.median(abs(errors[key])):.4f}  left out {error:.4f}")
+        print(f"mean of source medians, each left out {np.mean(list(left.values())):.4f}")
+        document["left_out"] = {key: round(error, 4) for key, error in left.items()}
+    if options.write:
+        FILE.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
