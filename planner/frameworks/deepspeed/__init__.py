@@ -57,6 +57,7 @@ FIELDS = {
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
     "overlap_p2p": cannot("only interleaved schedules overlap messages, and it has none"),
     "stack": cannot("DeepSpeed is itself the runtime"),
+    "compile": cannot("Megatron-DeepSpeed has its own fused kernels"),
 }
 
 UNCARRIED = (

@@ -45,7 +45,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: c.training.precision != "fp8",
+        lambda c, p: c.training.precision not in ("fp8", "fp4"),
         lambda c, p: "fp8 needs Transformer Engine layers, which have no grouped queries here",
     ),
     rule(

@@ -61,6 +61,7 @@ FIELDS = {
     "overlap_tp": says("--tp-comm-overlap"),
     "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
     "stack": cannot("Megatron-LM is itself the runtime"),
+    "compile": cannot("its kernels are fused already; torch.compile is torch's own way"),
 }
 
 
