@@ -23,6 +23,8 @@ from cost_models.layers import (
 from cost_models.sources import Array
 from cost_models.spec import LayerKind, ModelSpec
 
+ACTIVATION_ALIGNMENT = 8  # half-precision elements in 16 bytes (tensor-cores)
+
 
 def layer_kernels(model: ModelSpec, kind: LayerKind, d: Dims) -> tuple[Kernel, ...]:
     """The kernels of one layer, in forward order."""
@@ -130,7 +132,12 @@ def _core_attention(
     unfused = 1.0 - d.flash
     rows = d.seq_length / d.cp
     batch = d.sequences * d.heads
-    kw = {"module": "core_attn", "fp8": False, "weights": False, "active": unfused}
+    # Heads of other than whole 16 bytes keep the tensor cores idle in strided products.
+    aligned = head_dim % ACTIVATION_ALIGNMENT == 0
+    kw = {
+        "module": "core_attn", "fp8": False, "weights": False, "active": unfused,
+        "tensor_cores": aligned,
+    }  # fmt: skip
     yield Gemm("q k^T", rows, d.seq_length, head_dim, groups=batch, **kw)  # type: ignore[arg-type]
     scores = batch * rows * d.seq_length
     dropped = 1.0 if model.attention_dropout > 0 else 0.0

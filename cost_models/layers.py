@@ -67,6 +67,7 @@ class Gemm:
     groups: Array = 1.0
     fp8: bool = True
     weights: bool = True
+    tensor_cores: bool = True
     grouped: bool = False
     active: Array = 1.0
     redone: Array = 0.0

@@ -203,5 +203,7 @@ def _pipeline_s(
     hidden = (plans.overlap_p2p > 0) & (plans.vpp > 1)
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
     steady = np.where(hidden, np.maximum(message - chunk_s, 0.0), message)
-    shown = 2.0 * (plans.pp - 1) * message + 2.0 * g.micro_batches * plans.vpp * steady
+    # DeepSpeed's schedule sends and receives one after the other, where others do both at once.
+    ways = np.where(plans.stack == code("stack", "deepspeed"), 2.0, 1.0)
+    shown = 2.0 * (plans.pp - 1) * message + 2.0 * ways * g.micro_batches * plans.vpp * steady
     return np.where(plans.pp > 1, shown, 0.0)

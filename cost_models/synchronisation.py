@@ -143,6 +143,9 @@ class _StepCollectives:
         plans, spread = g.plans, g.state.spread
         zero = plans.zero_stage
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
+        # DeepSpeed's bf16 optimizer reduces all gradients to all ranks, then steps its shard.
+        whole = (plans.stack == code("stack", "deepspeed")) & (s.training.precision == "bf16")
+        reduces = (zero == 0) | ((zero == 1) & whole)
         scatters = (zero == 1) | ((zero >= 2) & (plans.pp > 1))
         keeps = (zero == 3) & (plans.reshard_after_forward == 0)
         gathers = (zero == 1) | (zero == 2) | keeps
@@ -150,7 +153,7 @@ class _StepCollectives:
         def rates(group: Rates) -> tuple[Array, Array]:
             """Seconds per parameter: reduced, gathered."""
             reduced = np.where(
-                zero == 0,
+                reduces,
                 spread(group.all_reduce_s_per_byte),
                 np.where(scatters, spread(group.reduce_scatter_s_per_byte), 0.0),
             )

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.fitted import FILE, Fitted, documents, fitted
-from planner.accuracy.predict import predict_all
+from planner.accuracy.cases import Case
+from planner.accuracy.predict import predict_case, read_case
 from planner.accuracy.runs import PUBLISHED_RUNS, Run, read_runs
 from planner.accuracy.scores import log_ratios
 
@@ -36,9 +37,18 @@ BOUNDS = {
 NAMES = tuple(f.name for f in fields(Fitted))
 
 
-def errors_by_source(runs: Sequence[Run], constants: Fitted) -> dict[str, np.ndarray]:
+ReadRun = tuple[Run, Case | str]
+
+
+def read(path: Path) -> list[ReadRun]:
+    """The rows that may count, read once: a fit predicts them a few hundred times."""
+    runs = read_runs(path)
+    return [(run, read_case(run)) for run in runs if run["confidence"].lower() != "low"]
+
+
+def errors_by_source(runs: Sequence[ReadRun], constants: Fitted) -> dict[str, np.ndarray]:
     """ln(predicted / published) of the rows that count, by source."""
-    return log_ratios(predict_all(runs, constants))
+    return log_ratios(predict_case(run, case, constants) for run, case in runs)
 
 
 def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
@@ -47,9 +57,9 @@ def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
     return float(np.mean(used))
 
 
-def fit(runs: Sequence[Run], without: str = "", rounds: int = 3) -> Fitted:
+def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
     """The constants of least loss: golden-section search, one constant after the other."""
-    kept = [run for run in runs if run.source_key != without]
+    kept = [run for run in runs if run[0].source_key != without]
     values = asdict(fitted())
     for _ in range(rounds):
         before = dict(values)
@@ -85,7 +95,7 @@ def _golden(function: Callable[[float], float], low: float, high: float, steps: 
 
 
 def _left_out(task: tuple[Path, str]) -> tuple[str, float]:
-    runs = read_runs(task[0])
+    runs = read(task[0])
     errors = errors_by_source(runs, fit(runs, task[1], rounds=1))
     return task[1], float(np.median(np.abs(errors[task[1]])))
 
@@ -97,7 +107,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--leave-out", action="store_true")
     options = parser.parse_args()
-    runs = read_runs(options.data)
+    runs = read(options.data)
     found = fitted() if options.leave_out else fit(runs)
     errors = errors_by_source(runs, found)
     for name, value in asdict(found).items():

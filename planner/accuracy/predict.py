@@ -41,16 +41,29 @@ class Prediction:
         return self.highest_s <= (1 + OPEN_SPREAD) * self.lowest_s
 
 
-def predict_all(
-    runs: Iterable[Run], constants: Fitted | None = None
-) -> tuple[Prediction, ...]:
+def predict_all(runs: Iterable[Run], constants: Fitted | None = None) -> tuple[Prediction, ...]:
     """A prediction, or the reason why not, for each run."""
     return tuple(predict(run, constants) for run in runs)
 
 
 def predict(run: Run, constants: Fitted | None = None) -> Prediction:
+    """What the model says of a run."""
+    return predict_case(run, read_case(run), constants)
+
+
+def read_case(run: Run) -> Case | str:
+    """What a row means, or the reason why that can't be said."""
     try:
-        case = case_of(run)
+        return case_of(run)
+    except ValueError as error:
+        return _first_line(str(error))
+
+
+def predict_case(run: Run, case: Case | str, constants: Fitted | None = None) -> Prediction:
+    """What the model says of a run that has been read."""
+    if isinstance(case, str):
+        return Prediction(run, None, reason=case)
+    try:
         return _predict(run, case, constants)
     except ValueError as error:
         return Prediction(run, None, reason=_first_line(str(error)))

@@ -17,6 +17,7 @@ _FULL = code("recompute", "full")
 _SELECTIVE = code("recompute", "selective")
 _CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
 _UNFUSED = code("attention_kernel", "unfused")
+_FLASH1 = code("attention_kernel", "flash1")
 
 
 def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
@@ -42,6 +43,11 @@ RULES: tuple[Rule, ...] = (
     fixed_part(
         lambda m: m.qkv_bias == m.attention_output_bias == m.mlp_bias,
         "linear layers have biases in all places or in none",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel != _FLASH1,
+        lambda c, p: "flash-attention 1 is not installable beside its torch",
     ),
     rule(
         "framework_unsupported",
