@@ -196,7 +196,7 @@ def _gemm_time(
     forward = seconds(0, m, n, k)
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
-    fused = kernel.weights * (1.0 - d.serial)
+    fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
     last = seconds(2, k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
     if kernel.weights:
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
@@ -205,10 +205,12 @@ def _gemm_time(
         # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
         # reads once more for the largest value, writes the transpose in a pass of its own, and
         # casts the saved input again for the weight gradient.
-        forward = forward + memory_s((4.0 + d.gathered_input) * m * k * groups)
-        backward = backward + memory_s(
-            ((4.0 + 4.0 * d.gathered_input) * m * n + 3.0 * d.gathered_input * m * k) * groups
-        )
+        shard = d.sharded_tokens / d.tokens
+        inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
+        gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
+        torch = d.gathered_input
+        forward = forward + memory_s((4.0 + torch) * inputs)
+        backward = backward + memory_s((4.0 + 4.0 * torch) * gradients + 3.0 * torch * inputs)
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
 
@@ -353,7 +355,8 @@ class _Collectives:
         self._fitted = machine.fitted
         self._bandwidth = machine.accelerator.memory_bytes_per_s
         self._memory = machine.profile.memory
-        self._fp8 = machine.precision == "fp8" and machine.fp8_recipe == "tensorwise"
+        whole = machine.fp8_recipe in ("tensorwise", "delayed")
+        self._fp8 = machine.precision == "fp8" and whole
         self._sequence_parallel = plans.sequence_parallel.astype(np.float64)
 
     def _op(self, op: str, payload_bytes: Array, axis: Axis) -> Array:
@@ -366,12 +369,12 @@ class _Collectives:
         d, tp = self._d, self._places.tp
         payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, ACTIVATION_BYTES)
         # DTensor shards the second dimension, batch first, so each collective copies its tensor once
-        # (torch functional collectives); torchao gathers inputs that are fp8 already.
+        # (torch functional collectives).  What is gathered for an fp8 GEMM is fp8 already, where one
+        # scale holds for all of it (Transformer Engine, torchao).
         copy = memory_pass_s(
             2.0 * payload * d.gathered_input * (tp.size > 1), self._bandwidth, self._memory, 0.0
         )
-        narrow = 1.0 - 0.5 * d.gathered_input * self._fp8
-        gather = self._op("all_gather", payload * narrow, tp) + copy
+        gather = self._op("all_gather", payload * (0.5 if self._fp8 else 1.0), tp) + copy
         return gather, self._op("reduce_scatter", payload, tp) + copy
 
     @cached_property

@@ -79,7 +79,9 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
         kv_heads = d.kv_heads
         width = (d.heads + 2.0 * kv_heads) * head_dim
         # torch keeps every second product: queries and values, not keys (see `op` recompute).
-        yield Gemm("qkv", d.tokens, width, hidden, redone=kv_heads * head_dim / width)
+        yield Gemm(
+            "qkv", d.tokens, width, hidden, gathered_input=True, redone=kv_heads * head_dim / width
+        )
         yield from _bias(width, d.tokens, model.qkv_bias, "qkv bias")
         # apex-era Megatron joins the gradients of the three in one copy.
         yield Pass("qkv split", 0.0, 4.0 * width * d.tokens, active=d.apex)
@@ -115,7 +117,9 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
         repeated = 2.0 * d.tokens * d.heads * head_dim * d.gathered_input
         yield Pass("repeat kv", 2.0 * repeated, 2.0 * repeated, active=d.gathered_input)
     yield from _core_attention(model, d, head_dim, value_dim)
-    yield Gemm("attention out", d.tokens, hidden, d.heads * value_dim, redone=1.0)
+    yield Gemm(
+        "attention out", d.tokens, hidden, d.heads * value_dim, scattered_output=True, redone=1.0
+    )
     yield from _bias(hidden, d.sharded_tokens, model.attention_output_bias, "attention out bias")
     yield from _residual(model, d, "attention")
 
@@ -161,15 +165,18 @@ def _mlp(model: ModelSpec, d: Dims, width: int, module: str, prefix: str) -> Ite
     # torch keeps every second product: one of the two gated ones is redone.
     redone = 0.5 if model.gated_mlp else 0.0
     yield Gemm(
-        f"{prefix}fc1", d.tokens, inputs * local, float(model.hidden_size), module, redone=redone
-    )
+        f"{prefix}fc1", d.tokens, inputs * local, float(model.hidden_size), module,
+        gathered_input=True, redone=redone,
+    )  # fmt: skip
     yield from _bias(inputs * local, d.tokens, model.mlp_bias, f"{prefix}fc1 bias")
     size = d.tokens * local
     apart = (inputs - 1.0) * d.eager
     forward = (2.0 * inputs + 2.0 + 4.0 * apart) * size
     backward = (4.0 * inputs + 2.0 + 8.0 * apart) * size
     yield Pass(f"{prefix}activation", forward, backward, module)
-    yield Gemm(f"{prefix}fc2", d.tokens, float(model.hidden_size), local, module)
+    yield Gemm(
+        f"{prefix}fc2", d.tokens, float(model.hidden_size), local, module, scattered_output=True
+    )
     yield from _bias(float(model.hidden_size), d.sharded_tokens, model.mlp_bias, f"{prefix}fc2 bias")
 
 

@@ -48,7 +48,7 @@ RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
 CrossEntropy = Literal["unfused", "fused"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
-Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022"]
+Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022", "megatron-sync"]
 
 # Index in the tuple = value in a Plans array.  recompute_modules is a bit set over its tuple.
 VOCABULARIES: dict[str, tuple[str, ...]] = {

@@ -36,7 +36,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
     Software("megatron-(lm-)?20(19|20|21)", "Megatron-LM of 2021 with apex kernels",
              {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron", **_SERIAL}),
+    Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron-sync", **_SERIAL}),
     Software("torchtitan|titan", "torchtitan: FSDP2, SDPA",
              {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "unfused"}),
