@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from cost_models.catalog.hardware import accelerator_entry, accelerators, cluster_of, node_group
+from cost_models.catalog.hardware import (
+    ClusterEntry,
+    accelerator_entry,
+    accelerators,
+    cluster_of,
+    clusters,
+    node_group,
+)
 from cost_models.spec import NetworkTier
 from planner.accuracy.models import Read
 from planner.accuracy.runs import Run
@@ -79,11 +86,20 @@ def cluster_for(run: Run) -> Read:
                     update={"bandwidth_bytes_per_s": rate, "name": "network"}
                 ),
             )
+    link = next((c.link_bytes_per_s for c in clusters() if _named(c, text)), None)
+    if link is not None:
+        assumptions.append(f"links of {link / 1e9:.0f} GB/s inside a node: the named cluster's")
     try:
-        group = node_group(found.value, nodes, per_node, network=network)
+        group = node_group(found.value, nodes, per_node, network=network, link_bytes_per_s=link)
     except ValueError:
         group = node_group(found.value, ranks // 1, 1, network=network)
     return Read(cluster_of(f"{nodes}x{per_node}x{found.value}", group), tuple(assumptions))
+
+
+def _named(entry: ClusterEntry, text: str) -> bool:
+    """Whether a row's interconnect names a cluster of the catalog."""
+    words = text.lower().replace(" ", "-")
+    return any(name in words for name in (entry.id, *entry.aliases) if "-" in name)
 
 
 def nic_bytes_per_s(text: str, per_node: int) -> float | None:
