@@ -38,6 +38,8 @@ from cost_models.spec import AcceleratorSpec, LayerKind, ModelSpec, TrainingSpec
 
 FloatArray = NDArray[np.float64]
 FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
+# Host operations until the device is busy again after it has waited for the host.
+SYNC_LAUNCHES = 5.0
 # Rate of the fp32 units over the tensor cores: 19.5 / 312 on the A100, 67 / 989 on the H100.
 VECTOR_FRACTION = 1 / 16
 # Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
@@ -291,7 +293,7 @@ def _layer(
     cp_forward, cp_backward = network.context_parallel(
         sum(t.forward_s for t in core), sum(t.backward_s for t in core)
     )
-    ep_forward, ep_backward = network.expert_parallel(kind)
+    ep_forward, ep_backward = network.expert_parallel(kind, forward + backward)
     again = again + tp.recompute_s + ep_forward * d.recomputed("moe")
     return BlockSeconds(
         forward_s=_full(forward, size),
@@ -338,8 +340,10 @@ def _passes(times: tuple[KernelTime, ...], machine: Machine, d: Dims) -> tuple[A
     """Forward and backward seconds of a block; backward launches about twice the kernels."""
     launch = machine.fitted.host_launch_s
     launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
+    # Routing hands the host the counts it sizes the next buffers with: the device waits for it.
+    waits = SYNC_LAUNCHES * launch if any(t.name == "router" for t in times) else 0.0
     return (
-        launch_bound_s(sum(t.forward_s for t in times), launches, launch),
+        launch_bound_s(sum(t.forward_s for t in times), launches, launch) + waits,
         launch_bound_s(sum(t.backward_s for t in times), 2.0 * launches, launch),
     )
 
@@ -480,8 +484,12 @@ class _Collectives:
         backward = np.select(kinds, [ring[1], gather + scatter, exchange])
         return forward, backward
 
-    def expert_parallel(self, kind: LayerKind) -> tuple[Array, Array]:
-        """Dispatch and combine, each once forward and once backward; nothing hides them."""
+    def expert_parallel(self, kind: LayerKind, kernels_s: Array) -> tuple[Array, Array]:
+        """Dispatch and combine, each once forward and once backward.
+
+        They hide under the kernels of another micro-batch where the plan overlaps them (Megatron's
+        1F1B overlap, DualPipe), else under nothing.
+        """
         moe = self._model.moe
         if kind != "moe" or moe is None or np.all(self._plans.ep == 1):
             return 0.0, 0.0
@@ -509,7 +517,9 @@ class _Collectives:
         names = ("alltoall", "allgather", "deepep")
         kinds = [plans.moe_dispatcher == code("moe_dispatcher", name) for name in names]
         forward = np.select(kinds, [exchange, gather, np.minimum(exchange, deduplicated)])
-        return forward, forward
+        hidden = np.minimum(forward, kernels_s / 2.0) * plans.overlap_ep
+        shown = forward - hidden * (1.0 - self._fitted.contention)
+        return shown, shown
 
     def embedding(self) -> Array:
         """The vocabulary-parallel look-up sums (or scatters) once; backward gathers."""

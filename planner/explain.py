@@ -239,6 +239,7 @@ def _hidden(plan: ParallelPlan) -> list[str]:
         (plan.overlap_grad_reduce and plan.dp * plan.cp > 1, "gradient reduction under backward"),
         (plan.overlap_param_gather and plan.zero_stage > 0, "weight gathering under forward"),
         (plan.overlap_tp and plan.tp > 1, "tensor-parallel chunks under GEMMs"),
+        (plan.overlap_ep and plan.ep > 1, "experts' exchanges under another micro-batch"),
         (plan.overlap_p2p and plan.vpp > 1, "pipeline messages under the next chunk"),
     )
     return [text for on, text in rows if on]

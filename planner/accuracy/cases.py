@@ -73,6 +73,9 @@ def case_of(run: Run) -> Case:
     ):
         if (value := run.flag(column)) is not None:
             fixed[field] = value
+    notes = f"{run['schedule']} {run.notes}".lower()
+    overlaps = "dualpipe" in notes or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", notes)
+    fixed["overlap_ep"] = bool(overlaps) and fixed["ep"] > 1
     options, opened = _open(run, fixed, model.value, training, assumptions)
     variants = tuple(_variants(model.value, training, fixed, options, assumptions))
     quantity = _memory_quantity(run)

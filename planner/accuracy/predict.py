@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.fitted import Fitted
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import EfficiencyProfile, profile_for
 from planner.accuracy.cases import Case, case_of
 from planner.accuracy.runs import Run
 
@@ -59,12 +60,18 @@ def read_case(run: Run) -> Case | str:
         return _first_line(str(error))
 
 
-def predict_case(run: Run, case: Case | str, constants: Fitted | None = None) -> Prediction:
-    """What the model says of a run that has been read."""
+def predict_case(
+    run: Run,
+    case: Case | str,
+    constants: Fitted | None = None,
+    change: Callable[[EfficiencyProfile], EfficiencyProfile] | None = None,
+) -> Prediction:
+    """What the model says of a run that has been read; change: of the efficiency profile."""
     if isinstance(case, str):
         return Prediction(run, None, reason=case)
+    profile = profile_for(case.cluster.groups[0].accelerator)
     try:
-        return _predict(run, case, constants)
+        return _predict(run, case, constants, change(profile) if change else profile)
     except ValueError as error:
         return Prediction(run, None, reason=_first_line(str(error)))
 
@@ -73,8 +80,10 @@ def _first_line(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
-    model = CostModel(case.model, case.cluster, case.training, constants=constants)
+def _predict(
+    run: Run, case: Case, constants: Fitted | None, profile: EfficiencyProfile
+) -> Prediction:
+    model = CostModel(case.model, case.cluster, case.training, profile, constants)
     if run.is_layer:
         seconds = model.layer_s(case.variants[0])
         return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])

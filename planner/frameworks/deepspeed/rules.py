@@ -46,6 +46,11 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
+        lambda c, p: p.overlap_ep == 0,
+        lambda c, p: "its experts' exchanges block",
+    ),
+    rule(
+        "framework_unsupported",
         lambda c, p: p.attention_kernel != _FLASH1,
         lambda c, p: "flash-attention 1 is not installable beside its torch",
     ),

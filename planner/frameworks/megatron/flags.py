@@ -283,6 +283,10 @@ def _overlap(plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--overlap-grad-reduce", "gradients reduced during the backward pass")
     if plan.overlap_param_gather and plan.zero_stage >= 1:
         yield switch(group, "--overlap-param-gather", "weights gathered during the forward pass")
+    if plan.overlap_ep:
+        yield switch(
+            group, "--overlap-moe-expert-parallel-comm", "exchanges under another micro-batch"
+        )
     if plan.overlap_tp:
         yield switch(group, "--tp-comm-overlap", "tensor-parallel traffic behind GEMMs")
     if plan.vpp > 1 and not plan.overlap_p2p:
