@@ -507,13 +507,16 @@ class _Collectives:
         copies = traffic.distinct_domains(float(moe.top_k), domains)
         if moe.top_k_groups is not None:  # group-limited routing: groups stand on domains
             copies = np.minimum(copies, moe.top_k_groups)
-        once = traffic.expert_dispatch_bytes(
-            d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, ACTIVATION_BYTES
-        )
-        sparse = collective_s(
-            self._fabric, "all_to_all", once, axis, self._fabric.profile.network_fraction
-        )
-        deduplicated = np.where(domains > 1, 2.0 * sparse, exchange)
+        def sparse(copies: Array) -> Array:
+            once = traffic.expert_dispatch_bytes(
+                d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, ACTIVATION_BYTES
+            )
+            fraction = self._fabric.profile.network_fraction
+            return collective_s(self._fabric, "all_to_all", once, axis, fraction)
+
+        # One copy per node over the NICs, one per rank inside.
+        ranks = traffic.distinct_domains(float(moe.top_k), d.ep)
+        deduplicated = 2.0 * np.where(domains > 1, sparse(copies), sparse(ranks))
         names = ("alltoall", "allgather", "deepep")
         kinds = [plans.moe_dispatcher == code("moe_dispatcher", name) for name in names]
         forward = np.select(kinds, [exchange, gather, np.minimum(exchange, deduplicated)])
