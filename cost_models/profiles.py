@@ -110,7 +110,7 @@ class EfficiencyProfile:
     source: str
     kind: ProfileKind
     gemm: dict[str, GemmEfficiency]
-    """By precision: 'bf16', 'fp16', 'fp8'."""
+    """By precision: 'bf16', 'fp16', 'fp8', 'fp4'."""
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
     family: str

@@ -47,7 +47,7 @@ _CLUSTER = (
 _TRAINING = (
     Field("seq_length", "training", "tokens per sequence", "INT"),
     Field("global_batch_size", "training", "sequences per optimizer step", "INT"),
-    Field("precision", "training", "bf16, fp16, fp8", "NAME"),
+    Field("precision", "training", "bf16, fp16, fp8, fp4", "NAME"),
     Field("tokens", "training", "of the whole training, for days, cost and energy", "NUMBER"),
     Field("gradient_dtype", "training", "gradient accumulation: fp32, bf16, fp16", "NAME"),
     Field("gradient_reduce_dtype", "training", "gradient reduction: fp32, bf16, fp16", "NAME"),
