@@ -31,6 +31,16 @@ _GPT = {
 _LLAMA = {"norm": "rmsnorm", "position": "rope", "gated_mlp": True}
 # First match of the lower-case model name decides; sources are the families' own releases.
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("gpt-?j|palm", "GPT-J and PaLM: rotary, parallel residual, no attention biases", {
+        "norm": "layernorm", "position": "rope", "parallel_residual": True}),
+    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm, parallel residual, untied", {
+        **_GPT, "position": "rope", "parallel_residual": True, "tied_embeddings": False,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0}),
+    ("gemma", "Gemma: rmsnorm, rotary, gated, tied", {**_LLAMA, "tied_embeddings": True}),
+    ("glm|qwen(?!-?3)", "GLM and Qwen: as Llama with biases of q, k, v", {
+        **_LLAMA, "qkv_bias": True}),
+    ("dbrx|cohere|command", "DBRX: layernorm without biases, rotary, gated", {
+        "norm": "layernorm", "norm_bias": False, "position": "rope", "gated_mlp": True}),
     ("bloom", "BLOOM: ALiBi, embedding norm, tied", {
         **_GPT, "position": "alibi", "embedding_norm": True, "hidden_dropout": 0.0,
         "attention_dropout": 0.0}),
@@ -40,7 +50,6 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "norm": "layernorm", "position": "rope"}),
     ("opt", "OPT: as GPT", _GPT),
     ("gpt-oss|gpt oss", "gpt-oss: rmsnorm, rotary, gated experts", _LLAMA),
-    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm", {**_GPT, "position": "rope"}),
     ("gpt|megatron|turing|mt-nlg|bert|transformer", "Megatron's GPT: layernorm, learned "
      "positions, biases, dropout 0.1, tied", _GPT),
 )  # fmt: skip
