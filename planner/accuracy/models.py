@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from cost_models.catalog.models import models
 from cost_models.spec import ModelSpec
 from planner.accuracy.runs import Run
@@ -69,7 +71,9 @@ class Read:
 def model_of(run: Run) -> Read:
     """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
     assumptions: list[str] = []
-    name = _CUT.sub("", run["model"]).strip()
+    # A name reaches logs and pages: printable, and never empty.
+    printed = "".join(c if c.isprintable() else " " for c in run["model"])
+    name = " ".join(_CUT.sub("", printed).split())[:200] or "model"
     stated = {field: run.integer(column) for column, field in DIMS.items()}
     spec = {field: value for field, value in stated.items() if value}
     if (gated := run.flag("gated")) is not None:
@@ -79,29 +83,44 @@ def model_of(run: Run) -> Read:
     if preset is not None:
         assumptions.append(f"what the row does not state of the model: preset {preset.name}")
         base = preset.model_dump(exclude={"name", "layer_kinds"})
-        if spec.get("num_attention_heads", base["num_attention_heads"]) != base[
-            "num_attention_heads"
-        ] or spec.get("hidden_size", base["hidden_size"]) != base["hidden_size"]:
-            base["head_dim"] = None if base["mla"] is None else base["head_dim"]
         _cut_depth(base, spec)
     else:
         label, base = _family(name, run)
         assumptions.append(f"what the row does not state of the model: {label}")
         base = dict(base)
     base.update(spec)
-    if "position" in base and base["position"] == "learned":
+    if base.get("position") == "learned":
         base["max_position_embeddings"] = max(run.integer("seq_len") or 1, 1)
-    if not base.get("vocab_size"):
-        base["vocab_size"] = 51200 if not base.get("gated_mlp") else 128256
-        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
-    _arch(run, base, assumptions)
-    _experts(run, base, assumptions)
     missing = [f for f in ("num_layers", "hidden_size", "num_attention_heads") if not base.get(f)]
     if missing:
         raise ValueError(f"the model's {', '.join(missing)} are not stated and no preset is known")
+    _unstated_widths(run, base, assumptions)
+    _arch(run, base, assumptions)
+    _experts(run, base, assumptions)
     if run.is_layer:
         base["num_layers"] = 1
-    return Read(ModelSpec(name=name[:200], **base), tuple(assumptions))
+        base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
+    try:
+        return Read(ModelSpec(name=name, **base), tuple(assumptions))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"no such model: {f'{place}: ' if place else ''}{said}") from None
+
+
+def _unstated_widths(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """Vocabulary and MLP width by the conventions of the family's time."""
+    gated = base.get("gated_mlp")
+    if not base.get("vocab_size"):
+        recent = 128256 if run.year >= 2024 else 32000  # Llama 3 and before
+        base["vocab_size"] = recent if gated else 51200
+        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
+    if not base.get("ffn_hidden_size"):
+        hidden = base["hidden_size"]
+        # Gated MLPs of equal size: two thirds of 4h, in multiples of 256 (LLaMA).
+        base["ffn_hidden_size"] = -(-8 * hidden // 768) * 256 if gated else 4 * hidden
+        assumptions.append(f"MLP width {base['ffn_hidden_size']}: not stated")
 
 
 def _key(name: str) -> str:
@@ -141,7 +160,7 @@ def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
 def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
     for pattern, label, fields in FAMILIES:
         if re.search(pattern, name.lower()):
-            if fields is _GPT and (run.integer("year") or 0) >= 2024:
+            if fields is _GPT and run.year >= 2024:
                 # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
                 modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
                 return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
@@ -201,6 +220,8 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         moe["num_dense_layers"] = 0
     layers = base.get("num_layers") or 1
     moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
+    if re.search(r"(?:every|each) (?:other|second|2nd) layer (?:is )?moe|moe (?:in |on )?every (?:other|second|2nd|2) layer", notes):
+        moe["layer_frequency"], moe["layer_offset"] = 2, 1
     shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
     if shared:
         count, total = int(shared.group(1)), shared.group(2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +32,17 @@ DECIMALS = (
     "iteration_time_s", "derived_iteration_time_s", "tokens_per_s_per_gpu",
     "derived_tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib_measured",
 )  # fmt: skip
-UNKNOWN = ("", "unknown", "n/a", "na", "none stated", "?")
+UNKNOWN = (
+    "", "unknown", "n/a", "na", "none stated", "not stated", "not given", "unspecified", "?", "-",
+    "--", "nan", "null", "tbd",
+)  # fmt: skip
+YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
+RECENT = 2024  # the year of a row that names none
 MAX_ROWS = 100_000
 MAX_BYTES = 64 * 2**20
+
+
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,13 @@ class Run:
     @property
     def source_key(self) -> str:
         return self["source_key"] or "unnamed"
+
+    @property
+    def year(self) -> int:
+        """The year whose software ran: as stated, else the one that the stack or source names."""
+        stated = self.integer("year")
+        named = re.search(r"\b20[12]\d\b", f"{self['stack']} {self['source']}".replace("_", " "))
+        return stated or (int(named.group(0)) if named else RECENT)
 
     @property
     def notes(self) -> str:
@@ -136,10 +152,14 @@ def _parse(row: dict[str, str | None], number: int) -> Run:
     def numbers(columns: Iterable[str], kind: str) -> Iterable[tuple[str, float]]:
         for column in columns:
             value = text.get(column, "")
-            if value.lower() in UNKNOWN:
+            if value.lower() in UNKNOWN or (value.lower() == "none" and columns is not FLAGS):
+                continue
+            if columns is FLAGS and value.lower() in YES + NO:
+                yield column, float(value.lower() in YES)
                 continue
             try:
-                parsed = float(value)
+                # "1,024": thousands are grouped in many tables.
+                parsed = float(_GROUPED.sub("", value))
             except ValueError:
                 parsed = math.nan
             if not math.isfinite(parsed) or parsed < 0:
