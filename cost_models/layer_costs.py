@@ -54,6 +54,8 @@ FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
 FP8_RECIPE_FRACTION = {
     "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
 }  # fmt: skip
+# Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
+NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,7 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
         own = ("flash2", name, True) in profile.attention
         second = seconds("flash2", name, share) if own else newest
         first = second * FLASH1_SLOWDOWN[name]
-        return np.where(
-            kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest)
-        )
+        return np.where(kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest))
 
     return both("forward", 1.0), both("backward", FLASH_BACKWARD_FLOP)
 
@@ -172,17 +172,17 @@ def _gemm_time(
     kernel: Gemm, machine: Machine, d: Dims, memory_s: Callable[[Array], Array]
 ) -> KernelTime:
     m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.groups
-    fp8 = machine.precision == "fp8" and kernel.fp8
+    narrow = machine.precision in NARROW_BYTES and kernel.fp8
     half = "fp16" if machine.precision == "fp16" else "bf16"
-    precision = "fp8" if fp8 else half
+    precision = machine.precision if narrow else half
     peak = machine.matrix_flop_per_s
-    if fp8:
-        assert machine.accelerator.peak_fp8_flop_per_s is not None
-        peak = machine.accelerator.peak_fp8_flop_per_s
-        peak *= FP8_RECIPE_FRACTION[machine.fp8_recipe]
+    if narrow:
+        own = machine.accelerator.peak_flop_per_s(precision)
+        assert own is not None
+        peak = own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if precision == "fp8" else 1.0)
     peak *= machine.fitted.sustained_fraction(machine.profile.family)
     efficiency = machine.profile.gemm[precision]
-    element = 1.0 if fp8 else 2.0
+    element = NARROW_BYTES[precision] if narrow else 2.0
 
     one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
     fractions = machine.profile.grouped_gemm if kernel.grouped else one
@@ -203,7 +203,7 @@ def _gemm_time(
     if kernel.weights:
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(1, m, k, n) + last
-    if fp8:
+    if narrow:
         # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
         # reads once more for the largest value, writes the transpose in a pass of its own, and
         # casts the saved input again for the weight gradient.
@@ -227,9 +227,7 @@ def _time(
     )  # fmt: skip
 
 
-def kernel_times(
-    kernels: Iterable[Kernel], machine: Machine, d: Dims
-) -> tuple[KernelTime, ...]:
+def kernel_times(kernels: Iterable[Kernel], machine: Machine, d: Dims) -> tuple[KernelTime, ...]:
     """Times of the kernels that run for at least one key."""
     return tuple(kernel_time(k, machine, d) for k in kernels if np.any(k.active))
 
@@ -507,6 +505,7 @@ class _Collectives:
         copies = traffic.distinct_domains(float(moe.top_k), domains)
         if moe.top_k_groups is not None:  # group-limited routing: groups stand on domains
             copies = np.minimum(copies, moe.top_k_groups)
+
         def sparse(copies: Array) -> Array:
             once = traffic.expert_dispatch_bytes(
                 d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, ACTIVATION_BYTES

@@ -179,7 +179,9 @@ def _mlp(model: ModelSpec, d: Dims, width: int, module: str, prefix: str) -> Ite
     yield Gemm(
         f"{prefix}fc2", d.tokens, float(model.hidden_size), local, module, scattered_output=True
     )
-    yield from _bias(float(model.hidden_size), d.sharded_tokens, model.mlp_bias, f"{prefix}fc2 bias")
+    yield from _bias(
+        float(model.hidden_size), d.sharded_tokens, model.mlp_bias, f"{prefix}fc2 bias"
+    )
 
 
 def _moe(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
@@ -199,7 +201,9 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
     moved = 4.0 * (sent + copies * hidden) / PERMUTE_FRACTION
     yield Pass("permute", moved, moved, "moe")
     rows = copies / local_experts
-    yield Gemm("expert fc1", rows, inputs * width, hidden, "moe", groups=local_experts, grouped=True)
+    yield Gemm(
+        "expert fc1", rows, inputs * width, hidden, "moe", groups=local_experts, grouped=True
+    )
     size = copies * width
     forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
     yield Pass("expert activation", forward, backward, "moe_act")

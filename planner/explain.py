@@ -160,9 +160,7 @@ def _report(
     )
 
 
-def _band(
-    model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: float
-) -> ErrorBand:
+def _band(model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: float) -> ErrorBand:
     kind = likeness(request.model, request.cluster, request.training, plan)
     found = band(seconds, kind, model.setting.profile)
     return ErrorBand(

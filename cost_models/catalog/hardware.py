@@ -348,6 +348,7 @@ def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
             peak_bf16_flop_per_s=peak["bf16"],
             peak_fp16_flop_per_s=peak["fp16"],
             peak_fp8_flop_per_s=peak["fp8"],
+            peak_fp4_flop_per_s=peak.get("fp4"),
             tdp_watts=item["tdp_watts"],
             efficiency_profile=item["efficiency_profile"],
             confidence=item["confidence"],

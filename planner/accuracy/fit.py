@@ -67,6 +67,7 @@ def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
     for number in range(rounds):
         before = dict(values)
         for name in NAMES:
+
             def at(x: float, name: str = name) -> float:
                 return loss(errors_by_source(kept, Fitted(**{**values, name: x})))
 

@@ -99,9 +99,7 @@ def _predict(
     fitting = [row for row in rows if row[2]]
     best = _central(fitting or rows)
     low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
-    return Prediction(
-        run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3]
-    )
+    return Prediction(run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3])
 
 
 Row = tuple[float, float, bool, ParallelPlan, dict[str, float]]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.problems import refuse, shown
 
-PUBLISHED_RUNS = (
-    Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
-)
+PUBLISHED_RUNS = Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
 REQUIRED = ("id", "gpu", "n_gpus", "model", "seq_len")
 INTEGERS = (
     "year", "n_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden",
@@ -31,9 +30,17 @@ DECIMALS = (
     "iteration_time_s", "derived_iteration_time_s", "tokens_per_s_per_gpu",
     "derived_tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib_measured",
 )  # fmt: skip
-UNKNOWN = ("", "unknown", "n/a", "na", "none stated", "?")
+UNKNOWN = (
+    "", "unknown", "n/a", "na", "none stated", "not stated", "not given", "unspecified", "?", "-",
+    "--", "nan", "null", "tbd",
+)  # fmt: skip
+YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
+RECENT = 2024  # the year of a row that names none
 MAX_ROWS = 100_000
 MAX_BYTES = 64 * 2**20
+
+
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,13 @@ class Run:
     @property
     def source_key(self) -> str:
         return self["source_key"] or "unnamed"
+
+    @property
+    def year(self) -> int:
+        """The year whose software ran: as stated, else the one that the stack or source names."""
+        stated = self.integer("year")
+        named = re.search(r"\b20[12]\d\b", f"{self['stack']} {self['source']}".replace("_", " "))
+        return stated or (int(named.group(0)) if named else RECENT)
 
     @property
     def notes(self) -> str:
@@ -105,7 +119,9 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return parse_runs(csv.DictReader(file), str(path))
     except OSError as error:
-        raise refuse("", "cannot_read", f"cannot read {shown(str(path))}: {error.strerror}") from None
+        raise refuse(
+            "", "cannot_read", f"cannot read {shown(str(path))}: {error.strerror}"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise refuse("", "not_csv", f"{shown(str(path))} is no CSV file: {error}") from None
 
@@ -136,10 +152,14 @@ def _parse(row: dict[str, str | None], number: int) -> Run:
     def numbers(columns: Iterable[str], kind: str) -> Iterable[tuple[str, float]]:
         for column in columns:
             value = text.get(column, "")
-            if value.lower() in UNKNOWN:
+            if value.lower() in UNKNOWN or (value.lower() == "none" and columns is not FLAGS):
+                continue
+            if columns is FLAGS and value.lower() in YES + NO:
+                yield column, float(value.lower() in YES)
                 continue
             try:
-                parsed = float(value)
+                # "1,024": thousands are grouped in many tables.
+                parsed = float(_GROUPED.sub("", value))
             except ValueError:
                 parsed = math.nan
             if not math.isfinite(parsed) or parsed < 0:

@@ -94,7 +94,7 @@ def test_every_accelerator_has_a_profile_for_its_precisions(
 ) -> None:
     used = profile_for(entry.spec)
     assert used.id == (entry.spec.efficiency_profile or "generic")
-    for precision in ("bf16", "fp16", "fp8"):
+    for precision in ("bf16", "fp16", "fp8", "fp4"):
         if entry.spec.peak_flop_per_s(precision) is not None:
             assert precision in used.gemm
 

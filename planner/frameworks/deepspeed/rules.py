@@ -57,7 +57,10 @@ RULES: tuple[Rule, ...] = (
     rule(
         "framework_unsupported",
         lambda c, p: c.training.precision not in ("fp8", "fp4"),
-        lambda c, p: "fp8 needs Transformer Engine layers, which have no grouped queries here",
+        lambda c, p: (
+            f"{c.training.precision} needs Transformer Engine layers, which have no grouped "
+            "queries here"
+        ),
     ),
     rule(
         "framework_unsupported",

@@ -161,8 +161,10 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: (p.overlap_ep == 0)
-        | ((p.ep > 1) & ((p.vpp > 1) | (p.pp == 1)) & (p.recompute != _FULL)),
+        lambda c, p: (
+            (p.overlap_ep == 0)
+            | ((p.ep > 1) & ((p.vpp > 1) | (p.pp == 1)) & (p.recompute != _FULL))
+        ),
         lambda c, p: "overlap_ep needs ep > 1, an interleaved pipeline and no full recompute",
     ),
     rule(
