@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cost_models.activation_memory import MicroBatchBytes, micro_batch_bytes
 from cost_models.data_parallel import HeldParameters, held_parameters
 from cost_models.grouping import Groups, group
-from cost_models.layer_costs import Machine
+from cost_models.kernel_times import Machine
 from cost_models.network import Fabric
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile

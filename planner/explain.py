@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.flops import step_flop
-from cost_models.layer_costs import kernel_times
+from cost_models.kernel_times import kernel_times
 from cost_models.layer_kernels import layer_kernels
 from cost_models.layers import dims
 from cost_models.plans import ParallelPlan, Plans
