@@ -139,8 +139,8 @@ def _gemm_time(
 
     def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = 2.0) -> Array:
         return gemm_s(
-            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency, element,
-            output_bytes, groups,
+            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency,
+            element, output_bytes, groups,
         )  # fmt: skip
 
     forward = seconds(0, m, n, k)
@@ -170,8 +170,8 @@ def _time(
 ) -> KernelTime:
     on = kernel.active
     return KernelTime(
-        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module, on,
-        kernel.redone,
+        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module,
+        on, kernel.redone,
     )  # fmt: skip
 
 

@@ -84,8 +84,8 @@ def case_of(run: Run) -> Case:
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
-    notes = f"{run['schedule']} {run.notes}".lower()
-    overlaps = "dualpipe" in notes or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", notes)
+    said = f"{run['schedule']} {run.notes}".lower()
+    overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
     opened = list(degrees.opened)
     found = islice(

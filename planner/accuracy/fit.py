@@ -1,9 +1,10 @@
 """Fit the few constants that published runs teach, jointly, and again with each source left out.
 
-`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog, with the
-error of each source when it was left out.  The measure is the mean over sources of the mean
-|ln(predicted / published)|, each row counted up to CAP, so that neither a large source nor one
-strange row decides, sources of few rows counting less; low-confidence rows and rows with open inputs are left out.
+`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog with the
+error table; `--leave-out` says what each source misses by when it was left out.  The measure is the
+mean over sources of the mean |ln(predicted / published)|, each row counted up to CAP, so that
+neither a large source nor one strange row decides, sources of few rows counting less.  Rows of low
+confidence and rows with open inputs are left out.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _golden(function: Callable[[float], float], low: float, high: float, steps: 
             low, a, at_a = a, b, at_b
             b = low + ratio * (high - low)
             at_b = function(b)
-    return a if at_a <= at_b else b
+    return float(a if at_a <= at_b else b)
 
 
 def _left_out(task: tuple[Path, str]) -> tuple[str, float]:

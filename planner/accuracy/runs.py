@@ -131,7 +131,7 @@ def parse_runs(reader: csv.DictReader[str], name: str) -> tuple[Run, ...]:
     missing = [column for column in REQUIRED if column not in (reader.fieldnames or ())]
     if missing:
         raise refuse("", "missing_column", f"{shown(name)} has no column {', '.join(missing)}")
-    rows = []
+    rows: list[Run] = []
     for row in reader:
         if len(rows) == MAX_ROWS:
             raise refuse("", "too_many_rows", f"{shown(name)}: at most {MAX_ROWS} rows")
