@@ -61,7 +61,7 @@ def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
     return float(np.average([np.minimum(np.abs(e), CAP).mean() for e in kept], weights=weights))
 
 
-def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
+def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 2) -> Fitted:
     """The constants of least loss: golden-section search, one constant after the other."""
     kept = [run for run in runs if run[0].source_key != without]
     values = asdict(fitted())
@@ -77,16 +77,16 @@ def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
                 half = (high - low) / 6
                 low, high = max(low, values[name] - half), min(high, values[name] + half)
             else:
-                grid = np.linspace(low, high, 7)
+                grid = np.linspace(low, high, 6)
                 best = int(np.argmin([at(x) for x in grid]))
-                low, high = grid[max(best - 1, 0)], grid[min(best + 1, 6)]
+                low, high = grid[max(best - 1, 0)], grid[min(best + 1, 5)]
             values[name] = _golden(at, low, high)
         if all(abs(values[n] - before[n]) <= 0.01 * abs(before[n]) for n in NAMES):
             break
     return Fitted(**{name: float(f"{value:.3g}") for name, value in values.items()})
 
 
-def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 5) -> float:
+def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 4) -> float:
     ratio = (np.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     at_a, at_b = function(a), function(b)
