@@ -22,11 +22,13 @@ from planner.accuracy.runs import Run
 _SPELLINGS = (
     (r"[-_/,()]", " "), (r"(?<=\d)(?=sxm|pcie|nvl)", " "), (r"\bnvl ?\d+\b", " "),
     (r"\b(?:sxm\d?|hgx|dgx)\b", " sxm "), (r"\bpci (?:e|express)\b", " pcie "),
-    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "), (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
+    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "),
+    (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
     (r"\b(mi|gaudi|trainium|[ahvb]|gb|gh|tpu v) (?=\d)", r"\1"),
     (r"\btpu (?=v\d)|\btpu(?=v\d)", " "), (r"\bgrace hopper\b", " gh200 "),
     (r"\bgrace blackwell ultra\b", " gb300 "), (r"\bgrace blackwell\b", " gb200 "),
 )  # fmt: skip
+MOST_RANKS = 1_000_000  # of a ClusterSpec
 # What tells parts of one family apart; a stated word must be the part's own.
 _KINDS = ("sxm", "pcie", "nvl")
 _NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
@@ -38,7 +40,7 @@ _NEAREST = {
     "910b": "ascend-910b3",  # 313 TFLOP/s, quoted as 320 for the name without a digit
     "910": "ascend-910b4", "910a": "ascend-910b4",
 }  # fmt: skip
-# A printed capacity is the part's own beyond what labels and drivers differ, up to a package of two.
+# A printed capacity is its own beyond what labels and drivers differ, up to a package of two.
 _SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 
 
@@ -92,13 +94,15 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
     product = math.prod(degrees)
     ranks = run.integer("n_gpus")
     if not ranks:
-        if run.integer("dp"):
+        if run.integer("dp") and product <= MOST_RANKS:
             return product, (f"{product} accelerators: tp x cp x pp x dp",)
         raise ValueError("n_gpus is not stated")
     # A part of two dies is two ranks: the row counts packages where its degrees say twice as many.
     halves = entry is not None and entry.id.endswith(("-gcd", "-die"))
     if halves and product == 2 * ranks:
         return product, (f"{product} ranks: two of each printed package",)
+    if ranks > MOST_RANKS:
+        raise ValueError(f"n_gpus {ranks}: at most {MOST_RANKS}")
     return ranks, ()
 
 
@@ -138,7 +142,9 @@ def cluster_for(run: Run) -> Read:
     except ValueError:
         # A node that its part's links do not divide: each accelerator stands alone in the tiers.
         group = node_group(found.value, ranks, 1, network=network)
-        assumptions.append(f"nodes of {per_node} do not fit the links of {found.value}: taken apart")
+        assumptions.append(
+            f"nodes of {per_node} do not fit the links of {found.value}: taken apart"
+        )
     group = _equal_domains(group, ranks)
     accelerator, noted = _stated_memory(run["gpu"], group.accelerator)
     assumptions += noted
@@ -156,7 +162,7 @@ def _equal_domains(group: NodeGroup, ranks: int) -> NodeGroup:
             step = group.accelerators_per_node
             whole = [n for n in range(step, min(size, ranks) + 1, step) if ranks % n == 0]
             # Unless nearly whole racks are used as they are.
-            if ranks % size and whole and 2 * whole[-1] > size or ranks < size:
+            if (ranks % size and whole and 2 * whole[-1] > size) or ranks < size:
                 tier = tier.model_copy(update={"domain_accelerators": whole[-1]})
         tiers.append(tier)
     return group.model_copy(update={"network": tuple(tiers)})

@@ -1,4 +1,4 @@
-"""The words of a published row in the terms of a plan: precision, schedule, recomputation, memory."""
+"""The words of a published row in the terms of a plan: precision, schedule, recomputation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ _RECIPES = (
     (r"delayed|fp8[-_ ]?ds\b", "delayed"),
 )  # fmt: skip
 # What a part without the matrix units of a precision is taken to have computed in.
-_FALLBACK = {"fp4": ("fp8", "bf16", "fp16"), "fp8": ("bf16", "fp16"), "bf16": ("fp16",), "fp16": ("bf16",)}
+_FALLBACK = {
+    "fp4": ("fp8", "bf16", "fp16"),
+    "fp8": ("bf16", "fp16"),
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+}
 
 
 def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:
@@ -38,7 +43,7 @@ def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]
     found = next((name for words, name in _PRECISIONS if re.search(words, stated)), None)
     if found is None and stated:
         raise ValueError(f"precision {stated[:40]!r} is not modelled")
-    notes = [] if found and "mixed" != stated else ["bf16: precision not stated"]
+    notes = [] if found and stated != "mixed" else ["bf16: precision not stated"]
     precision = found or "bf16"
     if accelerator.peak_flop_per_s(precision) is None:
         known = [p for p in _FALLBACK[precision] if accelerator.peak_flop_per_s(p) is not None]
@@ -87,7 +92,9 @@ def recompute_of(run: Run, torch: bool) -> list[dict[str, Any]]:
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if "select" in text or "partial" in text:
         return [selective]
-    if re.search(r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text):
+    if re.search(
+        r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text
+    ):
         return [none] if re.search(r"\bno\b|without|disabled", text) else [full]
     return [none]
 
@@ -99,6 +106,10 @@ def memory_quantity(run: Run) -> str:
         return "driver"
     if "max_memory_allocated" in notes or "max_allocated" in notes or "max allocated" in notes:
         return "allocated"
-    if "cuda reserved" in notes or "max_memory_reserved" in notes or "titan" in run["stack"].lower():
+    if (
+        "cuda reserved" in notes
+        or "max_memory_reserved" in notes
+        or "titan" in run["stack"].lower()
+    ):
         return "reserved"
     return "allocated"

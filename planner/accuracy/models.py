@@ -138,7 +138,11 @@ def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
         for alias in (entry.id, *entry.aliases):
             known = _key(alias.rsplit("/", 1)[-1])
             fits = key == known or (len(known) >= 6 and key.startswith(known))
-            if fits and _widths_agree(entry.spec, stated) and (best is None or len(known) > best[0]):
+            if (
+                fits
+                and _widths_agree(entry.spec, stated)
+                and (best is None or len(known) > best[0])
+            ):
                 best = len(known), entry.spec
     return best[1] if best else None
 
@@ -173,9 +177,7 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     notes = run.notes.lower()
     if found := re.search(r"head[_ ]dim(?:ension)? (\d+)", notes):
         base["head_dim"] = int(found.group(1))
-    mla = re.search(
-        r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes
-    )
+    mla = re.search(r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes)
     if mla:
         q, kv, nope, rope, v = mla.groups()
         base["mla"] = {
@@ -189,7 +191,9 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         heads = base.get("num_attention_heads")
         if heads and base["hidden_size"] % heads:
             base["head_dim"] = round(base["hidden_size"] / heads)
-            assumptions.append(f"head dimension {base['head_dim']}: hidden size over heads, rounded")
+            assumptions.append(
+                f"head dimension {base['head_dim']}: hidden size over heads, rounded"
+            )
 
 
 def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
@@ -203,7 +207,8 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
                or 4 * (base.get("hidden_size") or 0)}  # fmt: skip
         for column, value in (("topk", top_k), ("moe_ffn", width)):
             if not value:
-                assumptions.append(f"{column} not stated: {moe['top_k'] if column == 'topk' else moe['expert_ffn_hidden_size']}")
+                taken = moe["top_k" if column == "topk" else "expert_ffn_hidden_size"]
+                assumptions.append(f"{column} not stated: {taken}")
     if moe is None:
         return
     moe = dict(moe)
@@ -211,7 +216,9 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     moe.update({field: value for field, value in stated if value})
     if moe.get("num_groups") and moe["num_experts"] % moe["num_groups"]:
         moe["num_groups"] = moe["top_k_groups"] = None
-    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(r"first (\d+) layers? dense", notes)
+    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(
+        r"first (\d+) layers? dense", notes
+    )
     if dense:
         moe["num_dense_layers"] = int(dense.group(1))
     elif "first layer dense" in notes:
@@ -220,7 +227,9 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         moe["num_dense_layers"] = 0
     layers = base.get("num_layers") or 1
     moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
-    if re.search(r"(?:every|each) (?:other|second|2nd) layer (?:is )?moe|moe (?:in |on )?every (?:other|second|2nd|2) layer", notes):
+    if re.search(
+        r"every (?:other|second) layer (?:is )?moe|moe (?:in )?every (?:other|second)", notes
+    ):
         moe["layer_frequency"], moe["layer_offset"] = 2, 1
     shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
     if shared:

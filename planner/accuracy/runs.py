@@ -15,9 +15,7 @@ from pathlib import Path
 
 from planner.problems import refuse, shown
 
-PUBLISHED_RUNS = (
-    Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
-)
+PUBLISHED_RUNS = Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
 REQUIRED = ("id", "gpu", "n_gpus", "model", "seq_len")
 INTEGERS = (
     "year", "n_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden",
@@ -121,7 +119,9 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return parse_runs(csv.DictReader(file), str(path))
     except OSError as error:
-        raise refuse("", "cannot_read", f"cannot read {shown(str(path))}: {error.strerror}") from None
+        raise refuse(
+            "", "cannot_read", f"cannot read {shown(str(path))}: {error.strerror}"
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise refuse("", "not_csv", f"{shown(str(path))} is no CSV file: {error}") from None
 
@@ -131,7 +131,7 @@ def parse_runs(reader: csv.DictReader[str], name: str) -> tuple[Run, ...]:
     missing = [column for column in REQUIRED if column not in (reader.fieldnames or ())]
     if missing:
         raise refuse("", "missing_column", f"{shown(name)} has no column {', '.join(missing)}")
-    rows = []
+    rows: list[Run] = []
     for row in reader:
         if len(rows) == MAX_ROWS:
             raise refuse("", "too_many_rows", f"{shown(name)}: at most {MAX_ROWS} rows")

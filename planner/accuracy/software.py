@@ -36,10 +36,12 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
     Software(r"(megatron|mcore)\S*2022|oneflow|libai",
              "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
-             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"},
+             half_gradients=True),
     Software(r"(megatron|mcore)\S*20(19|20|21)|varuna|pipedream|dapple|chimera|terapipe",
              "Megatron-LM of 2021 with apex kernels",
-             {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+             {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"},
+             half_gradients=True),
     Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron", **_SERIAL}),
     Software("titan", "torchtitan: FSDP2, SDPA", {"stack": "torch", **_OVERLAP, **_FLASH2}),
     Software("(megatron|mcore)-fsdp", "Megatron-FSDP: Transformer Engine, sharded weights",
@@ -68,7 +70,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "torch", **_OVERLAP, **_FLASH2}),
     # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
     # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False).
-    Software("nemo|bridge|mlperf", "NeMo and Megatron-Bridge: Transformer Engine, gradients in bf16",
+    Software("nemo|bridge|mlperf", "NeMo, Megatron-Bridge: Transformer Engine, gradients in bf16",
              {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _BF16_GRADIENTS),
     # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
     Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
@@ -77,7 +79,10 @@ SOFTWARE: tuple[Software, ...] = (
 )  # fmt: skip
 _UNKNOWN = Software("", "unknown software", {"stack": "megatron", **_OVERLAP})
 # Megatron of these years was not yet Megatron-Core, whatever the row calls it.
-_EARLY = {year: next(s for s in SOFTWARE if s.plan["stack"] == f"megatron-{year}") for year in (2021, 2022)}
+_EARLY = {
+    year: next(s for s in SOFTWARE if s.plan["stack"] == f"megatron-{year}")
+    for year in (2021, 2022)
+}
 # Before 2023 nothing here had flash attention; the released kernels of 2023 are version 2.
 FLASH_SINCE, FLASH3_SINCE = 2023, 2024
 _FUSED = (
@@ -111,13 +116,21 @@ def attention_kernel(run: Run, software: Software) -> str:
         flash = year >= FLASH_SINCE
     if not flash:
         return "unfused"
-    if any(word in stated for word in ("flash3", "fa3", "flash-3", "flash-attention-3", "cudnn", "fa4")):
+    if any(
+        word in stated for word in ("flash3", "fa3", "flash-3", "flash-attention-3", "cudnn", "fa4")
+    ):
         return "flash"
     if "flash1" in stated or ("fsdp1" in run["stack"].lower() and year <= 2023):
         # MPT's ALiBi needed the Triton kernel of flash-attn 1 until flash-attn 2.4.2 (llm-foundry
         # attention.py, attn_impl "triton").
         return "flash1"
-    if any(word in stated for word in ("flash2", "fa2", "flash-2", "flash-attention-2", "sdpa", "xformers")) or year < FLASH3_SINCE:
+    if (
+        any(
+            word in stated
+            for word in ("flash2", "fa2", "flash-2", "flash-attention-2", "sdpa", "xformers")
+        )
+        or year < FLASH3_SINCE
+    ):
         return "flash2"
     return str(software.plan.get("attention_kernel", "flash"))
 
