@@ -132,7 +132,7 @@ def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
 
     A preset counts only where the widths that the row states are its own.
     """
-    key = _key(name)
+    key = _key(name.rsplit("/", 1)[-1])  # without the organisation
     best: tuple[int, ModelSpec] | None = None
     for entry in models():
         for alias in (entry.id, *entry.aliases):
