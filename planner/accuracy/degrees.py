@@ -54,6 +54,7 @@ def degrees_of(
             fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
             fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
             fixed.update(_zero(run, software, pp, notes))
+            fixed.update(_shard_group(run, cp * dp))
             if cp > 1:
                 fixed.update(_context(run, software))
             options.append(fixed)
@@ -200,6 +201,14 @@ def _zero(run: Run, software: Software, pp: int, notes: list[str]) -> dict[str, 
     if torch and (stage == 2 or (stage == 3 and (keeps or pp > 1))):
         return {"zero_stage": 3, "reshard_after_forward": False}
     return {"zero_stage": stage}
+
+
+def _shard_group(run: Run, ranks: int) -> dict[str, Any]:
+    """Hybrid sharding, where the notes give the size of its groups."""
+    words = r"(?:dp[_-]?shard|[hf]sdp group(?:s of)?|shard group(?:s of)?)[ =]+(\d{1,6})\b"
+    found = re.search(words, run.notes.lower())
+    size = int(found.group(1)) if found else 0
+    return {"dp_shard": size} if 0 < size < ranks and ranks % size == 0 else {}
 
 
 def _context(run: Run, software: Software) -> dict[str, Any]:

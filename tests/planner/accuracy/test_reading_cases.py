@@ -85,6 +85,12 @@ def test_sequences_are_split_where_there_are_fewer_than_ranks() -> None:
     assert any(note.startswith("cp 4, not 1") for note in found.assumptions)
 
 
+def test_notes_tell_of_hybrid_sharding() -> None:
+    cells = {"tp": "1", "pp": "1", "zero_stage": "3"}
+    assert case(**cells, notes="HSDP groups of 8").variants[0].dp_shard == 8
+    assert case(**cells, notes="FSDP group 64").variants[0].dp_shard == 0
+
+
 def layers_by_chunk(layers: int, pp: int, vpp: int, schedule: str = "") -> list[int]:
     """What the model holds of a row's layers, in forward order."""
     plan = case(
@@ -204,7 +210,7 @@ def test_published_runs_are_covered_and_plausible() -> None:
 
 CELLS = st.one_of(
     st.sampled_from([
-        "", "0", "1", "2", "3", "4", "7", "8", "16", "64", "1e3", "1e9", "1e400", "-1", "nan", "none",
+        "", "0", "1", "2", "3", "4", "7", "8", "16", "64", "1e3", "1e9", "1e400", "-1", "none",
         "yes", "unknown", "1,024", "8 x 8", "\u00b2", "not stated", "9" * 40,
     ]),
     st.integers(0, 4096).map(str),
