@@ -53,8 +53,8 @@ def degrees_of(
         for ep, etp in _experts(run, model, tp, cp * dp, software, notes, opened):
             fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
             fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
-            fixed.update(_zero(run, software, pp, notes))
-            fixed.update(_shard_group(run, cp * dp))
+            fixed.update(_zero(run, software, pp, model.moe is not None, notes))
+            fixed.update(_shard_group(run, dp))
             if cp > 1:
                 fixed.update(_context(run, software))
             options.append(fixed)
@@ -184,7 +184,7 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
     return by_default
 
 
-def _zero(run: Run, software: Software, pp: int, notes: list[str]) -> dict[str, Any]:
+def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) -> dict[str, Any]:
     """ZeRO stage; the table's 2 is FSDP that keeps gathered weights after the forward pass."""
     stage = run.integer("zero_stage")
     torch = software.plan["stack"] == "torch"
@@ -196,7 +196,10 @@ def _zero(run: Run, software: Software, pp: int, notes: list[str]) -> dict[str, 
         stage = 3 if torch else int(recent)
         notes.append(f"ZeRO stage {stage}: not stated")
     stage = min(stage, 3)
-    keeps = "reshard_after_forward false" in run.notes.lower()
+    # "... false in MoE configurations" says nothing of a dense model.
+    keeps = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
+    if keeps and keeps.group(1) and not moe:
+        keeps = None
     # Under a pipeline torch gathers once per step (FSDP2 with pipelining).
     if torch and (stage == 2 or (stage == 3 and (keeps or pp > 1))):
         return {"zero_stage": 3, "reshard_after_forward": False}
