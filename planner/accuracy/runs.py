@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,13 +135,14 @@ def parse_runs(reader: csv.DictReader[str], name: str) -> tuple[Run, ...]:
     for row in reader:
         if len(rows) == MAX_ROWS:
             raise refuse("", "too_many_rows", f"{shown(name)}: at most {MAX_ROWS} rows")
-        rows.append(_parse(row, len(rows) + 1))
+        rows.append(run_of(row, len(rows) + 1))
     if not rows:
         raise refuse("", "no_rows", f"{shown(name)} has no rows")
     return tuple(rows)
 
 
-def _parse(row: dict[str, str | None], number: int) -> Run:
+def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
+    """One row as it stands; what can't be read is an error of it."""
     text = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
     text["id"] = text.get("id") or f"row {number}"
     integers: dict[str, int] = {}
