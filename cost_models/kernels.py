@@ -92,10 +92,10 @@ def attention_s(
     """Seconds of one flash-attention pass over work_flop executed FLOP.
 
     The efficiency is interpolated in log(length) along the measured head dimensions; outside
-    the table the edge value holds.  query_rows: queries times heads of the launch.  The last rows of
-    a causal square have most to do, so that multiprocessors idle at the end for as long as
-    idle_rows more would take (derived; fitted to single kernels by number of heads, SimuMax tables);
-    the tables were measured at MEASURED_QUERY_ROWS.
+    the table the edge value holds.  query_rows: queries times heads of the launch.  The last rows
+    of a causal square have most to do, so that multiprocessors idle at the end for as long as
+    idle_rows more would take (derived; held against single kernels by number of heads, SimuMax
+    tables); the efficiencies were measured at MEASURED_QUERY_ROWS.
     """
     dims = np.log2(efficiency.head_dim)
     x = np.log2(np.maximum(seq_length, 1.0))

@@ -127,7 +127,7 @@ def node_group(
     entry = accelerator_entry(accelerator_name)
     node, spec = entry.node, entry.spec
     per_node = node.accelerators if accelerators_per_node is None else accelerators_per_node
-    domains = _domains(entry, per_node)
+    domains = [_equal_parts(tier, per_node, nodes) for tier in _domains(entry, per_node)]
     if link_bytes_per_s is not None:
         domains[0] = domains[0].model_copy(update={"bandwidth_bytes_per_s": link_bytes_per_s})
     return NodeGroup(
@@ -259,6 +259,18 @@ def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
             cut = {"domain_accelerators": size, "bandwidth_bytes_per_s": bandwidth}
             tiers.append(tier.model_copy(update=cut))
     return tiers
+
+
+def _equal_parts(tier: NetworkTier, per_node: int, nodes: int) -> NetworkTier:
+    """A domain that spans nodes as a job uses it: equal parts, 64 of a rack's 72 for 256."""
+    size, ranks = cast(int, tier.domain_accelerators), per_node * nodes
+    if not 0 < per_node < size:
+        return tier
+    whole = [n for n in range(per_node, min(size, ranks) + 1, per_node) if ranks % n == 0]
+    # Racks that a job would use by half or less are used as they are.
+    if ranks < size or (ranks % size and whole and 2 * whole[-1] > size):
+        return tier.model_copy(update={"domain_accelerators": whole[-1]})
+    return tier
 
 
 def _price(accelerator_id: str) -> float | None:

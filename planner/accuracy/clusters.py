@@ -15,7 +15,7 @@ from cost_models.catalog.hardware import (
     clusters,
     node_group,
 )
-from cost_models.spec import AcceleratorSpec, NetworkTier, NodeGroup
+from cost_models.spec import AcceleratorSpec, NetworkTier
 from planner.accuracy.interconnect import nic_bytes_per_s
 from planner.accuracy.models import Read
 from planner.accuracy.runs import Run
@@ -153,7 +153,6 @@ def cluster_for(run: Run) -> Read:
         assumptions.append(
             f"nodes of {per_node} do not fit the links of {found.value}: taken apart"
         )
-    group = _equal_domains(group, ranks)
     accelerator, noted = _stated_memory(run["gpu"], group.accelerator)
     assumptions += noted
     group = group.model_copy(update={"accelerator": accelerator})
@@ -165,21 +164,6 @@ def _named(entry: ClusterEntry, text: str) -> bool:
     """Whether a row's interconnect names a cluster of the catalog."""
     words = text.lower().replace(" ", "-")
     return any(name in words for name in (entry.id, *entry.aliases) if "-" in name)
-
-
-def _equal_domains(group: NodeGroup, ranks: int) -> NodeGroup:
-    """A domain that spans nodes gives a job equal parts: 64 of the 72 of a rack to a job of 256."""
-    tiers = []
-    for tier in group.network:
-        size = tier.domain_accelerators
-        if size and size > group.accelerators_per_node:
-            step = group.accelerators_per_node
-            whole = [n for n in range(step, min(size, ranks) + 1, step) if ranks % n == 0]
-            # Unless nearly whole racks are used as they are.
-            if (ranks % size and whole and 2 * whole[-1] > size) or ranks < size:
-                tier = tier.model_copy(update={"domain_accelerators": whole[-1]})
-        tiers.append(tier)
-    return group.model_copy(update={"network": tuple(tiers)})
 
 
 def _stated_memory(gpu: str, part: AcceleratorSpec) -> tuple[AcceleratorSpec, list[str]]:
