@@ -11,6 +11,7 @@ from planner.accuracy.models import Read
 from planner.accuracy.runs import Run
 
 _GBIT = 1e9 / 8
+LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 1e6, 1e14
 # Aliases of words in a GPU's name; the entry that shares most words with it is meant.
 _SYNONYMS = {"sxm4": "sxm", "sxm5": "sxm", "sxm2": "sxm", "sxm6": "sxm", "hgx": "sxm", "dgx": "sxm"}
 _WORD = re.compile(r"[a-z]+\d+[a-z]*|\d+gb|[a-z]+|\d+w")
@@ -73,6 +74,8 @@ def cluster_for(run: Run) -> Read:
         if rate is None:
             typical = entry.node.network.bandwidth_bytes_per_s
             assumptions.append(f"{typical * 8 / 1e9:.0f} Gb/s NIC per accelerator: typical")
+        elif not LEAST_BYTES_PER_S <= rate <= MOST_BYTES_PER_S:
+            raise ValueError(f"interconnect: {rate:g} B/s per accelerator is no link's rate")
         else:
             network = (
                 entry.node.network.model_copy(

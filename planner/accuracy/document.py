@@ -173,7 +173,7 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
     ours, theirs = prediction.iteration_time_s, run.iteration_time_s
     model, cluster = _text(run["model"]), _text(f"{run['n_gpus']} x {run['gpu']}")
     source = _text(run.source_key)
-    assumptions = [_text(text, 300) for text in case.assumptions] if case else []
+    assumptions = [_long_text(text) for text in case.assumptions] if case else []
     return Row(
         id=_text(run.id),
         source_key=known.setdefault(source, source),
@@ -194,21 +194,21 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         fits=prediction.fits,
         out_of_memory=bool(run.flag("oom")),
         global_batch_size=case.training.global_batch_size if case else None,
-        ranking_group=_text(f"{source}: {model}, {cluster}, sequence {run['seq_len']}", 300),
+        ranking_group=_long_text(f"{source}: {model}, {cluster}, sequence {run['seq_len'][:20]}"),
         config_group=_text(run["config_group"]),
         open_inputs=list(case.open_inputs) if case else [],
-        reason=prediction.reason or None,
+        reason=_long_text(prediction.reason) or None,
         assumptions=[known.setdefault(text, text) for text in assumptions],
     )
 
 
-def _text(text: str, most: int = 80) -> str:
-    """A file's text as we may repeat it: printable, and not longer than it is of use."""
-    return str(shown(text)) if most == 80 else _printable(text)[:most]
+def _text(text: str) -> str:
+    """A file's text as an answer may repeat it: printable, and no longer than is of use."""
+    return str(shown(text))
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
+def _long_text(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
 
 
 def _table(prediction: Prediction) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.fitted import Fitted
@@ -52,18 +53,23 @@ def predict(run: Run, constants: Fitted | None = None) -> Prediction:
     try:
         case = case_of(run)
         return _predict(run, case, constants)
+    except ValidationError as error:
+        found = [f"{'/'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3]]
+        return Prediction(run, None, reason=_first_line("; ".join(found)))
     except ValueError as error:
         return Prediction(run, None, reason=_first_line(str(error)))
 
 
 def _first_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:300] or "no reason known"
 
 
 def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
     model = CostModel(case.model, case.cluster, case.training, constants=constants)
     if run.is_layer:
         seconds = model.layer_s(case.variants[0])
+        if not np.isfinite(seconds) or seconds <= 0:
+            raise ValueError("the layer is beyond what the cost model can price")
         return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])
     rows: list[Row] = []
     capacity = case.cluster.groups[0].accelerator.memory_bytes
@@ -71,7 +77,7 @@ def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
     for i, plan in enumerate(case.variants):
         seconds, peak = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
         parts = {name: float(value[i]) for name, value in estimates.time_parts_s.items()}
-        if not np.isfinite(seconds) or seconds <= 0:
+        if not np.isfinite([seconds, peak]).all() or seconds <= 0:
             raise ValueError("the plan is beyond what the cost model can price")
         rows.append((seconds, peak, peak <= capacity, plan, parts))
     fitting = [row for row in rows if row[2]]
