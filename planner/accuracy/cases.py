@@ -58,11 +58,11 @@ def case_of(run: Run) -> Case:
     cluster = cluster_for(run)
     software, notes = software_of(run)
     precision, precision_notes = _precision(run)
-    accelerator = cluster.value.groups[0].accelerator
-    if accelerator.peak_flop_per_s(precision) is None:
-        raise ValueError(f"{accelerator.name} has no {precision} arithmetic")
     assumptions = [*model.assumptions, *cluster.assumptions, *notes, *precision_notes]
     training = _training(run, software, precision, assumptions)
+    accelerator = cluster.value.groups[0].accelerator
+    if getattr(accelerator, f"peak_{precision}_flop_per_s", None) is None:
+        raise ValueError(f"{accelerator.name} has no {precision} arithmetic")
     fixed = _degrees(run, cluster.value, model.value, software, assumptions)
     fixed.update({k: v for k, v in software.plan.items() if k != "attention_kernel"})
     fixed["attention_kernel"] = attention_kernel(run, software)

@@ -14,7 +14,6 @@ from planner.failures import FINE
 
 if TYPE_CHECKING:
     from planner.accuracy.predict import Prediction
-    from planner.accuracy.runs import Run
 
 _PATIENCE_S = 1.0  # before a bar says how far it is
 

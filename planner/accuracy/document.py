@@ -17,6 +17,7 @@ from pydantic import FiniteFloat
 from planner.accuracy.predict import Prediction
 from planner.accuracy.scores import (
     Errors,
+    MemoryErrors,
     errors,
     kendall_tau,
     log_of_ratio,
@@ -102,6 +103,16 @@ class TimeSummary(Document):
     open: OpenTime
 
 
+class SourceMemory(Document):
+    """Errors of one source's peaks, as shares of the published peak."""
+
+    n: int
+    median_abs_ln: FiniteFloat
+    mean_abs_error: FiniteFloat
+    mean_error: FiniteFloat
+    under_predicted_share: FiniteFloat
+
+
 class MemorySummary(Document):
     """Errors are shares of the published peak; caught: an out-of-memory run that does not fit."""
 
@@ -113,6 +124,7 @@ class MemorySummary(Document):
     oom_caught: int
     oom_rows: int
     ran_but_predicted_not_to_fit: list[str]
+    by_source: dict[str, SourceMemory]
 
 
 class Ranking(Document):
@@ -264,18 +276,35 @@ def within_range(row: Row) -> bool:
     return low is not None and high is not None and measured is not None and low <= measured <= high
 
 
+def remarks(row: Row) -> list[str]:
+    """Why a row is not in the headline, and how its run ended."""
+    words = [] if row.table in ("scored", "not_measured") else [row.table.replace("_", " ")]
+    if row.quantity == "layer":
+        words.append("one layer")
+    if row.out_of_memory:
+        words.append("out of memory")
+    if row.fits is False:
+        words.append("predicted not to fit")
+    return words
+
+
 def _memory(rows: Sequence[Row]) -> MemorySummary:
     """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
-    pairs = [
-        (row.predicted_peak_bytes, row.published_peak_bytes)
+    own = [
+        row
         for row in rows
         if row.confidence != "low" and row.table != "open"
         if row.predicted_peak_bytes and row.published_peak_bytes
     ]
-    found = memory_errors([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+    found = _peaks(own)
+    by_source: dict[str, SourceMemory] = {}
+    for source, part in _by(own, lambda row: row.source_key).items():
+        errors_of_source = _peaks(part)
+        assert errors_of_source is not None
+        by_source[source] = SourceMemory(**asdict(errors_of_source))
     overflowed = [row for row in rows if row.out_of_memory and row.confidence != "low"]
     return MemorySummary(
-        n=len(pairs),
+        n=len(own),
         median_abs_ln=found and found.median_abs_ln,
         mean_abs_error=found and found.mean_abs_error,
         mean_error=found and found.mean_error,
@@ -285,6 +314,14 @@ def _memory(rows: Sequence[Row]) -> MemorySummary:
         ran_but_predicted_not_to_fit=[
             row.id for row in rows if row.fits is False and not row.out_of_memory
         ],
+        by_source=by_source,
+    )
+
+
+def _peaks(rows: Sequence[Row]) -> MemoryErrors | None:
+    return memory_errors(
+        [row.predicted_peak_bytes or math.nan for row in rows],
+        [row.published_peak_bytes or math.nan for row in rows],
     )
 
 

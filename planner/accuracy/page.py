@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
 
-from planner.accuracy.document import TABLES, AccuracyAnswer, MemorySummary, Row, Summary
+from planner.accuracy.document import (
+    TABLES,
+    AccuracyAnswer,
+    MemorySummary,
+    Ranking,
+    Row,
+    SourceMemory,
+    Summary,
+    remarks,
+)
 from planner.accuracy.plot import MOST_SOURCES, drawable, palette, scatter, sources, strip
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.drawing.theme import colours
@@ -82,7 +91,11 @@ def _tiles(summary: Summary) -> str:
     count = len(time.by_source)
     tiles = [
         ("time", _share(time.mean_of_source_medians), f"mean of {count:,} source medians"),
-        ("coverage", share(summary.coverage), f"{summary.rows - summary.predicted:,} not predicted"),
+        (
+            "coverage",
+            share(summary.coverage),
+            f"{summary.rows - summary.predicted:,} not predicted",
+        ),
         ("peak memory", _share(memory.median_abs_ln), f"median of {memory.n:,} rows"),
     ]
     if memory.oom_rows:
@@ -155,17 +168,18 @@ def _bars(middle: float, p90: float, longest: float) -> str:
 
 
 def _memory(memory: MemorySummary) -> str:
-    body = [
-        [_name(name), value]
-        for name, value in (
-            ("rows with a stated peak", f"{memory.n:,}"),
-            ("median error", _share(memory.median_abs_ln)),
-            ("mean error", _share(memory.mean_abs_error)),
-            ("mean error with its sign", _signed(memory.mean_error)),
-            ("under-predicted", _share(memory.under_predicted_share)),
-            ("out-of-memory runs that do not fit", f"{memory.oom_caught} of {memory.oom_rows}"),
-        )
+    heads = ("source", "rows", "median", "mean", "mean with sign", "under-predicted")
+    parts: list[tuple[str, SourceMemory | MemorySummary]] = [
+        *list(memory.by_source.items())[:MOST_ROWS],
+        ("all", memory),
     ]
+    body = [
+        [
+            _name(name), f"{own.n:,}", _share(own.median_abs_ln), _share(own.mean_abs_error),
+            _signed(own.mean_error), _share(own.under_predicted_share),
+        ]
+        for name, own in parts
+    ]  # fmt: skip
     ran = memory.ran_but_predicted_not_to_fit
     listed = ", ".join(map(escape, ran[:MOST_ROWS]))
     missed = (
@@ -174,30 +188,49 @@ def _memory(memory: MemorySummary) -> str:
         if ran
         else ""
     )
+    caught = (
+        f"<p>{memory.oom_caught} of {memory.oom_rows} runs that ran out of memory are predicted "
+        "not to fit.</p>"
+        if memory.oom_rows
+        else ""
+    )
     note = "<p class=quiet>Each row is compared with the quantity that its source measured.</p>"
-    return _section("Peak memory", note + _table(("", ""), body) + missed)
+    table = _table(heads, body) if memory.n else "<p>No peak is stated.</p>"
+    return _section("Peak memory", note + table + caught + missed)
 
 
 def _ranking(summary: Summary) -> str:
-    if not summary.ranking:
+    ordered = sorted(summary.ranking.items(), key=lambda item: -item[1].n)[:MOST_ROWS]
+    if not ordered:
         return ""
-    ordered = sorted(summary.ranking.items(), key=lambda item: -item[1].n)
+    note = (
+        "<p class=quiet>Plans of one model on one cluster, repeats of a plan taken together. Tau "
+        "is Kendall's tau-b of predicted and measured times; its ceiling is what a model of the "
+        "true times may expect, given how far repeats of equal plans of the source lie apart. "
+        "Regret is the measured time of the plan predicted fastest over the best.</p>"
+    )
+    several = [item for item in ordered if item[1].n > 2]
+    pairs = [item for item in ordered if item[1].n == 2]
+    table = _groups(several) if several else ""
+    if pairs:
+        right = sum((group.kendall_tau or 0.0) > 0 for _, group in pairs)
+        table += (
+            f"<details><summary>{right:,} of {len(pairs):,} pairs of plans in the right order"
+            f"</summary>{_groups(pairs)}</details>"
+        )
+    return _section("Ranking", note + table)
+
+
+def _groups(groups: Iterable[tuple[str, Ranking]]) -> str:
     body = [
         [
             f"<th scope=row class=long>{escape(name)}</th>", f"{group.n:,}",
             _figure(group.kendall_tau), _figure(group.kendall_tau_ceiling),
             f"{group.top1_regret:.3f}",
         ]
-        for name, group in ordered[:MOST_ROWS]
+        for name, group in groups
     ]  # fmt: skip
-    note = (
-        "<p class=quiet>Plans of one model on one cluster, repeats of a plan taken together. Tau is "
-        "Kendall's tau-b of predicted and measured times; its ceiling is what a model of the true "
-        "times may expect, given how far repeats of equal plans of the source lie apart. Regret is "
-        "the measured time of the plan predicted fastest over the best measured time.</p>"
-    )
-    heads = ("group", "plans", "tau", "ceiling", "regret")
-    return _section("Ranking", note + _table(heads, body))
+    return _table(("group", "plans", "tau", "ceiling", "regret"), body)
 
 
 def _open(rows: Iterable[Row]) -> str:
@@ -261,7 +294,7 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s),
             _seconds(row.published_iteration_time_s), _ratio(row), _gib(row.predicted_peak_bytes),
-            _gib(row.published_peak_bytes), f"<td class=t>{escape(_remark(row))}</td>",
+            _gib(row.published_peak_bytes), f"<td class=t>{', '.join(remarks(row))}</td>",
             f"<td class=long>{escape(row.model)} on {escape(row.cluster)}: "
             f"{escape(row.plan or '')}</td>",
             f"<td class=t>{_links(row, known)}</td>",
@@ -283,17 +316,6 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
     )
 
 
-def _remark(row: Row) -> str:
-    words = [] if row.table in ("scored", "not_measured") else [row.table.replace("_", " ")]
-    if row.quantity == "layer":
-        words.append("one layer")
-    if row.out_of_memory:
-        words.append("out of memory")
-    if row.fits is False:
-        words.append("predicted not to fit")
-    return ", ".join(words)
-
-
 def _links(row: Row, known: dict[str, Assumption]) -> str:
     numbers = sorted(known[text].number for text in row.assumptions)
     return " ".join(f'<a href="#a{number}">{number}</a>' for number in numbers)
@@ -302,7 +324,7 @@ def _links(row: Row, known: dict[str, Assumption]) -> str:
 def _assumed(known: Iterable[Assumption]) -> str:
     items = "".join(
         f'<li id="a{one.number}" value="{one.number}">{escape(one.text)} '
-        f'<span class=quiet>({one.rows:,} {"row" if one.rows == 1 else "rows"})</span></li>'
+        f"<span class=quiet>({one.rows:,} {'row' if one.rows == 1 else 'rows'})</span></li>"
         for one in list(known)[:MOST_ROWS]
     )
     return _section("Assumptions", f"<ol>{items}</ol>") if items else ""
@@ -312,9 +334,7 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{title}</h2>{inside}</section>"
 
 
-def _table(
-    heads: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[int] = ()
-) -> str:
+def _table(heads: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[int] = ()) -> str:
     """Cells that are no element yet become one; the first column names the row."""
     places = {0, *left}
     head = "".join(
@@ -325,9 +345,7 @@ def _table(
         for cells in body
     )
     head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    return (
-        f'<div class="wide" tabindex="0"><table>{head}\n<tbody>{rows}</tbody></table></div>'
-    )
+    return f'<div class="wide" tabindex="0"><table>{head}\n<tbody>{rows}</tbody></table></div>'
 
 
 def _name(text: str) -> str:

@@ -11,8 +11,12 @@ from planner.formats import seconds
 
 BAND = 0.10
 COLOURS = {
-    "light": ("#1f6fc4", "#c8501e", "#2b8a4b", "#8b4bb8", "#a87b00", "#c2387a", "#157f8a", "#5d6670"),
-    "dark": ("#6cb0ff", "#ff9a62", "#6fd08c", "#cf9bf2", "#e6bf4f", "#ff8dbb", "#58cdd8", "#aab4be"),
+    "light": (
+        "#1f6fc4", "#c8501e", "#2b8a4b", "#8b4bb8", "#a87b00", "#c2387a", "#157f8a", "#5d6670",
+    ),
+    "dark": (
+        "#6cb0ff", "#ff9a62", "#6fd08c", "#cf9bf2", "#e6bf4f", "#ff8dbb", "#58cdd8", "#aab4be",
+    ),
 }  # fmt: skip
 # Marks of one size, around (0, 0).
 MARKS = (
@@ -36,7 +40,8 @@ height:auto;font-variant-numeric:tabular-nums}
 .plot .label{fill:var(--ink);font-size:13px}
 .plot .grid{stroke:var(--grid);fill:none}
 .plot .one{stroke:var(--ink);stroke-width:1.2;fill:none}
-.plot .band{fill:var(--ink);fill-opacity:.07}
+.plot .band{fill:var(--ink);fill-opacity:.09;stroke:var(--quiet);stroke-width:.8;
+stroke-dasharray:5 4}
 .plot .lane{fill:none;stroke:var(--grid)}
 .plot .median{stroke:var(--ink);stroke-width:2.4}
 .plot .dot{fill-opacity:.72;stroke:var(--page);stroke-width:.6}
@@ -76,7 +81,12 @@ def sources(rows: Sequence[Row]) -> list[str]:
 def scatter(rows: Sequence[Row], order: Sequence[str]) -> str:
     """Predicted over measured time, both logarithmic, with the line of equality."""
     places = {source: i for i, source in enumerate(order)}
-    times = [t for row in rows for t in (row.predicted_iteration_time_s, _measured(row)) if t]
+    times = [
+        time
+        for row in rows
+        for time in (row.predicted_iteration_time_s, _measured(row), row.lowest_s, row.highest_s)
+        if time
+    ]
     low, high = math.log10(min(times)), math.log10(max(times))
     margin = max(0.04 * (high - low), 0.1)
     low, high = low - margin, high + margin
@@ -115,7 +125,9 @@ def scatter(rows: Sequence[Row], order: Sequence[str]) -> str:
             continue
         i = places[row.source_key]
         if row.table == "open" and row.lowest_s and row.highest_s:
-            parts.append(_range(i, f"M{x(theirs):.1f} {y(row.lowest_s):.1f}V{y(row.highest_s):.1f}"))
+            parts.append(
+                _range(i, f"M{x(theirs):.1f} {y(row.lowest_s):.1f}V{y(row.highest_s):.1f}")
+            )
         parts.append(_dot(row, i, x(theirs), y(ours)))
     middle = _TOP + height / 2
     parts.append(

@@ -1,4 +1,4 @@
-"""`planner accuracy` on a terminal: the scores, what is open, and where the model is furthest off."""
+"""`planner accuracy` on a terminal: scores, open inputs, where the model is furthest off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.accuracy.document import AccuracyAnswer, MemorySummary, Row, Summary
+from planner.accuracy.document import AccuracyAnswer, MemorySummary, Row, Summary, remarks
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.flow import Flow, prose
 from planner.formats import gib, seconds, share
@@ -62,25 +62,13 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
             f"{_time_of(row.published_iteration_time_s):>9}  {_ratio(row):>5}  "
             f"{_gib(row.predicted_peak_bytes):>6}  {_gib(row.published_peak_bytes):>6}  ",
             (numbers, "dim"),
-            (_remark(row), "yellow"),
+            ("  " + ", ".join(remarks(row)), "yellow"),
         )
     yield Text()
     if known:
         yield Text("Assumed", "bold")
     for one in known.values():
         yield Text(f"{one.number:>4}  {one.text} ({one.rows} {'row' if one.rows == 1 else 'rows'})")
-
-
-def _remark(row: Row) -> str:
-    """Why a row is not in the headline, and how its run ended."""
-    words = [] if row.table in ("scored", "not_measured") else [row.table]
-    if row.quantity == "layer":
-        words.append("one layer")
-    if row.out_of_memory:
-        words.append("out of memory")
-    if row.fits is False:
-        words.append("predicted not to fit")
-    return f"  {', '.join(words)}" if words else ""
 
 
 def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
@@ -242,7 +230,9 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
     if not off:
         return []
     found: list[RenderableType] = [
-        Text.assemble(("Furthest off", "bold"), "  suspect: assumed here, and in other rows that are off")
+        Text.assemble(
+            ("Furthest off", "bold"), "  suspect: assumed here, and in other rows that are off"
+        )
     ]
     width = max(len(row.id) for row in off)
     for row in off:
