@@ -96,7 +96,7 @@ def test_shipped_rankings_score_plans_not_rows(shipped: AccuracyAnswer) -> None:
 
 
 def test_a_row_in_doubt_is_listed_and_not_scored(tmp_path: Path) -> None:
-    found = answer(tmp_path, ROW, {**ROW, "id": "b", "confidence": "LOW", "peak": "1"})
+    found = answer(tmp_path, ROW, {**ROW, "id": "b", "confidence": "LOW"})
     assert [row.table for row in found.rows] == ["scored", "low"]
     assert found.rows[1].ln_ratio is not None
     assert found.summary.time.n == 1
