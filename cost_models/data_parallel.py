@@ -133,7 +133,7 @@ def data_parallel_seconds(
         weights = bucket * training.weight_bytes
         across = group_s("all_reduce", payload / shards, replicate)
         whole = zero
-        if 0 in zero_stages:
+        if {0, 1} & zero_stages:
             whole = group_s("all_reduce", payload, data) / payload
         return Rates(
             (group_s("reduce_scatter", payload, shard) + across) / payload,

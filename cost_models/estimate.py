@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.fitted import Fitted, fitted
 from cost_models.gathered import FloatArray, Setting, gather
-from cost_models.layer_costs import Machine
+from cost_models.kernel_times import Machine
 from cost_models.network import Fabric
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cost_models.activation_memory import MicroBatchBytes, micro_batch_bytes
 from cost_models.data_parallel import HeldParameters, held_parameters
 from cost_models.grouping import Groups, group
-from cost_models.layer_costs import Machine
+from cost_models.kernel_times import Machine
 from cost_models.network import Fabric
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile
@@ -91,7 +91,7 @@ def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
         plans.tp, plans.sequence_parallel, plans.cp, plans.cp_kind, plans.ep, plans.etp,
         plans.micro_batch_size, plans.recompute_modules, plans.attention_kernel,
         plans.cross_entropy, plans.moe_dispatcher, plans.overlap_tp, plans.stack,
-        plans.compile,
+        plans.compile, plans.overlap_ep,
     )  # fmt: skip
     state = group(
         plans.tp, plans.cp, plans.pp, plans.dp, plans.dp_shard, plans.ep, plans.etp,

@@ -10,7 +10,6 @@ import numpy as np
 from cost_models.profiles import AttentionEfficiency, Curve, GemmEfficiency
 from cost_models.sources import Array, formula
 
-
 # Tiles of C that matrix libraries choose from, rows x columns.
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 

@@ -37,6 +37,7 @@ class Dims:
     eager: Array
     compiled: Array
     apex: Array
+    early: Array
     serial: Array
     accumulate_bytes: Array
     modules: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -56,6 +57,8 @@ class Gemm:
 
     groups > 1: that many equal products in one grouped launch, m being the rows of one.
     fp8: follows the training precision; `weights` False: a product of two activations.
+    gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
+    input or the gradient of the output.
     redone: share that per-operator recompute ("op") runs again.
     """
 
@@ -67,6 +70,9 @@ class Gemm:
     groups: Array = 1.0
     fp8: bool = True
     weights: bool = True
+    tensor_cores: bool = True
+    gathered_input: bool = False
+    scattered_output: bool = False
     grouped: bool = False
     active: Array = 1.0
     redone: Array = 0.0
@@ -135,7 +141,8 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         eager=torch * (plans.compile == 0),
         compiled=torch * (plans.compile > 0),
         apex=apex,
-        serial=np.maximum(early, torch),
+        early=early,
+        serial=np.maximum(early, torch + (plans.stack == code("stack", "megatron-sync"))),
         accumulate_bytes=early * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
         modules=plans.recompute_modules,
     )

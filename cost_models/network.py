@@ -21,6 +21,11 @@ from cost_models.spec import NetworkTier
 _BUS_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 # Seconds one more rank adds to a ring inside a domain (LL128 NVLink step, nccl-tuning).
 _RING_STEP_S = 1.9e-6
+# Between nodes a collective fills its links slowly: below RAMP_BYTES it takes as long as one larger
+# by RAMP_SHARE; a step of a tree waits for a chunk besides its latency.  From the all-reduce rates
+# by size of 4 to 512 nodes of H100s (arXiv 2411.13055, read off; NVIDIA GTC24 S62129).
+RAMP_SHARE, RAMP_BYTES = 0.35, 200e6
+TREE_STEP, CHUNK_S, CHUNK_PAYLOAD_BYTES = 1.4, 16e-6, 64 * 2**20
 _TINY_S = 1e-30  # keeps a division by "no time" finite where the result is not used
 
 
@@ -109,9 +114,10 @@ def collective_s(
     passes = _BUS_PASSES[op]
     within = payload * bus_factor(passes, inner) / np.maximum(inside, _TINY_S)
     bus, latency = _outward(
-        fabric, op, ranks, inner, axis, np.where(inner > 1, within, np.inf), floor
+        fabric, op, ranks, inner, axis, np.where(inner > 1, within, np.inf), floor, payload
     )
-    crossing = ring_s(payload, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
+    filled = payload + RAMP_SHARE * np.minimum(payload, RAMP_BYTES)
+    crossing = ring_s(filled, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
     return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
 
 
@@ -132,9 +138,17 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
 
 
 def _outward(
-    fabric: Fabric, op: str, ranks: Array, inner: Array, axis: Axis, bus: Array, latency: Array
+    fabric: Fabric,
+    op: str,
+    ranks: Array,
+    inner: Array,
+    axis: Axis,
+    bus: Array,
+    latency: Array,
+    payload: Array,
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""
+    chunk_s = CHUNK_S * np.minimum(payload / CHUNK_PAYLOAD_BYTES, 1.0)
     for tier in fabric.tiers[1:]:
         outer = members(axis, tier.domain_accelerators).astype(np.float64)
         crosses = inner < ranks
@@ -144,8 +158,11 @@ def _outward(
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
         steps = domains - 1.0
         if op == "all_reduce":
-            steps = 2.0 * np.minimum(steps, np.log2(domains))
-        latency = latency + np.where(crosses, steps * tier.latency_s, 0.0)
+            tree = 2.0 * np.log2(domains) * (TREE_STEP * tier.latency_s + chunk_s)
+            steps_s = np.minimum(2.0 * steps * tier.latency_s, tree)
+        else:
+            steps_s = steps * tier.latency_s
+        latency = latency + np.where(crosses, steps_s, 0.0)
         inner = outer
     return bus, latency
 

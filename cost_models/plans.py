@@ -48,7 +48,7 @@ RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
 CrossEntropy = Literal["unfused", "fused"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
-Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022"]
+Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022", "megatron-sync"]
 
 # Index in the tuple = value in a Plans array.  recompute_modules is a bit set over its tuple.
 VOCABULARIES: dict[str, tuple[str, ...]] = {
@@ -124,6 +124,9 @@ class ParallelPlan(Spec):
     overlap_param_gather: bool = True
     overlap_tp: bool = False
     overlap_p2p: bool = True
+    overlap_ep: bool = Field(
+        False, description="experts' exchanges under the kernels of another micro-batch"
+    )
     stack: Stack = "megatron"
     compile: bool = Field(False, description="torch.compile: memory-bound kernels fused")
 
@@ -194,6 +197,7 @@ class Plans:
     overlap_param_gather: IntArray
     overlap_tp: IntArray
     overlap_p2p: IntArray
+    overlap_ep: IntArray
     stack: IntArray
     compile: IntArray
     # Row k of this table is what stage_layers == k + 1 means; stage_layers == 0 means none.

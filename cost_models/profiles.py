@@ -110,7 +110,7 @@ class EfficiencyProfile:
     source: str
     kind: ProfileKind
     gemm: dict[str, GemmEfficiency]
-    """By precision: 'bf16', 'fp16', 'fp8'."""
+    """By precision: 'bf16', 'fp16', 'fp8', 'fp4'."""
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
     family: str
@@ -167,9 +167,7 @@ def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
     A generic curve is moved to the accelerator's own bandwidth: a kernel that would ideally take
     equally long reaches an equal fraction.
     """
-    return _profile_at(
-        accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s
-    )
+    return _profile_at(accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s)
 
 
 @lru_cache(maxsize=256)  # accelerators may be the user's own numbers: no end of them
@@ -229,9 +227,7 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
             (case["kernel"], case["pass"], case["causal"]): AttentionEfficiency(
                 seq_length=_array(attention["seq_length"]),
                 head_dim=_array(attention["head_dim"]),
-                fraction=_array(
-                    np.asarray(case["fraction"]) * attention.get("scaled_to", 1.0)
-                ),
+                fraction=_array(np.asarray(case["fraction"]) * attention.get("scaled_to", 1.0)),
             )
             for case in attention["cases"]
         },

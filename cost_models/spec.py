@@ -220,6 +220,7 @@ class AcceleratorSpec(Spec):
     peak_bf16_flop_per_s: FlopPerSecond | None = None
     peak_fp16_flop_per_s: FlopPerSecond | None = None
     peak_fp8_flop_per_s: FlopPerSecond | None = None
+    peak_fp4_flop_per_s: FlopPerSecond | None = None
     tdp_watts: Annotated[float, Field(gt=0, le=1e6)] | None = None
     efficiency_profile: str = Field("", description="catalog id; empty: the documented fallback")
     confidence: Literal["high", "medium", "low", "user"] = "user"

@@ -84,15 +84,28 @@ def middle_layers(num_layers: int, plans: Plans) -> tuple[IntArray, NDArray[np.b
 
 @formula("1", "megatron-core")
 def chunk_layers(layers: tuple[int, ...], vpp: int, explicit: bool = False) -> NDArray[np.int64]:
-    """Layers per chunk and stage, shape (vpp, pp); explicit stages split evenly."""
+    """Layers per chunk and stage, shape (vpp, pp); explicit stages split evenly.
+
+    What does not divide goes to the earliest chunks, one layer each.
+    """
     counts = np.array(layers, dtype=np.int64)
     if explicit or vpp == 1:
-        return np.repeat(counts[None, :] // vpp, vpp, axis=0)
+        return counts[None, :] // vpp + (np.arange(vpp)[:, None] < counts[None, :] % vpp)
     even = int(counts[1:-1].max() if len(counts) > 2 else counts.max()) // vpp
     chunks = np.full((vpp, len(counts)), even, dtype=np.int64)
     chunks[0, 0] += counts[0] - even * vpp
     chunks[-1, -1] += counts[-1] - even * vpp
     return chunks
+
+
+@lru_cache(maxsize=1 << 10)
+@formula("1", "derived")
+def spread(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage, as even as can be; the middle stages get one more first, the ends last."""
+    low, extra = divmod(layers, stages)
+    outward = sorted(range(stages), key=lambda stage: abs(2 * stage - (stages - 1)))
+    more = set(outward[:extra])
+    return tuple(low + (stage in more) for stage in range(stages))
 
 
 def is_loop(schedule: IntArray) -> NDArray[np.bool_]:
@@ -114,6 +127,7 @@ def virtual_stages(
 
     A loop follows the convention above.  Waves and the two directions of DualPipe split evenly;
     in two directions every stage stands on two ranks, and each serves half of the micro-batches.
+    What does not divide goes to the middle, away from the embedding and the head.
     """
     pp = len(layers)
     if placement == "loop":
@@ -122,9 +136,9 @@ def virtual_stages(
     ranks = np.arange(pp)
     if placement == "wave":
         owner = np.concatenate([ranks if c % 2 == 0 else ranks[::-1] for c in range(vpp)])
-        return np.full(pp * vpp, sum(layers) // (pp * vpp)), owner, np.ones(pp * vpp)
+        return np.array(spread(sum(layers), pp * vpp)), owner, np.ones(pp * vpp)
     owner = np.stack([ranks, ranks[::-1]], axis=1).ravel()
-    return np.full(2 * pp, sum(layers) // pp), owner, np.full(2 * pp, 0.5)
+    return np.repeat(spread(sum(layers), pp), 2), owner, np.full(2 * pp, 0.5)
 
 
 @dataclass(frozen=True)

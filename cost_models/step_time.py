@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, sum_of
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
+from cost_models.placement import placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
 from cost_models.schedules.shares import simulated_extra_s
@@ -151,9 +152,16 @@ def step_time(s: Setting, g: Gathered) -> dict[str, FloatArray]:
 
 @formula("s", "derived")
 def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
-    """Seconds lost because all wait for the slowest node: a share per doubling of the nodes."""
-    nodes = plans.tp * plans.cp * plans.pp * plans.dp / s.nodes.accelerators_per_node
-    doublings = np.log2(np.maximum(nodes, 1.0))
+    """Seconds lost to the slowest node: a share per doubling of the nodes that meet every layer.
+
+    ZeRO-3 shards and experts meet in each layer, where nothing averages; data-parallel replicas
+    meet once a step, when their noise has averaged out.
+    """
+    places = placement(plans)
+    domain = s.nodes.accelerators_per_node
+    shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
+    experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
+    doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return np.broadcast_to(total, (len(plans),))
 
@@ -203,5 +211,7 @@ def _pipeline_s(
     hidden = (plans.overlap_p2p > 0) & (plans.vpp > 1)
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
     steady = np.where(hidden, np.maximum(message - chunk_s, 0.0), message)
-    shown = 2.0 * (plans.pp - 1) * message + 2.0 * g.micro_batches * plans.vpp * steady
+    # DeepSpeed's schedule sends and receives one after the other, where others do both at once.
+    ways = np.where(plans.stack == code("stack", "deepspeed"), 2.0, 1.0)
+    shown = 2.0 * (plans.pp - 1) * message + 2.0 * ways * g.micro_batches * plans.vpp * steady
     return np.where(plans.pp > 1, shown, 0.0)

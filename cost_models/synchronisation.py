@@ -31,7 +31,11 @@ class Sharded:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
         torch = plans.stack == code("stack", "torch")
-        self.contention = s.machine.fitted.contention
+        # Kernels lose by the bytes that pass beside them, not by how long a slow link takes.
+        link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
+        self.contention = s.machine.fitted.contention / link
+        self.reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
+        self.weight_bytes = float(s.training.weight_bytes)
         self.copied_s = torch * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
         self.used = bool(np.any(plans.zero_stage >= 2))
@@ -47,24 +51,26 @@ class Sharded:
         if not self.used:
             return 0.0
         return self._exposed_s(
-            self.dp.layer_gather_s[kind], self.dp.layer_reduce_s[kind], block, recomputed_s
-        ) + self._copies_s(sum_of(self.held[kind]))
+            self.dp.layer_gather_s[kind],
+            self.dp.layer_reduce_s[kind],
+            sum_of(self.held[kind]),
+            block,
+            recomputed_s,
+        )
 
     def end_s(self, block: dict[str, Array]) -> Array:
         """Of the embedding or the head."""
         if not self.used:
             return 0.0
-        exposed = self._exposed_s(self.dp.end_gather_s, self.dp.end_reduce_s, block, 0.0)
-        return exposed + self._copies_s(self.word_table)
-
-    def _copies_s(self, parameters: Array) -> Array:
-        """Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP)."""
-        return parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
+        return self._exposed_s(
+            self.dp.end_gather_s, self.dp.end_reduce_s, self.word_table, block, 0.0
+        )
 
     def _exposed_s(
         self,
         gather: NDArray[np.float64],
         reduce: NDArray[np.float64],
+        parameters: Array,
         block: dict[str, Array],
         recomputed_s: Array,
     ) -> Array:
@@ -75,7 +81,13 @@ class Sharded:
         shown = gather_s * (1.0 - self.hides_gather) + reduce_s * (1.0 - self.hides_reduce)
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
         exposed = forward + shown + np.maximum(hidden - under, 0.0)
-        return exposed + self.contention * np.maximum(2.0 * gather_s + reduce_s - exposed, 0.0)
+        total = 2.0 * gather_s + reduce_s
+        beside = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
+        passing = 2.0 * self.weight_bytes * self.gathers + self.reduce_bytes * self.reduces
+        lost = self.contention * parameters * passing * beside * (total > 0)
+        # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
+        copies = parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
+        return exposed + lost + copies
 
 
 def step_seconds(
@@ -108,7 +120,13 @@ def step_seconds(
         shown = np.maximum(reduce_s - hidden, reduce_s * least)
         hidden = plans.overlap_param_gather * forward * (1.0 + stage / plans.vpp)
         shown = shown + np.maximum(gather_s - hidden, gather_s * least)
-        shown = shown + s.machine.fitted.contention * (reduce_s + gather_s - shown)
+        beside = 1.0 - shown / np.maximum(reduce_s + gather_s, 1e-30)
+        passing = (plain + expert) * (
+            (reduce_s > 0) * float(DTYPE_BYTES[training.gradient_reduce_dtype])
+            + (gather_s > 0) * training.weight_bytes
+        )
+        link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
+        shown = shown + s.machine.fitted.contention * passing * np.maximum(beside, 0.0) / link
         exposed = np.maximum(exposed, shown)
         owned = plain / shards[0] + expert / shards[1]
         optimizer = np.maximum(optimizer, owned * step_bytes / bandwidth)
@@ -143,6 +161,9 @@ class _StepCollectives:
         plans, spread = g.plans, g.state.spread
         zero = plans.zero_stage
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
+        # DeepSpeed's bf16 optimizer reduces all gradients to all ranks, then steps its shard.
+        whole = (plans.stack == code("stack", "deepspeed")) & (s.training.precision == "bf16")
+        reduces = (zero == 0) | ((zero == 1) & whole)
         scatters = (zero == 1) | ((zero >= 2) & (plans.pp > 1))
         keeps = (zero == 3) & (plans.reshard_after_forward == 0)
         gathers = (zero == 1) | (zero == 2) | keeps
@@ -150,7 +171,7 @@ class _StepCollectives:
         def rates(group: Rates) -> tuple[Array, Array]:
             """Seconds per parameter: reduced, gathered."""
             reduced = np.where(
-                zero == 0,
+                reduces,
                 spread(group.all_reduce_s_per_byte),
                 np.where(scatters, spread(group.reduce_scatter_s_per_byte), 0.0),
             )

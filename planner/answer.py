@@ -108,6 +108,19 @@ class Pipeline(Document):
     simulated_iteration_time_s: float | None
 
 
+class ErrorBand(Document):
+    """The interval of iteration times that published runs of its kind fell into.
+
+    basis: how many runs, of what kind, and why the interval was widened.
+    """
+
+    low_s: float
+    high_s: float
+    rows: int
+    sources: int
+    basis: str
+
+
 class PlanReport(Document):
     """One plan, fully explained."""
 
@@ -117,6 +130,7 @@ class PlanReport(Document):
     num_micro_batches: int
     layers_per_stage: tuple[int, ...]
     iteration_time_s: float
+    error_band: ErrorBand
     tokens_per_s: float
     tokens_per_s_per_accelerator: float
     model_flop_per_s_per_accelerator: float

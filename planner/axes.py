@@ -35,6 +35,7 @@ _OPENED: dict[str, tuple[Any, ...]] = {
     "rank_order": VOCABULARIES["rank_order"],
     "cp_kind": VOCABULARIES["cp_kind"],
     "overlap_tp": (False, True),
+    "overlap_ep": (False, True),
     "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
 }
 GROUP_FIELDS = ("tp", "cp", "pp", "ep", "etp", "sequence_parallel")

@@ -319,6 +319,10 @@ def _recompute(c: Context, p: Plans) -> BoolArray:
     legal = (bits & ~allowed) == 0
     full = p.recompute == code("recompute", "full")
     legal &= ~full | (p.recompute_num_layers <= c.model.num_layers)
+    # What per-operator recompute keeps is torch's rule, and it is all or nothing.
+    operators = 1 << RECOMPUTE_MODULES.index("op")
+    torch = p.stack == code("stack", "torch")
+    legal &= ((bits & operators) == 0) | (torch & (bits == operators))
     unfused = p.attention_kernel == code("attention_kernel", "unfused")
     return np.asarray(legal & ~(unfused & (p.cp > 1)))
 
@@ -339,6 +343,8 @@ def _recompute_text(c: Context, p: ParallelPlan) -> str:
     missing = [m for m in p.recompute_modules if not _module_exists(c.model, m)]
     if missing:
         return f"{c.model.name} has no {', '.join(missing)} to recompute"
+    if "op" in p.recompute_modules and (p.stack != "torch" or len(p.recompute_modules) > 1):
+        return f"recompute_modules op stands alone and on the torch stack only, not {p.stack}"
     if p.recompute_num_layers > c.model.num_layers:
         return f"recompute_num_layers {p.recompute_num_layers} of {c.model.num_layers} layers"
     return f"unfused attention cannot split the sequence over cp {p.cp}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.flops import step_flop
-from cost_models.layer_costs import kernel_times
+from cost_models.kernel_times import kernel_times
 from cost_models.layer_kernels import layer_kernels
 from cost_models.layers import dims
 from cost_models.plans import ParallelPlan, Plans
@@ -18,7 +18,8 @@ from cost_models.stage_memory import MEMORY_PARTS
 from cost_models.stages import KINDS, stage_table
 from cost_models.step_time import TIME_PARTS
 from cost_models.units import DAY_S, GIB, HOUR_S
-from planner.answer import Memory, Note, PlanReport, StageMemory
+from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
+from planner.error_band import band, likeness
 from planner.pipeline import pipeline
 from planner.request import PlanRequest
 
@@ -37,10 +38,10 @@ NOT_MODELLED: tuple[Note, ...] = tuple(
         ("batch_ramp_up", "batch ramp-up: every step has the full batch"),
         ("packing", "packed or variable-length sequences"),
         ("frozen", "frozen layers, LoRA and other adapters: every weight trains"),
-        ("stragglers", "slow nodes, failures, checkpoints and data loading"),
-        ("power", "clock changes under sustained power beyond the measured kernels"),
+        ("failures", "failures, checkpoints and data loading"),
+        ("power", "power limits below the accelerator's own, and hot rooms"),
         ("memory_detail", "norm statistics, allocator rounding and fragmentation (see reserved)"),
-        ("overlap_cost", "communication does not slow the kernels it runs beside"),
+        ("fabric", "other jobs on the network, adaptive routing, SHARP"),
     )
 )
 
@@ -139,6 +140,7 @@ def _report(
         num_micro_batches=count,
         layers_per_stage=tuple(s.layers for s in memory.stages),
         iteration_time_s=seconds,
+        error_band=_band(model, request, plan, seconds),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_accelerator=tokens_per_s / world,
         model_flop_per_s_per_accelerator=rate,
@@ -156,6 +158,15 @@ def _report(
         assumptions=tuple(_assumptions(model, request, plan)),
         not_modelled=NOT_MODELLED,
     )
+
+
+def _band(model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: float) -> ErrorBand:
+    kind = likeness(request.model, request.cluster, request.training, plan)
+    found = band(seconds, kind, model.setting.profile)
+    return ErrorBand(
+        low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
+        basis=found.basis,
+    )  # fmt: skip
 
 
 def _kernels(
@@ -239,6 +250,7 @@ def _hidden(plan: ParallelPlan) -> list[str]:
         (plan.overlap_grad_reduce and plan.dp * plan.cp > 1, "gradient reduction under backward"),
         (plan.overlap_param_gather and plan.zero_stage > 0, "weight gathering under forward"),
         (plan.overlap_tp and plan.tp > 1, "tensor-parallel chunks under GEMMs"),
+        (plan.overlap_ep and plan.ep > 1, "experts' exchanges under another micro-batch"),
         (plan.overlap_p2p and plan.vpp > 1, "pipeline messages under the next chunk"),
     )
     return [text for on, text in rows if on]

@@ -47,7 +47,8 @@ _CLUSTER = (
 _TRAINING = (
     Field("seq_length", "training", "tokens per sequence", "INT"),
     Field("global_batch_size", "training", "sequences per optimizer step", "INT"),
-    Field("precision", "training", "bf16, fp16, fp8", "NAME"),
+    Field("precision", "training", "bf16, fp16, fp8, fp4", "NAME"),
+    Field("fp8_recipe", "training", "tensorwise, delayed, rowwise, blockwise, mxfp8", "NAME"),
     Field("tokens", "training", "of the whole training, for days, cost and energy", "NUMBER"),
     Field("gradient_dtype", "training", "gradient accumulation: fp32, bf16, fp16", "NAME"),
     Field("gradient_reduce_dtype", "training", "gradient reduction: fp32, bf16, fp16", "NAME"),
@@ -86,14 +87,16 @@ _PLAN = (
     Field("rank_order", "plan", "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp", "NAME"),
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
-    Field("attention_kernel", "plan", "flash, unfused", "NAME"),
+    Field("attention_kernel", "plan", "flash, flash2, flash1, unfused", "NAME"),
     Field("cross_entropy", "plan", "fused, unfused", "NAME"),
     Field("moe_dispatcher", "plan", "alltoall, allgather, deepep", "NAME"),
     Field("overlap_grad_reduce", "plan", "hide the gradient reduction", boolean=True),
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),
     Field("overlap_tp", "plan", "hide tensor-parallel collectives", boolean=True),
     Field("overlap_p2p", "plan", "hide pipeline messages", boolean=True),
-    Field("stack", "plan", "megatron, torch, deepspeed", "NAME"),
+    Field("overlap_ep", "plan", "hide the experts' exchanges", boolean=True),
+    Field("stack", "plan", "megatron, torch, deepspeed, megatron-2021, ...", "NAME"),
+    Field("compile", "plan", "torch.compile fuses memory-bound kernels", boolean=True),
 )
 _PIPELINE = (
     Field("stages", "pipeline", "pipeline ranks", "INT"),

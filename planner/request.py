@@ -45,6 +45,7 @@ class SearchSpec(Spec):
             "rank_order",
             "cp_kind",
             "overlap_tp",
+            "overlap_ep",
             "moe_dispatcher",
         ],
         ...,

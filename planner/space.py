@@ -229,6 +229,7 @@ class Space:
             "rank_order": plans.pp == 1,
             "moe_dispatcher": plans.ep == 1,
             "overlap_tp": plans.tp == 1,
+            "overlap_ep": plans.ep == 1,
             "dp_shard": (plans.zero_stage == 0) | (plans.dp_shard >= plans.dp * plans.cp),
         }
         idle = np.zeros(len(plans), dtype=np.bool_)

@@ -13,6 +13,7 @@ from planner.answer import (
     Baseline,
     Change,
     Counts,
+    ErrorBand,
     EstimateAnswer,
     Memory,
     Nearest,
@@ -169,6 +170,7 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
         if not report.pipeline.synchronous:
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(_speed(report)))
+    facts.add_row("", Text(_band(report.error_band), "dim"))
     utilisation = [
         f"MFU {share(report.mfu)} (full attention square; causal {share(report.mfu_causal)})",
         f"HFU {share(report.hfu)}",
@@ -229,6 +231,10 @@ def _speed(report: PlanReport) -> list[str]:
         f"{seconds(report.iteration_time_s)} per iteration"
         f" of {report.num_micro_batches} micro-batches",
     ]
+
+
+def _band(band: ErrorBand) -> str:
+    return f"{seconds(band.low_s)} to {seconds(band.high_s)} per iteration: {band.basis}"
 
 
 def _layers(layers: Sequence[int]) -> str:

@@ -80,6 +80,8 @@ class ClusterEntry:
     network: tuple[NetworkTier, ...]
     """Above the node, from the NICs outward."""
     host_memory_bytes: float | None
+    link_bytes_per_s: float | None
+    """Of the fastest domain, where the node's is not that of the accelerator's typical one."""
     sources: tuple[str, ...]
     flags: tuple[str, ...]
 
@@ -114,6 +116,7 @@ def node_group(
     *,
     network: tuple[NetworkTier, ...] = (),
     host_memory_bytes: float | None = None,
+    link_bytes_per_s: float | None = None,
 ) -> NodeGroup:
     """Equal nodes of a catalog accelerator, with its links, price and power.
 
@@ -124,11 +127,14 @@ def node_group(
     entry = accelerator_entry(accelerator_name)
     node, spec = entry.node, entry.spec
     per_node = node.accelerators if accelerators_per_node is None else accelerators_per_node
+    domains = _domains(entry, per_node)
+    if link_bytes_per_s is not None:
+        domains[0] = domains[0].model_copy(update={"bandwidth_bytes_per_s": link_bytes_per_s})
     return NodeGroup(
         accelerator=spec,
         nodes=nodes,
         accelerators_per_node=per_node,
-        network=(*_domains(entry, per_node), *(network or (node.network,))),
+        network=(*domains, *(network or (node.network,))),
         host_memory_bytes=host_memory_bytes,
         host_link_bytes_per_s=node.host_link_bytes_per_s,
         price_usd_per_accelerator_hour=_price(spec.id),
@@ -225,6 +231,7 @@ def _preset(entry: ClusterEntry, nodes: int | None) -> ClusterSpec:
         entry.nodes if nodes is None else nodes,
         network=entry.network,
         host_memory_bytes=entry.host_memory_bytes,
+        link_bytes_per_s=entry.link_bytes_per_s,
     )
     return cluster_of(entry.id, group)
 
@@ -341,6 +348,7 @@ def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
             peak_bf16_flop_per_s=peak["bf16"],
             peak_fp16_flop_per_s=peak["fp16"],
             peak_fp8_flop_per_s=peak["fp8"],
+            peak_fp4_flop_per_s=peak.get("fp4"),
             tdp_watts=item["tdp_watts"],
             efficiency_profile=item["efficiency_profile"],
             confidence=item["confidence"],
@@ -372,6 +380,7 @@ def _cluster_of(item: dict[str, Any]) -> ClusterEntry:
         nodes_per_unit=item.get("nodes_per_unit", 1),
         network=tuple(_tier(tier) for tier in item.get("network", ())),
         host_memory_bytes=item.get("host_memory_bytes"),
+        link_bytes_per_s=item.get("link_bytes_per_s"),
         sources=tuple(item["sources"]),
         flags=tuple(item["flags"]),
     )

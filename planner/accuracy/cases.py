@@ -1,38 +1,51 @@
 """A published run as the model, cluster, batch and plan that an estimate takes.
 
-What the row leaves open is filled by a stated default and listed.  Three inputs move the time too
-much for that: the micro-batch, recomputation and interleaving.  Where they are open, a case
-has one variant per legal value, and the score says how far apart they are.
+What the row leaves open is filled by a stated default and listed.  Some inputs move the time too
+much for that: the micro-batch, recomputation, interleaving, and parallel degrees that follow from
+nothing.  Where they are open, a case has one variant per legal value, and the score says how far
+apart they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
+from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.stages import spread
 from planner.accuracy.clusters import cluster_for
+from planner.accuracy.degrees import degrees_of
+from planner.accuracy.labels import (
+    memory_quantity,
+    precision_of,
+    recipe_of,
+    recompute_of,
+    schedule_of,
+)
 from planner.accuracy.models import model_of
 from planner.accuracy.runs import Run
-from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
+from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 
 # How each source's memory was read: what the allocator handed out, what it holds, what the
 # driver sees.
 MEMORY_QUANTITIES = ("allocated", "reserved", "driver")
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-SCHEDULES = (
-    ("dualpipe-?v", "dualpipe-v"), ("dualpipe", "dualpipe"), ("hanayo", "hanayo"),
-    ("zb-?v", "zb-v"), ("v-?half", "v-half"), ("v-?min", "v-min"), ("zb-?h2|zb-2p", "zb-h2"),
-    ("zb-?h1|zb-1p|zero.?bubble", "zb-h1"), ("looped|breadth|bfs", "looped-bfs"),
-    ("interleav|vpp|virtual", "interleaved-1f1b"), ("gpipe|fill", "gpipe"),
-    ("2bw", "pipedream-2bw"), ("1f1b|pipedream|dapple", "1f1b"),
-)  # fmt: skip
+MOST_CHUNKS = 20
+MOST_VARIANTS = 5000
+_OVERLAPS = (
+    ("overlap_grad_reduce", "overlap_grad_reduce"),
+    ("overlap_param_gather", "overlap_param_gather"),
+    ("tp_comm_overlap", "overlap_tp"),
+    ("overlap_p2p", "overlap_p2p"),
+    ("compiled", "compile"),
+)
 
 
 @dataclass(frozen=True)
@@ -56,49 +69,36 @@ def case_of(run: Run) -> Case:
         raise ValueError("; ".join(run.errors))
     model = model_of(run)
     cluster = cluster_for(run)
+    nodes = cluster.value.groups[0]
     software, notes = software_of(run)
-    precision, precision_notes = _precision(run)
+    precision, precision_notes = precision_of(run, nodes.accelerator)
     assumptions = [*model.assumptions, *cluster.assumptions, *notes, *precision_notes]
     training = _training(run, software, precision, assumptions)
-    accelerator = cluster.value.groups[0].accelerator
-    if getattr(accelerator, f"peak_{precision}_flop_per_s", None) is None:
-        raise ValueError(f"{accelerator.name} has no {precision} arithmetic")
-    fixed = _degrees(run, cluster.value, model.value, software, assumptions)
-    fixed.update({k: v for k, v in software.plan.items() if k != "attention_kernel"})
-    fixed["attention_kernel"] = attention_kernel(run, software)
-    if (compiled := run.flag("compiled")) is not None:
-        fixed["compile"] = compiled
-    for column, field in (
-        ("overlap_grad_reduce", "overlap_grad_reduce"),
-        ("overlap_param_gather", "overlap_param_gather"),
-        ("tp_comm_overlap", "overlap_tp"),
-        ("overlap_p2p", "overlap_p2p"),
-    ):
+    degrees = degrees_of(
+        run, nodes.accelerators, nodes.accelerators_per_node, model.value, training, software
+    )
+    assumptions += degrees.assumptions
+    fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
+    if any(word in run.notes.lower() for word in ("deepep", "hybridep", "hybrid-ep")):
+        fixed["moe_dispatcher"] = "deepep"
+    for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
-    options, opened = _open(run, fixed, model.value, training, assumptions)
-    variants = tuple(_variants(model.value, training, fixed, options, assumptions))
-    quantity = _memory_quantity(run)
+    notes = f"{run['schedule']} {run.notes}".lower()
+    overlaps = "dualpipe" in notes or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", notes)
+    fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
+    opened = list(degrees.opened)
+    found = islice(
+        _variants(run, model.value, training, fixed, degrees.options, opened, assumptions),
+        MOST_VARIANTS,
+    )
     return Case(
-        run, model.value, cluster.value, training, variants, opened, quantity,
-        tuple(dict.fromkeys(assumptions)),
+        run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
+        memory_quantity(run), tuple(dict.fromkeys(assumptions)),
     )  # fmt: skip
 
 
-def _precision(run: Run) -> tuple[str, list[str]]:
-    stated = run["precision"].lower()
-    for words, precision in (
-        (("fp4", "nvfp4", "mxfp4"), "fp4"), (("fp8", "float8", "mxfp8"), "fp8"),
-        (("bf16", "bfloat16"), "bf16"), (("fp16", "half", "float16"), "fp16"),
-    ):  # fmt: skip
-        if any(word in stated for word in words):
-            return precision, []
-    if stated in ("", "unknown", "mixed"):
-        return "bf16", ["bf16: precision not stated"]
-    raise ValueError(f"precision {stated[:40]!r} is not modelled")
-
-
-def _training(run: Run, software: Any, precision: str, assumptions: list[str]) -> TrainingSpec:
+def _training(run: Run, software: Software, precision: str, assumptions: list[str]) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
         raise ValueError("seq_len is not stated")
@@ -108,222 +108,123 @@ def _training(run: Run, software: Any, precision: str, assumptions: list[str]) -
             raise ValueError("global_batch is not stated")
         batch = micro * dp
         assumptions.append(f"global batch {batch}: not stated, one micro-batch per rank")
-    return TrainingSpec(
-        seq_length=length,
-        global_batch_size=batch,
-        precision=precision,
-        fp8_recipe=_recipe(run),
-        **gradient_dtypes(run, software, precision),
-    )  # fmt: skip
+    try:
+        return TrainingSpec(
+            seq_length=length,
+            global_batch_size=batch,
+            precision=precision,
+            fp8_recipe=recipe_of(run),
+            **gradient_dtypes(run, software, precision),
+        )  # fmt: skip
+    except ValidationError as error:
+        raise ValueError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
 
 
-def _recipe(run: Run) -> str:
-    text = f"{run['precision']} {run.notes}".lower()
-    for words, recipe in (
-        (("mxfp8", "fp8-mx", "fp8_mx"), "mxfp8"),
-        (("rowwise",), "rowwise"),
-        (("blockwise", "block-wise", "sub-channel", "subchannel", "fp8-sc", "deepseek recipe"), "blockwise"),
-        (("delayed",), "delayed"),
-    ):  # fmt: skip
-        if any(word in text for word in words):
-            return recipe
-    return "tensorwise"
-
-
-def _degrees(
-    run: Run, cluster: ClusterSpec, model: ModelSpec, software: Any, assumptions: list[str]
-) -> dict[str, Any]:
-    """Parallel degrees, checked against the number of accelerators."""
-    ranks = cluster.accelerators
-    degrees = {name: run.integer(name) for name in ("tp", "cp", "pp")}
-    open_degrees = [name for name in ("tp", "pp") if not degrees[name]]
-    if open_degrees:
-        if not run.integer("dp") or len(open_degrees) == 2:
-            raise ValueError(f"{' and '.join(open_degrees)} not stated")
-        other = "pp" if open_degrees == ["tp"] else "tp"
-        rest = ranks // ((degrees[other] or 1) * (degrees["cp"] or 1) * (run.integer("dp") or 1))
-        degrees[open_degrees[0]] = max(rest, 1)
-        assumptions.append(f"{open_degrees[0]} {max(rest, 1)}: from the other degrees")
-    tp, cp, pp = (degrees[name] or 1 for name in ("tp", "cp", "pp"))
-    if ranks % (tp * cp * pp):
-        raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {ranks} accelerators")
-    dp = ranks // (tp * cp * pp)
-    if run.integer("dp") not in (None, dp):
-        assumptions.append(f"dp {dp} = accelerators / (tp cp pp); the row prints {run['dp']}")
-    ep = (run.integer("ep") or 1) if model.moe is not None else 1
-    if (tp * cp * dp) % ep:
-        raise ValueError(f"ep {ep} does not divide tp x cp x dp = {tp * cp * dp}")
-    sharded = run.flag("sp")
-    if sharded is None:
-        sharded = tp > 1 and software.plan["stack"] in ("megatron", "torch")
-        if tp > 1:
-            assumptions.append(f"sequence parallelism {'on' if sharded else 'off'}: not stated")
-    etp = 1
-    if found := re.search(r"\betp ?=? ?(\d+)", run.notes.lower()):
-        etp = int(found.group(1))
-    fixed: dict[str, Any] = {
-        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp,
-        "sequence_parallel": bool(sharded) and tp > 1,
-    }  # fmt: skip
-    fixed.update(_zero(run, software))
-    if cp > 1:
-        if "ulysses" in run.notes.lower() or "a2a" in run.notes.lower():
-            fixed["cp_kind"] = "a2a"
-        elif software.plan["stack"] == "torch":
-            fixed["cp_kind"] = "all_gather"
-    return fixed
-
-
-def _zero(run: Run, software: Any) -> dict[str, Any]:
-    """ZeRO stage; the table's 2 is FSDP that keeps gathered weights after the forward pass."""
-    stage = run.integer("zero_stage")
-    if stage is None:
-        stage = int(bool(run.flag("distributed_optimizer")))
-    stage = min(stage, 3)
-    torch = software.plan["stack"] == "torch"
-    keeps = "reshard_after_forward false" in run.notes.lower()
-    if torch and (stage == 2 or (stage == 3 and keeps)):
-        return {"zero_stage": 3, "reshard_after_forward": False}
-    if torch and stage == 3 and (run.integer("pp") or 1) > 1:
-        # Under a pipeline torch gathers once per step (FSDP2 with pipelining).
-        return {"zero_stage": 3, "reshard_after_forward": False}
-    return {"zero_stage": stage}
-
-
-def _schedule(run: Run, pp: int, vpp: int | None) -> str:
-    text = run["schedule"].lower()
-    if pp > 1:
-        for pattern, name in SCHEDULES:
-            if re.search(pattern, text) and not ("not stated" in text and "or" in text):
-                if name == "1f1b" and (vpp or 1) > 1:
-                    return "interleaved-1f1b"
-                return name
-    return "interleaved-1f1b" if (vpp or 1) > 1 and pp > 1 else "1f1b"
-
-
-def _open(
+def _variants(
     run: Run,
-    fixed: dict[str, Any],
     model: ModelSpec,
     training: TrainingSpec,
+    fixed: dict[str, Any],
+    arrangements: tuple[dict[str, Any], ...],
+    opened: list[str],
     assumptions: list[str],
-) -> tuple[list[list[dict[str, Any]]], tuple[str, ...]]:
-    """Per open input the values it may have; stated inputs have one."""
-    opened: list[str] = []
-    share = training.global_batch_size // fixed["dp"]
+) -> Iterator[ParallelPlan]:
+    """The plans that a row may mean, over what it leaves open."""
+    for arrangement in arrangements:
+        ranks = {**fixed, **arrangement}
+        axes = (
+            ("micro_batch", _micro_batches(run, training, ranks["dp"], assumptions)),
+            ("vpp", _pipelines(run, model, ranks["pp"])),
+            ("recompute", recompute_of(run, fixed["stack"] == "torch")),
+        )
+        opened += [name for name, values in axes if len(values) > 1]
+        for parts in product(*(values for _, values in axes)):
+            values = dict(ranks)
+            for part in parts:
+                values.update(part)
+            yield _plan(model, training, values, assumptions)
+
+
+def _micro_batches(
+    run: Run, training: TrainingSpec, dp: int, assumptions: list[str]
+) -> list[dict[str, Any]]:
+    share = training.global_batch_size // dp
     micro = run.integer("micro_batch")
-    if micro:
-        sizes = [{"micro_batch_size": micro}]
-    else:
-        sizes = [{"micro_batch_size": b} for b in MICRO_BATCHES if share and share % b == 0]
-        sizes = sizes or [{"micro_batch_size": 1}]
-        if len(sizes) > 1:
-            opened.append("micro_batch")
-    vpp, pp = run.integer("vpp"), fixed["pp"]
-    schedule = _schedule(run, pp, vpp)
-    unclear = "not stated" in run["schedule"].lower() or not run["schedule"]
-    if schedule == "interleaved-1f1b" and not vpp and pp > 1:
-        chunks = [v for v in range(2, 21) if model.num_layers % (pp * v) == 0]
-        pipelines = [{"schedule": schedule, "vpp": v} for v in chunks]
-        opened += ["vpp"] if len(chunks) > 1 else []
-    elif pp > 1 and not vpp and unclear:
-        chunks = [v for v in range(1, 21) if model.num_layers % (pp * v) == 0]
-        pipelines = [
-            {"schedule": "1f1b" if v == 1 else "interleaved-1f1b", "vpp": v} for v in chunks
+    if not micro:
+        sizes = [size for size in MICRO_BATCHES if share and share % size == 0]
+        return [{"micro_batch_size": size} for size in sizes or [1]]
+    if micro > max(share, 1):
+        assumptions.append(f"micro-batch {max(share, 1)}: a rank has no {micro} sequences per step")
+        micro = max(share, 1)
+    if training.global_batch_size % (dp * micro):
+        count = training.global_batch_size / (dp * micro)
+        assumptions.append(f"{count:.2f} micro-batches per rank: the batch does not divide")
+    return [{"micro_batch_size": micro}]
+
+
+def _pipelines(run: Run, model: ModelSpec, pp: int) -> list[dict[str, Any]]:
+    """Schedule and chunks per rank; several where the row does not say how it interleaves."""
+    vpp = (run.integer("vpp") or None) if pp > 1 else 1
+    schedule = schedule_of(run, pp, vpp)
+    unclear = "not stated" in run["schedule"].lower() or not run.known("schedule")
+    if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
+        fewest = 1 if unclear and schedule == "1f1b" else 2
+        counts = range(fewest, MOST_CHUNKS + 1)
+        found = [v for v in counts if model.num_layers % (pp * v) == 0]
+        return [
+            {"schedule": "1f1b" if v == 1 else "interleaved-1f1b", "vpp": v} for v in found or [1]
         ]
-        opened += ["vpp"] if len(chunks) > 1 else []
-    else:
-        pipelines = [{"schedule": schedule, "vpp": _chunks(schedule, vpp if pp > 1 else 1)}]
-    if not pipelines:
-        pipelines = [{"schedule": "1f1b", "vpp": 1}]
-    redone = _recompute(run, fixed, model)
-    if len(redone) > 1:
-        opened.append("recompute")
-    return [sizes, pipelines, redone], tuple(opened)
+    return [{"schedule": schedule, "vpp": _chunks(schedule, vpp)}]
 
 
 def _chunks(schedule: str, vpp: int | None) -> int:
     """Model chunks per rank: as stated, else what the schedule needs."""
-    from cost_models.schedules import SCHEDULES as known
-
-    counts = known[schedule].chunk_counts  # type: ignore[index]
+    counts = SCHEDULES[schedule].chunk_counts
     if counts:
         return vpp if vpp in counts else counts[0]
     return vpp if vpp and vpp > 1 else 2
 
 
-def _recompute(run: Run, fixed: dict[str, Any], model: ModelSpec) -> list[dict[str, Any]]:
-    text, notes = run["recompute"].lower(), run.notes.lower()
-    torch = fixed.get("stack", "megatron") == "torch" or "torchtitan" in run["stack"]
-    full = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    none: dict[str, Any] = {"recompute": "none"}
-    selective: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
-    if torch:
-        selective = {"recompute": "selective", "recompute_modules": ("op",)}
-        if re.search(r"every other|selective layer", notes):
-            selective = {"recompute": "full", "recompute_method": "block",
-                         "recompute_num_layers": -2}  # fmt: skip
-    if not run.known("recompute"):
-        return [none, full] if torch else [none, selective, full]
-    if "full" in text or text in ("1", "yes", "true", "block", "uniform"):
-        return [full]
-    if "select" in text or "partial" in text:
-        return [selective]
-    return [none]
+def _plan(
+    model: ModelSpec, training: TrainingSpec, values: dict[str, Any], assumptions: list[str]
+) -> ParallelPlan:
+    pp, vpp = values["pp"], values["vpp"]
+    schedule = SCHEDULES[values["schedule"]]
+    count = max(training.global_batch_size // (values["dp"] * values["micro_batch_size"]), 1)
+    # Interleaving has a closed form beyond whole rounds; of the others the order is the price.
+    if values["schedule"] != "interleaved-1f1b" and (why := schedule.allowed(pp, vpp, count)):
+        assumptions.append(f"priced as 1F1B: {why}")
+        values, vpp = {**values, "schedule": "1f1b", "vpp": 1}, 1
+        schedule = SCHEDULES["1f1b"]
+    if pp * (vpp if schedule.placement != "two-way" else 1) > model.num_layers + 2:
+        raise ValueError(f"pp {pp} x vpp {vpp} is more chunks than the {model.num_layers} layers")
+    if values.get("recompute_num_layers") == -2:
+        values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // 2, 1)
+    values.update(_uneven(model.num_layers, pp, vpp, schedule.placement, assumptions))
+    try:
+        return ParallelPlan(**values)
+    except ValidationError as error:
+        raise ValueError(f"no plan: {error.errors()[0]['msg']}") from None
 
 
-def _variants(
-    model: ModelSpec,
-    training: TrainingSpec,
-    fixed: dict[str, Any],
-    options: list[list[dict[str, Any]]],
-    assumptions: list[str],
-) -> Iterable[ParallelPlan]:
-    for parts in product(*options):
-        values = dict(fixed)
-        for part in parts:
-            values.update(part)
-        ranks, micro = values["dp"], values["micro_batch_size"]
-        if training.global_batch_size % (ranks * micro):
-            count = training.global_batch_size / (ranks * micro)
-            assumptions.append(f"{count:.2f} micro-batches per rank: the batch does not divide")
-        chunks = values["pp"] * values["vpp"]
-        if values.get("recompute_num_layers") == -2:
-            values["recompute_num_layers"] = max(model.num_layers // chunks // 2, 1)
-        if model.num_layers % chunks:
-            values.update(_uneven(model.num_layers, values["pp"], assumptions))
-            if model.num_layers % chunks and values["vpp"] > 1:
-                raise ValueError(
-                    f"{model.num_layers} layers over pp {values['pp']} x vpp {values['vpp']}"
-                )
-        try:
-            yield ParallelPlan(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"no plan: {first['msg']}") from None
-
-
-def _uneven(layers: int, pp: int, assumptions: list[str]) -> dict[str, Any]:
+def _uneven(
+    layers: int, pp: int, vpp: int, placement: str, assumptions: list[str]
+) -> dict[str, Any]:
     """Layers that do not divide: the two ends, which hold the word table and the head, have less."""
-    if (layers + 2) % pp == 0:
-        ends = (layers + 2) // pp - 1
-        assumptions.append(f"first and last stage have {ends} layers: word table and head stand there")
-        return {"first_stage_layers": ends, "last_stage_layers": ends}
-    low, extra = divmod(layers, pp)
-    stages = [low] * pp
-    for i in range(extra):
-        # From the middle outward: the ends get theirs last.
-        stages[sorted(range(pp), key=lambda r: abs(r - (pp - 1) / 2))[i]] += 1
+    chunks = pp if placement == "two-way" else pp * vpp
+    if layers % chunks == 0:
+        return {}
+    size = -(-layers // chunks)
+    less = size * chunks - layers
+    # As Megatron and torch count the two ends for a layer each; what is odd comes off the head's.
+    off_first, off_last = less // 2, less - less // 2
+    one_each = less == 2 or (vpp > 1 and off_last <= size)
+    if placement == "loop" and pp > 2 and one_each and off_last < size * vpp:
+        first, last = size * vpp - off_first, size * vpp - off_last
+        assumptions.append(
+            f"first and last stage have {first} and {last} layers: word table and head stand there"
+        )
+        return {"first_stage_layers": first if off_first else 0, "last_stage_layers": last}
+    low = layers // pp
     assumptions.append(f"{layers} layers over {pp} stages: {low} or {low + 1}, fewer at the ends")
-    return {"stage_layers": tuple(stages)}
-
-
-def _memory_quantity(run: Run) -> str:
-    notes = run.notes.lower()
-    if "nvidia-smi" in notes or "driver" in notes:
-        return "driver"
-    if "max_memory_allocated" in notes or "max_allocated" in notes or "max allocated" in notes:
-        return "allocated"
-    if "cuda reserved" in notes or "max_memory_reserved" in notes or "titan" in run["stack"]:
-        return "reserved"
-    return "allocated"
+    return {"stage_layers": spread(layers, pp)}

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 
-from cost_models.catalog.hardware import accelerator_entry, accelerators, cluster_of, node_group
-from cost_models.spec import NetworkTier
+from cost_models.catalog.hardware import (
+    AcceleratorEntry,
+    ClusterEntry,
+    accelerator_entry,
+    accelerators,
+    cluster_of,
+    clusters,
+    node_group,
+)
+from cost_models.spec import AcceleratorSpec, NetworkTier, NodeGroup
+from planner.accuracy.interconnect import nic_bytes_per_s
 from planner.accuracy.models import Read
 from planner.accuracy.runs import Run
 
-_GBIT = 1e9 / 8
-LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 1e6, 1e14
-# Aliases of words in a GPU's name; the entry that shares most words with it is meant.
-_SYNONYMS = {"sxm4": "sxm", "sxm5": "sxm", "sxm2": "sxm", "sxm6": "sxm", "hgx": "sxm", "dgx": "sxm"}
-_WORD = re.compile(r"[a-z]+\d+[a-z]*|\d+gb|[a-z]+|\d+w")
+# Spellings that mean one word; a rack ("NVL72") or a count in front is no part's name.
+_SPELLINGS = (
+    (r"[-_/,()]", " "), (r"(?<=\d)(?=sxm|pcie|nvl)", " "), (r"\bnvl ?\d+\b", " "),
+    (r"\b(?:sxm\d?|hgx|dgx)\b", " sxm "), (r"\bpci (?:e|express)\b", " pcie "),
+    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "), (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
+    (r"\b(mi|gaudi|trainium|[ahvb]|gb|gh|tpu v) (?=\d)", r"\1"),
+    (r"\btpu (?=v\d)|\btpu(?=v\d)", " "), (r"\bgrace hopper\b", " gh200 "),
+    (r"\bgrace blackwell ultra\b", " gb300 "), (r"\bgrace blackwell\b", " gb200 "),
+)  # fmt: skip
 # What tells parts of one family apart; a stated word must be the part's own.
-_KINDS = ("sxm", "pcie", "nvl", "nvl72")
+_KINDS = ("sxm", "pcie", "nvl")
+_NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
+# Parts that the catalog lacks, and the part of (nearly) the same silicon that it has.
+_NEAREST = {
+    "gh200": "h100-sxm-80gb",  # the Hopper die of the H100 SXM beside a Grace CPU
+    "mi250": "mi250x-gcd",  # 208 of its 220 compute units
+    "b100": "b200-sxm-180gb",
+    "910b": "ascend-910b3",  # 313 TFLOP/s, quoted as 320 for the name without a digit
+    "910": "ascend-910b4", "910a": "ascend-910b4",
+}  # fmt: skip
+# A printed capacity is the part's own beyond what labels and drivers differ, up to a package of two.
+_SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 
 
 @cache
@@ -27,98 +52,140 @@ def accelerator_id(gpu: str) -> Read:
     for entry in accelerators():
         for alias in (entry.id, *entry.aliases, entry.spec.name):
             own = _words(alias)
-            model = {w for w in own if any(c.isdigit() for c in w) and not w.endswith(("gb", "w"))}
-            model -= set(_KINDS)
-            if not model or not model <= words:
+            if not (model := _model_words(own)) or not model <= words:
                 continue
             score = len(own & words) - 0.1 * len(own - words)
-            score -= 2.0 * len({k for k in _KINDS if k in words} - own - {"nvl72"})
-            score -= 0.5 * (own & set(_KINDS) - words != set() and "pcie" in own)
+            score -= 2.0 * len({kind for kind in _KINDS if kind in words} - own)
+            score -= 0.5 * (own & set(_KINDS) - words != set() and "sxm" not in own)
             if best is None or score > best[0]:
                 best = score, entry.id
-    if best is None:
-        raise ValueError(f"gpu {gpu[:80]!r} is not in the catalog of accelerators")
-    entry = accelerator_entry(best[1])
-    notes = () if words >= _words(entry.id) else (f"{gpu[:60]} taken as {entry.id}",)
-    return Read(entry.id, notes)
+    if best is not None:
+        exact = words >= _words(best[1])
+        return Read(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
+    for word, nearest in _NEAREST.items():
+        if word in words:
+            return Read(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
+    if not words:
+        raise ValueError("gpu is not stated")
+    raise ValueError(f"gpu {gpu[:80]!r} is not in the catalog of accelerators")
 
 
-def _words(text: str) -> set[str]:
-    low = text.lower().replace("-", " ").replace("_", " ").replace("/", " ")
-    low = re.sub(r"(\d+) ?(gb|w)\b", r"\1\2", low)
-    return {_SYNONYMS.get(word, word) for word in _WORD.findall(low)}
+def _short(text: str) -> str:
+    return " ".join(text.split())[:60]
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    low = text.lower()
+    for pattern, word in _SPELLINGS:
+        low = re.sub(pattern, word, low)
+    return frozenset(re.findall(r"[a-z0-9]+", low))
+
+
+def _model_words(words: frozenset[str]) -> frozenset[str]:
+    """The words that name the model: those with a digit in them, else a name of one word."""
+    named = {w for w in words if re.search(r"\d", w) and len(w) > 1 and not _NO_MODEL.fullmatch(w)}
+    return frozenset(named) or (words if len(words) == 1 else frozenset())
+
+
+def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tuple[str, ...]]:
+    """Ranks of a run and what was assumed.  Raises ValueError where nothing tells them."""
+    degrees = [run.integer(name) or 1 for name in ("tp", "cp", "pp", "dp")]
+    product = math.prod(degrees)
+    ranks = run.integer("n_gpus")
+    if not ranks:
+        if run.integer("dp"):
+            return product, (f"{product} accelerators: tp x cp x pp x dp",)
+        raise ValueError("n_gpus is not stated")
+    # A part of two dies is two ranks: the row counts packages where its degrees say twice as many.
+    halves = entry is not None and entry.id.endswith(("-gcd", "-die"))
+    if halves and product == 2 * ranks:
+        return product, (f"{product} ranks: two of each printed package",)
+    return ranks, ()
 
 
 def cluster_for(run: Run) -> Read:
     """The ClusterSpec of a row.  Raises ValueError."""
     found = accelerator_id(run["gpu"])
-    assumptions = list(found.assumptions)
     entry = accelerator_entry(found.value)
-    ranks = run.integer("n_gpus") or 0
-    if ranks < 1:
-        raise ValueError("n_gpus is not stated")
-    per_node = run.integer("gpus_per_node") or entry.node.accelerators
+    ranks, counted = ranks_of(run, entry)
+    assumptions = [*found.assumptions, *counted]
+    typical = entry.node.accelerators
+    per_node = run.integer("gpus_per_node") or typical
     if not run.integer("gpus_per_node"):
         assumptions.append(f"{per_node} accelerators per node: not stated, typical")
+    if counted and ranks != run.integer("n_gpus") and run.integer("n_gpus"):
+        per_node *= 2
+    nics_shared = per_node
+    domain = max(tier.domain_accelerators or 1 for tier in entry.node.domains)
+    if domain > typical and per_node > typical:
+        # A rack's links span its nodes; the row counts the rack.
+        per_node, nics_shared = typical, typical
     per_node = min(per_node, ranks)
-    text = run["interconnect"]
-    if "nvl72" in text.lower() and found.value in ("gb200-nvl72", "gb300-nvl72"):
-        per_node = min(entry.node.accelerators, ranks)
     if ranks % per_node:
         per_node = next(size for size in range(per_node, 0, -1) if ranks % size == 0)
         assumptions.append(f"{per_node} accelerators per node, so that {ranks} are whole nodes")
-    nodes = ranks // per_node
     network: tuple[NetworkTier, ...] = ()
-    if nodes > 1:
-        rate = nic_bytes_per_s(text, per_node)
+    if ranks > per_node:
+        rate = nic_bytes_per_s(run["interconnect"], nics_shared)
+        nic = entry.node.network
         if rate is None:
-            typical = entry.node.network.bandwidth_bytes_per_s
-            assumptions.append(f"{typical * 8 / 1e9:.0f} Gb/s NIC per accelerator: typical")
-        elif not LEAST_BYTES_PER_S <= rate <= MOST_BYTES_PER_S:
-            raise ValueError(f"interconnect: {rate:g} B/s per accelerator is no link's rate")
+            gbit = nic.bandwidth_bytes_per_s * 8 / 1e9
+            assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
         else:
-            network = (
-                entry.node.network.model_copy(
-                    update={"bandwidth_bytes_per_s": rate, "name": "network"}
-                ),
-            )
+            rate = min(max(rate, 1e4), 1e18)
+            network = (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
+    named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
+    link = next(named, None)
+    if link is not None:
+        assumptions.append(f"links of {link / 1e9:.0f} GB/s inside a node: the named cluster's")
     try:
-        group = node_group(found.value, nodes, per_node, network=network)
+        group = node_group(
+            found.value, ranks // per_node, per_node, network=network, link_bytes_per_s=link
+        )
     except ValueError:
-        group = node_group(found.value, ranks // 1, 1, network=network)
-    return Read(cluster_of(f"{nodes}x{per_node}x{found.value}", group), tuple(assumptions))
+        # A node that its part's links do not divide: each accelerator stands alone in the tiers.
+        group = node_group(found.value, ranks, 1, network=network)
+        assumptions.append(
+            f"nodes of {per_node} do not fit the links of {found.value}: taken apart"
+        )
+    group = _equal_domains(group, ranks)
+    accelerator, noted = _stated_memory(run["gpu"], group.accelerator)
+    assumptions += noted
+    group = group.model_copy(update={"accelerator": accelerator})
+    name = f"{group.nodes}x{group.accelerators_per_node}x{found.value}"
+    return Read(cluster_of(name, group), tuple(assumptions))
 
 
-def nic_bytes_per_s(text: str, per_node: int) -> float | None:
-    """NIC bandwidth per accelerator and direction that a row's interconnect states, else None.
+def _named(entry: ClusterEntry, text: str) -> bool:
+    """Whether a row's interconnect names a cluster of the catalog."""
+    words = text.lower().replace(" ", "-")
+    return any(name in words for name in (entry.id, *entry.aliases) if "-" in name)
 
-    Read: "8x HDR 200Gb/s", "4x Omni-Path 100Gb/s" (per node), "1600 Gb/s node-node" (per node),
-    "400Gb/s per GPU".
-    """
-    low = text.lower().replace("gbps", "gb/s").replace("gbit/s", "gb/s").replace("tb/s", "tb/s ")
-    many = re.search(r"(\d+) ?x ?(?:[a-z0-9\- ]*?)(\d{2,4}) ?g(?:b/s|\b)", low)
-    if many:
-        return int(many.group(1)) * int(many.group(2)) * _GBIT / per_node
-    per_gpu = re.search(r"(\d+(?:\.\d+)?) ?gb/s[^;,]*?(?:per|/) ?(?:gpu|accelerator|rank)", low)
-    if per_gpu:
-        return float(per_gpu.group(1)) * _GBIT
-    per_node_rate = re.search(
-        r"(\d+(?:\.\d+)?) ?(gb/s|tb/s)[^;,]*?(?:node|server|instance|inter)|"
-        r"(?:inter-?node|node-?node|efa|roce|infiniband|ib)[^;,]*?(\d+(?:\.\d+)?) ?(gb/s|tb/s)",
-        low,
-    )
-    if per_node_rate:
-        value = float(per_node_rate.group(1) or per_node_rate.group(3))
-        unit = per_node_rate.group(2) or per_node_rate.group(4)
-        value *= 1000 if unit == "tb/s" else 1
-        # A single NIC's rate is at most 400 to 800; what is larger is the node's.
-        return value * _GBIT / per_node if value > 800 or "node" in low else value * _GBIT
-    generation = {"ndr": 400, "hdr": 200, "edr": 100, "xdr": 800}
-    for word, gbit in generation.items():
-        if re.search(rf"\b{word}\b", low):
-            count = re.search(rf"(\d+) ?x ?{word}", low)
-            return (int(count.group(1)) if count else per_node) * gbit * _GBIT / per_node
-    omni = re.search(r"(\d+)x omni-?path", low)
-    if omni:
-        return int(omni.group(1)) * 100 * _GBIT / per_node
-    return None
+
+def _equal_domains(group: NodeGroup, ranks: int) -> NodeGroup:
+    """A domain that spans nodes gives a job equal parts: 64 of the 72 of a rack to a job of 256."""
+    tiers = []
+    for tier in group.network:
+        size = tier.domain_accelerators
+        if size and size > group.accelerators_per_node:
+            step = group.accelerators_per_node
+            whole = [n for n in range(step, min(size, ranks) + 1, step) if ranks % n == 0]
+            # Unless nearly whole racks are used as they are.
+            if (ranks % size and whole and 2 * whole[-1] > size) or ranks < size:
+                tier = tier.model_copy(update={"domain_accelerators": whole[-1]})
+        tiers.append(tier)
+    return group.model_copy(update={"network": tuple(tiers)})
+
+
+def _stated_memory(gpu: str, part: AcceleratorSpec) -> tuple[AcceleratorSpec, list[str]]:
+    """The part with the capacity its printed name has, where the catalog has no such variant."""
+    for word in _words(gpu):
+        if found := re.fullmatch(r"(\d+)gb", word):
+            stated = float(found.group(1)) * 2**30
+            ratio = stated / part.memory_bytes
+            far = max(ratio, 1 / ratio) if ratio else math.inf
+            if _SAME_LABEL < far < _OTHER_VARIANT or (far > _SAME_LABEL and "v100" in part.id):
+                changed = part.model_copy(update={"memory_bytes": stated})
+                return changed, [f"{found.group(1)} GB as printed, else as {part.id}"]
+    return part, []

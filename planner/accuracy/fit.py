@@ -3,7 +3,7 @@
 `python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog, with the
 error of each source when it was left out.  The measure is the mean over sources of the mean
 |ln(predicted / published)|, each row counted up to CAP, so that neither a large source nor one
-strange row decides; low-confidence rows and rows with open inputs are left out.
+strange row decides, sources of few rows counting less; low-confidence rows and rows with open inputs are left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.fitted import FILE, Fitted, documents, fitted
-from planner.accuracy.predict import predict_all
+from planner.accuracy.cases import Case
+from planner.accuracy.predict import predict_case, read_case
 from planner.accuracy.runs import PUBLISHED_RUNS, Run, read_runs
 from planner.accuracy.scores import log_ratios
+from planner.accuracy.table import write_error_table
 
 CAP = 0.2
+FULL_WEIGHT_ROWS = 5  # a source with fewer counts for less
 # What the fit may reach: the physically expected range of each constant, a little wider.
 BOUNDS = {
     "sustained_ampere": (0.7, 1.0),
@@ -36,39 +39,53 @@ BOUNDS = {
 NAMES = tuple(f.name for f in fields(Fitted))
 
 
-def errors_by_source(runs: Sequence[Run], constants: Fitted) -> dict[str, np.ndarray]:
+ReadRun = tuple[Run, Case | str]
+
+
+def read(path: Path) -> list[ReadRun]:
+    """The rows that may count, read once: a fit predicts them a few hundred times."""
+    runs = read_runs(path)
+    return [(run, read_case(run)) for run in runs if run["confidence"].lower() != "low"]
+
+
+def errors_by_source(runs: Sequence[ReadRun], constants: Fitted) -> dict[str, np.ndarray]:
     """ln(predicted / published) of the rows that count, by source."""
-    return log_ratios(predict_all(runs, constants))
+    return log_ratios(predict_case(run, case, constants) for run, case in runs)
 
 
 def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
-    """Mean over sources of the mean capped |ln|, one source left out."""
-    used = [np.minimum(np.abs(e), CAP).mean() for key, e in errors.items() if key != without]
-    return float(np.mean(used))
+    """Weighted mean over sources of the mean capped |ln|, one source left out."""
+    kept = [e for key, e in errors.items() if key != without]
+    weights = [min(len(e), FULL_WEIGHT_ROWS) for e in kept]
+    return float(np.average([np.minimum(np.abs(e), CAP).mean() for e in kept], weights=weights))
 
 
-def fit(runs: Sequence[Run], without: str = "", rounds: int = 3) -> Fitted:
+def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
     """The constants of least loss: golden-section search, one constant after the other."""
-    kept = [run for run in runs if run.source_key != without]
+    kept = [run for run in runs if run[0].source_key != without]
     values = asdict(fitted())
-    for _ in range(rounds):
+    for number in range(rounds):
         before = dict(values)
         for name in NAMES:
+
             def at(x: float, name: str = name) -> float:
                 return loss(errors_by_source(kept, Fitted(**{**values, name: x})))
 
-            values[name] = _golden(at, *_around(values[name], BOUNDS[name]))
+            low, high = BOUNDS[name]
+            if number:
+                half = (high - low) / 6
+                low, high = max(low, values[name] - half), min(high, values[name] + half)
+            else:
+                grid = np.linspace(low, high, 7)
+                best = int(np.argmin([at(x) for x in grid]))
+                low, high = grid[max(best - 1, 0)], grid[min(best + 1, 6)]
+            values[name] = _golden(at, low, high)
         if all(abs(values[n] - before[n]) <= 0.01 * abs(before[n]) for n in NAMES):
             break
     return Fitted(**{name: float(f"{value:.3g}") for name, value in values.items()})
 
 
-def _around(value: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    half = (bounds[1] - bounds[0]) / 5
-    return max(bounds[0], value - half), min(bounds[1], value + half)
-
-
-def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 7) -> float:
+def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 5) -> float:
     ratio = (np.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     at_a, at_b = function(a), function(b)
@@ -85,7 +102,7 @@ def _golden(function: Callable[[float], float], low: float, high: float, steps: 
 
 
 def _left_out(task: tuple[Path, str]) -> tuple[str, float]:
-    runs = read_runs(task[0])
+    runs = read(task[0])
     errors = errors_by_source(runs, fit(runs, task[1], rounds=1))
     return task[1], float(np.median(np.abs(errors[task[1]])))
 
@@ -97,7 +114,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--leave-out", action="store_true")
     options = parser.parse_args()
-    runs = read_runs(options.data)
+    runs = read(options.data)
     found = fitted() if options.leave_out else fit(runs)
     errors = errors_by_source(runs, found)
     for name, value in asdict(found).items():
@@ -113,7 +130,11 @@ def main() -> None:
             print(f"{key:18s} fitted {np.median(abs(errors[key])):.4f}  left out {error:.4f}")
         print(f"mean of source medians, each left out {np.mean(list(left.values())):.4f}")
         document["left_out"] = {key: round(error, 4) for key, error in left.items()}
+        whole = np.mean([np.median(abs(e)) for e in errors.values()])
+        document["left_out_over_fitted"] = round(float(np.mean(list(left.values())) / whole), 3)
     if options.write:
+        ratio = document.get("left_out_over_fitted", 1.0)
+        write_error_table((predict_case(run, case, found) for run, case in runs), ratio)
         FILE.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

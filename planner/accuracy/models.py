@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from cost_models.catalog.models import models
 from cost_models.spec import ModelSpec
 from planner.accuracy.runs import Run
@@ -31,6 +33,16 @@ _GPT = {
 _LLAMA = {"norm": "rmsnorm", "position": "rope", "gated_mlp": True}
 # First match of the lower-case model name decides; sources are the families' own releases.
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("gpt-?j|palm", "GPT-J and PaLM: rotary, parallel residual, no attention biases", {
+        "norm": "layernorm", "position": "rope", "parallel_residual": True}),
+    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm, parallel residual, untied", {
+        **_GPT, "position": "rope", "parallel_residual": True, "tied_embeddings": False,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0}),
+    ("gemma", "Gemma: rmsnorm, rotary, gated, tied", {**_LLAMA, "tied_embeddings": True}),
+    ("glm|qwen(?!-?3)", "GLM and Qwen: as Llama with biases of q, k, v", {
+        **_LLAMA, "qkv_bias": True}),
+    ("dbrx|cohere|command", "DBRX: layernorm without biases, rotary, gated", {
+        "norm": "layernorm", "norm_bias": False, "position": "rope", "gated_mlp": True}),
     ("bloom", "BLOOM: ALiBi, embedding norm, tied", {
         **_GPT, "position": "alibi", "embedding_norm": True, "hidden_dropout": 0.0,
         "attention_dropout": 0.0}),
@@ -40,7 +52,6 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "norm": "layernorm", "position": "rope"}),
     ("opt", "OPT: as GPT", _GPT),
     ("gpt-oss|gpt oss", "gpt-oss: rmsnorm, rotary, gated experts", _LLAMA),
-    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm", {**_GPT, "position": "rope"}),
     ("gpt|megatron|turing|mt-nlg|bert|transformer", "Megatron's GPT: layernorm, learned "
      "positions, biases, dropout 0.1, tied", _GPT),
 )  # fmt: skip
@@ -60,7 +71,9 @@ class Read:
 def model_of(run: Run) -> Read:
     """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
     assumptions: list[str] = []
-    name = _CUT.sub("", run["model"]).strip()
+    # A name reaches logs and pages: printable, and never empty.
+    printed = "".join(c if c.isprintable() else " " for c in run["model"])
+    name = " ".join(_CUT.sub("", printed).split())[:200] or "model"
     stated = {field: run.integer(column) for column, field in DIMS.items()}
     spec = {field: value for field, value in stated.items() if value}
     if (gated := run.flag("gated")) is not None:
@@ -70,29 +83,44 @@ def model_of(run: Run) -> Read:
     if preset is not None:
         assumptions.append(f"what the row does not state of the model: preset {preset.name}")
         base = preset.model_dump(exclude={"name", "layer_kinds"})
-        if spec.get("num_attention_heads", base["num_attention_heads"]) != base[
-            "num_attention_heads"
-        ] or spec.get("hidden_size", base["hidden_size"]) != base["hidden_size"]:
-            base["head_dim"] = None if base["mla"] is None else base["head_dim"]
         _cut_depth(base, spec)
     else:
         label, base = _family(name, run)
         assumptions.append(f"what the row does not state of the model: {label}")
         base = dict(base)
     base.update(spec)
-    if "position" in base and base["position"] == "learned":
+    if base.get("position") == "learned":
         base["max_position_embeddings"] = max(run.integer("seq_len") or 1, 1)
-    if not base.get("vocab_size"):
-        base["vocab_size"] = 51200 if not base.get("gated_mlp") else 128256
-        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
-    _arch(run, base, assumptions)
-    _experts(run, base, assumptions)
     missing = [f for f in ("num_layers", "hidden_size", "num_attention_heads") if not base.get(f)]
     if missing:
         raise ValueError(f"the model's {', '.join(missing)} are not stated and no preset is known")
+    _unstated_widths(run, base, assumptions)
+    _arch(run, base, assumptions)
+    _experts(run, base, assumptions)
     if run.is_layer:
         base["num_layers"] = 1
-    return Read(ModelSpec(name=name[:200], **base), tuple(assumptions))
+        base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
+    try:
+        return Read(ModelSpec(name=name, **base), tuple(assumptions))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"no such model: {f'{place}: ' if place else ''}{said}") from None
+
+
+def _unstated_widths(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """Vocabulary and MLP width by the conventions of the family's time."""
+    gated = base.get("gated_mlp")
+    if not base.get("vocab_size"):
+        recent = 128256 if run.year >= 2024 else 32000  # Llama 3 and before
+        base["vocab_size"] = recent if gated else 51200
+        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
+    if not base.get("ffn_hidden_size"):
+        hidden = base["hidden_size"]
+        # Gated MLPs of equal size: two thirds of 4h, in multiples of 256 (LLaMA).
+        base["ffn_hidden_size"] = -(-8 * hidden // 768) * 256 if gated else 4 * hidden
+        assumptions.append(f"MLP width {base['ffn_hidden_size']}: not stated")
 
 
 def _key(name: str) -> str:
@@ -110,7 +138,11 @@ def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
         for alias in (entry.id, *entry.aliases):
             known = _key(alias.rsplit("/", 1)[-1])
             fits = key == known or (len(known) >= 6 and key.startswith(known))
-            if fits and _widths_agree(entry.spec, stated) and (best is None or len(known) > best[0]):
+            if (
+                fits
+                and _widths_agree(entry.spec, stated)
+                and (best is None or len(known) > best[0])
+            ):
                 best = len(known), entry.spec
     return best[1] if best else None
 
@@ -132,7 +164,7 @@ def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
 def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
     for pattern, label, fields in FAMILIES:
         if re.search(pattern, name.lower()):
-            if fields is _GPT and (run.integer("year") or 0) >= 2024:
+            if fields is _GPT and run.year >= 2024:
                 # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
                 modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
                 return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
@@ -145,9 +177,7 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     notes = run.notes.lower()
     if found := re.search(r"head[_ ]dim(?:ension)? (\d+)", notes):
         base["head_dim"] = int(found.group(1))
-    mla = re.search(
-        r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes
-    )
+    mla = re.search(r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes)
     if mla:
         q, kv, nope, rope, v = mla.groups()
         base["mla"] = {
@@ -161,7 +191,9 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         heads = base.get("num_attention_heads")
         if heads and base["hidden_size"] % heads:
             base["head_dim"] = round(base["hidden_size"] / heads)
-            assumptions.append(f"head dimension {base['head_dim']}: hidden size over heads, rounded")
+            assumptions.append(
+                f"head dimension {base['head_dim']}: hidden size over heads, rounded"
+            )
 
 
 def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
@@ -175,7 +207,9 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
                or 4 * (base.get("hidden_size") or 0)}  # fmt: skip
         for column, value in (("topk", top_k), ("moe_ffn", width)):
             if not value:
-                assumptions.append(f"{column} not stated: {moe['top_k'] if column == 'topk' else moe['expert_ffn_hidden_size']}")
+                assumptions.append(
+                    f"{column} not stated: {moe['top_k'] if column == 'topk' else moe['expert_ffn_hidden_size']}"
+                )
     if moe is None:
         return
     moe = dict(moe)
@@ -183,7 +217,9 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     moe.update({field: value for field, value in stated if value})
     if moe.get("num_groups") and moe["num_experts"] % moe["num_groups"]:
         moe["num_groups"] = moe["top_k_groups"] = None
-    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(r"first (\d+) layers? dense", notes)
+    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(
+        r"first (\d+) layers? dense", notes
+    )
     if dense:
         moe["num_dense_layers"] = int(dense.group(1))
     elif "first layer dense" in notes:
@@ -192,6 +228,11 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         moe["num_dense_layers"] = 0
     layers = base.get("num_layers") or 1
     moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
+    if re.search(
+        r"(?:every|each) (?:other|second|2nd) layer (?:is )?moe|moe (?:in |on )?every (?:other|second|2nd|2) layer",
+        notes,
+    ):
+        moe["layer_frequency"], moe["layer_offset"] = 2, 1
     shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
     if shared:
         count, total = int(shared.group(1)), shared.group(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cost_models.estimate import CostModel
 from cost_models.fitted import Fitted
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import EfficiencyProfile, profile_for
 from planner.accuracy.cases import Case, case_of
 from planner.accuracy.runs import Run
 
@@ -42,30 +43,53 @@ class Prediction:
         return self.highest_s <= (1 + OPEN_SPREAD) * self.lowest_s
 
 
-def predict_all(
-    runs: Iterable[Run], constants: Fitted | None = None
-) -> tuple[Prediction, ...]:
+def predict_all(runs: Iterable[Run], constants: Fitted | None = None) -> tuple[Prediction, ...]:
     """A prediction, or the reason why not, for each run."""
     return tuple(predict(run, constants) for run in runs)
 
 
 def predict(run: Run, constants: Fitted | None = None) -> Prediction:
+    """What the model says of a run."""
+    return predict_case(run, read_case(run), constants)
+
+
+def read_case(run: Run) -> Case | str:
+    """What a row means, or the reason why that can't be said."""
     try:
-        case = case_of(run)
-        return _predict(run, case, constants)
-    except ValidationError as error:
-        found = [f"{'/'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3]]
-        return Prediction(run, None, reason=_first_line("; ".join(found)))
+        return case_of(run)
     except ValueError as error:
-        return Prediction(run, None, reason=_first_line(str(error)))
+        return _why(error)
 
 
-def _first_line(text: str) -> str:
+def predict_case(
+    run: Run,
+    case: Case | str,
+    constants: Fitted | None = None,
+    change: Callable[[EfficiencyProfile], EfficiencyProfile] | None = None,
+) -> Prediction:
+    """What the model says of a run that has been read; change: of the efficiency profile."""
+    if isinstance(case, str):
+        return Prediction(run, None, reason=case)
+    profile = profile_for(case.cluster.groups[0].accelerator)
+    try:
+        return _predict(run, case, constants, change(profile) if change else profile)
+    except ValueError as error:
+        return Prediction(run, None, reason=_why(error))
+
+
+def _why(error: ValueError) -> str:
+    """What is wrong, on one line."""
+    text = str(error)
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False)[:3]
+        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in found)
     return " ".join(text.split())[:300] or "no reason known"
 
 
-def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
-    model = CostModel(case.model, case.cluster, case.training, constants=constants)
+def _predict(
+    run: Run, case: Case, constants: Fitted | None, profile: EfficiencyProfile
+) -> Prediction:
+    model = CostModel(case.model, case.cluster, case.training, profile, constants)
     if run.is_layer:
         seconds = model.layer_s(case.variants[0])
         if not np.isfinite(seconds) or seconds <= 0:
@@ -83,9 +107,7 @@ def _predict(run: Run, case: Case, constants: Fitted | None) -> Prediction:
     fitting = [row for row in rows if row[2]]
     best = _central(fitting or rows)
     low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
-    return Prediction(
-        run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3]
-    )
+    return Prediction(run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3])
 
 
 Row = tuple[float, float, bool, ParallelPlan, dict[str, float]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,7 @@ from typing import Any
 
 from planner.problems import refuse, shown
 
-PUBLISHED_RUNS = (
-    Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
-)
+PUBLISHED_RUNS = Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
 REQUIRED = ("id", "gpu", "n_gpus", "model", "seq_len")
 INTEGERS = (
     "year", "n_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden",
@@ -32,11 +31,19 @@ DECIMALS = (
     "iteration_time_s", "derived_iteration_time_s", "tokens_per_s_per_gpu",
     "derived_tokens_per_s_per_gpu", "tflops_per_gpu", "peak_memory_gib_measured",
 )  # fmt: skip
-UNKNOWN = ("", "unknown", "n/a", "na", "none stated", "?")
+UNKNOWN = (
+    "", "unknown", "n/a", "na", "none stated", "not stated", "not given", "unspecified", "?", "-",
+    "--", "nan", "null", "tbd",
+)  # fmt: skip
+YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
+RECENT = 2024  # the year of a row that names none
 # A time, a rate or an amount outside is a slip, and might overflow on the way.
 LEAST, MOST = 1e-9, 1e15
 MAX_ROWS = 100_000
 MAX_BYTES = 64 * 2**20
+
+
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,13 @@ class Run:
     @property
     def source_key(self) -> str:
         return self["source_key"] or "unnamed"
+
+    @property
+    def year(self) -> int:
+        """The year whose software ran: as stated, else the one that the stack or source names."""
+        stated = self.integer("year")
+        named = re.search(r"\b20[12]\d\b", f"{self['stack']} {self['source']}".replace("_", " "))
+        return stated or (int(named.group(0)) if named else RECENT)
 
     @property
     def notes(self) -> str:
@@ -167,10 +181,14 @@ def _parse(row: dict[str, str | None], number: int) -> Run:
     def numbers(columns: Iterable[str], kind: str) -> Iterable[tuple[str, float]]:
         for column in columns:
             value = text.get(column, "")
-            if value.lower() in UNKNOWN:
+            if value.lower() in UNKNOWN or (value.lower() == "none" and columns is not FLAGS):
+                continue
+            if columns is FLAGS and value.lower() in YES + NO:
+                yield column, float(value.lower() in YES)
                 continue
             try:
-                parsed = float(value)
+                # "1,024": thousands are grouped in many tables.
+                parsed = float(_GROUPED.sub("", value))
             except ValueError:
                 parsed = math.nan
             if not math.isfinite(parsed) or parsed < 0:
@@ -188,6 +206,6 @@ def _parse(row: dict[str, str | None], number: int) -> Run:
     for column, value in numbers(DECIMALS, "a number"):
         if LEAST <= value <= MOST:
             decimals[column] = value
-        else:
+        elif value:  # 0 stands for what was not measured
             errors.append(f"{column}: {shown(text[column])} is not from {LEAST:g} to {MOST:g}")
     return Run(text, integers, flags, decimals, tuple(errors))

@@ -27,66 +27,108 @@ class Software:
 
 _OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 _SERIAL = {"overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_p2p": False}
+_BF16_GRADIENTS = {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
+_FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
 SOFTWARE: tuple[Software, ...] = (
-    Software("zero3|deepspeed-zero|zero-3", "DeepSpeed ZeRO, 2021",
-             {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("megatron-deepspeed|deepspeed", "Megatron-DeepSpeed, apex kernels",
+    Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
              {"stack": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("megatron-(lm-)?2022", "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
+    Software(r"deepspeed|zero-?[123]|zero-offload|zero\+\+", "DeepSpeed ZeRO, overlapped",
+             {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
+    Software(r"(megatron|mcore)\S*2022|oneflow|libai",
+             "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
              {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("megatron-(lm-)?20(19|20|21)", "Megatron-LM of 2021 with apex kernels",
+    Software(r"(megatron|mcore)\S*20(19|20|21)|varuna|pipedream|dapple|chimera|terapipe",
+             "Megatron-LM of 2021 with apex kernels",
              {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron", **_SERIAL}),
-    Software("torchtitan|titan", "torchtitan: FSDP2, SDPA",
-             {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
-              "cross_entropy": "unfused"}),
-    Software("fsdp2-te|automodel", "FSDP2 with Transformer Engine and DeepEP",
+    Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron-sync", **_SERIAL}),
+    Software("titan", "torchtitan: FSDP2, SDPA", {"stack": "torch", **_OVERLAP, **_FLASH2}),
+    Software("(megatron|mcore)-fsdp", "Megatron-FSDP: Transformer Engine, sharded weights",
+             {"stack": "megatron", **_OVERLAP}),
+    Software("automodel|fsdp2-te", "FSDP2 with Transformer Engine and DeepEP",
              {"stack": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
               "cross_entropy": "fused"}),
-    Software("fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|hf|transformers",
-             "FSDP with eager kernels and flash-attention-2",
-             {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
-              "cross_entropy": "unfused"}),
-    Software("nemo", "NeMo: Transformer Engine, gradients in bf16 (launcher's grad_sync_dtype)",
-             {"stack": "megatron", **_OVERLAP},
-             {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}),
-    Software("bridge|megatron|mcore|te\\b", "Megatron-Core with Transformer Engine",
-             {"stack": "megatron", **_OVERLAP}),
+    Software("hai-?llm|deepseek", "HAI-LLM: own kernels, DeepEP, overlapped",
+             {"stack": "megatron", **_OVERLAP, "moe_dispatcher": "deepep"}),
+    # Published as overlapping tensor-parallel collectives with their GEMMs (arXiv 2402.15627).
+    Software("megascale|flux|byte", "MegaScale: Megatron-LM with all communication overlapped",
+             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}),
+    # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
+    Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
+             "JAX: compiled, taken as compiled FSDP",
+             {"stack": "torch", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
+    Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
+             {"stack": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
+             half_gradients=True),
+    Software("olmo", "OLMo: compiled FSDP",
+             {"stack": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
+    Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
+             r"transformers|metaseq|fairseq|colossal|nanotron|picotron|litgpt|unsloth|\bddp\b|llm-factory|"
+             "llama-factory|swift|verl",
+             "PyTorch runtime with eager kernels and flash-attention-2",
+             {"stack": "torch", **_OVERLAP, **_FLASH2}),
+    # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
+    # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False).
+    Software("nemo|bridge|mlperf", "NeMo and Megatron-Bridge: Transformer Engine, gradients in bf16",
+             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _BF16_GRADIENTS),
+    # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
+    Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
+             r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",
+             "Megatron-Core with Transformer Engine", {"stack": "megatron", **_OVERLAP}),
 )  # fmt: skip
-_UNKNOWN = Software("", "unknown software, taken as Megatron-Core", {"stack": "megatron"})
+_UNKNOWN = Software("", "unknown software", {"stack": "megatron", **_OVERLAP})
+# Megatron of these years was not yet Megatron-Core, whatever the row calls it.
+_EARLY = {
+    year: next(s for s in SOFTWARE if s.plan["stack"] == f"megatron-{year}")
+    for year in (2021, 2022)
+}
 # Before 2023 nothing here had flash attention; the released kernels of 2023 are version 2.
 FLASH_SINCE, FLASH3_SINCE = 2023, 2024
+_FUSED = (
+    "flash", "fused", "cudnn", "fa1", "fa2", "fa3", "fa4", "sdpa", "triton", "aiter", "xformers",
+    "efficient", "splash", "flex",
+)  # fmt: skip
 
 
 def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     """The software of a row, and what was assumed of it."""
-    name = run["stack"].lower()
-    for known in SOFTWARE:
-        if name and re.search(known.pattern, name):
-            return known, (f"software: {known.label}",)
-    return _UNKNOWN, (f"software: {name[:60] or 'not stated'}, taken as Megatron-Core",)
+    name = run["stack"].lower().replace("_", "-").replace(" ", "-")
+    matching = (known for known in SOFTWARE if name and re.search(known.pattern, name))
+    found = next(matching, _UNKNOWN)
+    if found.plan["stack"] == "megatron" and run.year <= max(_EARLY):
+        found = _EARLY[max(run.year, min(_EARLY))]
+    elif found is _UNKNOWN:
+        return found, (f"software: {name[:60] or 'not stated'}, taken as Megatron-Core",)
+    return found, (f"software: {found.label}",)
 
 
 def attention_kernel(run: Run, software: Software) -> str:
     """The attention of a row: as its column says, else by its flag and year."""
     stated = run["attention_kernel"].lower()
-    year = run.integer("year") or 2024
-    if "unfused" in stated or "eager" in stated:
+    year = run.year
+    if any(word in stated for word in ("unfused", "eager", "naive", "math", "none")):
         return "unfused"
-    flash = "flash" in stated or "fused" in stated or "cudnn" in stated
+    flash = any(word in stated for word in _FUSED)
     if not flash and run.flag("flash_attention") is not None:
         flash = bool(run.flag("flash_attention"))
     elif not flash:
         flash = year >= FLASH_SINCE
     if not flash:
         return "unfused"
-    if any(word in stated for word in ("flash3", "fa3", "flash-3", "cudnn", "fa4")):
+    if any(
+        word in stated for word in ("flash3", "fa3", "flash-3", "flash-attention-3", "cudnn", "fa4")
+    ):
         return "flash"
     if "flash1" in stated or ("fsdp1" in run["stack"].lower() and year <= 2023):
         # MPT's ALiBi needed the Triton kernel of flash-attn 1 until flash-attn 2.4.2 (llm-foundry
         # attention.py, attn_impl "triton").
         return "flash1"
-    if any(word in stated for word in ("flash2", "fa2", "flash-2")) or year < FLASH3_SINCE:
+    if (
+        any(
+            word in stated
+            for word in ("flash2", "fa2", "flash-2", "flash-attention-2", "sdpa", "xformers")
+        )
+        or year < FLASH3_SINCE
+    ):
         return "flash2"
     return str(software.plan.get("attention_kernel", "flash"))
 

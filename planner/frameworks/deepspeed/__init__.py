@@ -55,8 +55,10 @@ FIELDS = {
     "overlap_grad_reduce": says("zero_optimization.overlap_comm"),
     "overlap_param_gather": says("zero_optimization.overlap_comm", note="ZeRO-3 prefetch only"),
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
+    "overlap_ep": cannot("its experts are gates and layers of their own"),
     "overlap_p2p": cannot("only interleaved schedules overlap messages, and it has none"),
     "stack": cannot("DeepSpeed is itself the runtime"),
+    "compile": cannot("Megatron-DeepSpeed has its own fused kernels"),
 }
 
 UNCARRIED = (

@@ -115,7 +115,7 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if plan.offload_optimizer:
         yield switch(group, "--cpu-optimizer", "DeepSpeed's Adam for host memory")
     yield learning_rate(group)
-    if plan.attention_kernel == "flash":
+    if plan.attention_kernel in ("flash", "flash2"):
         yield switch(group, "--use-flash-attn-v2", "attention kernel")
     if plan.recompute != "none":
         yield flag(group, "--recompute-granularity", plan.recompute, "activations computed again")

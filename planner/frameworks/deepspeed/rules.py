@@ -17,6 +17,7 @@ _FULL = code("recompute", "full")
 _SELECTIVE = code("recompute", "selective")
 _CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
 _UNFUSED = code("attention_kernel", "unfused")
+_FLASH1 = code("attention_kernel", "flash1")
 
 
 def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
@@ -45,8 +46,21 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: c.training.precision != "fp8",
-        lambda c, p: "fp8 needs Transformer Engine layers, which have no grouped queries here",
+        lambda c, p: p.overlap_ep == 0,
+        lambda c, p: "its experts' exchanges block",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel != _FLASH1,
+        lambda c, p: "flash-attention 1 is not installable beside its torch",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision not in ("fp8", "fp4"),
+        lambda c, p: (
+            f"{c.training.precision} needs Transformer Engine layers, which have no grouped "
+            "queries here"
+        ),
     ),
     rule(
         "framework_unsupported",

@@ -59,8 +59,10 @@ FIELDS = {
     "overlap_grad_reduce": says("--overlap-grad-reduce"),
     "overlap_param_gather": says("--overlap-param-gather", note="when states are sharded"),
     "overlap_tp": says("--tp-comm-overlap"),
+    "overlap_ep": says("--overlap-moe-expert-parallel-comm"),
     "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
     "stack": cannot("Megatron-LM is itself the runtime"),
+    "compile": cannot("its kernels are fused already; torch.compile is torch's own way"),
 }
 
 

@@ -11,7 +11,7 @@ from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.megatron.layout import chunks, layout
-from planner.frameworks.megatron.rules import GRADIENTS, bias_kind
+from planner.frameworks.megatron.rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.request import PlanRequest
 
@@ -236,7 +236,10 @@ def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--bf16", "bf16 weights")
     if training.precision == "fp8":
         yield flag(group, "--fp8-format", "hybrid", "E4M3 forward, E5M2 gradients")
-        yield flag(group, "--fp8-recipe", "tensorwise", "current scaling, one scale per tensor")
+        yield flag(group, "--fp8-recipe", training.fp8_recipe, FP8_RECIPES[training.fp8_recipe])
+    if training.precision == "fp4":
+        yield flag(group, "--fp4-format", "e2m1", "four-bit values in the linear layers")
+        yield flag(group, "--fp4-recipe", "nvfp4", "a scale per 16 values")
     gradients = GRADIENTS[
         (training.precision, training.gradient_dtype, training.gradient_reduce_dtype)
     ]
@@ -263,7 +266,7 @@ def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Flag]:
     if backend == "flash" and (model.mla is not None or model.attention_sinks):
         backend_name, why = "fused", "cuDNN flash attention: it knows sinks and unequal head widths"
     else:
-        backend_name = backend
+        backend_name = "flash" if backend == "flash2" else backend
     yield flag(group, "--attention-backend", backend_name, why)
     if plan.cross_entropy == "fused":
         yield switch(
@@ -280,6 +283,10 @@ def _overlap(plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--overlap-grad-reduce", "gradients reduced during the backward pass")
     if plan.overlap_param_gather and plan.zero_stage >= 1:
         yield switch(group, "--overlap-param-gather", "weights gathered during the forward pass")
+    if plan.overlap_ep:
+        yield switch(
+            group, "--overlap-moe-expert-parallel-comm", "exchanges under another micro-batch"
+        )
     if plan.overlap_tp:
         yield switch(group, "--tp-comm-overlap", "tensor-parallel traffic behind GEMMs")
     if plan.vpp > 1 and not plan.overlap_p2p:

@@ -19,11 +19,21 @@ from planner.frameworks.base import rule
 GRADIENTS: dict[tuple[str, str, str], str | None] = {
     ("bf16", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
     ("fp8", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
+    ("fp4", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
     ("fp16", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
     ("bf16", "bf16", "bf16"): "--grad-reduce-in-bf16",
     ("fp8", "bf16", "bf16"): "--grad-reduce-in-bf16",
+    ("fp4", "bf16", "bf16"): "--grad-reduce-in-bf16",
     ("fp16", "fp16", "fp16"): None,
 }
+# Recipes Megatron-LM knows, and what each says.
+FP8_RECIPES = {
+    "tensorwise": "current scaling, one scale per tensor",
+    "delayed": "scales from the steps before, one per tensor",
+    "blockwise": "a scale per block of 128 values",
+    "mxfp8": "a scale per 32 values, applied by the matrix units",
+}
+_FLASH1 = code("attention_kernel", "flash1")
 _GPIPE = code("schedule", "gpipe")
 _DEEPEP = code("moe_dispatcher", "deepep")
 _P2P = code("cp_kind", "p2p")
@@ -143,6 +153,24 @@ MODEL_RULES: tuple[Rule, ...] = (
             or c.model.moe.top_k >= c.model.moe.top_k_groups
         ),
         lambda c, p: "group-limited routing takes top-k over groups, at least one per group",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in FP8_RECIPES,
+        lambda c, p: f"fp8 recipe {c.training.fp8_recipe}; it knows {', '.join(FP8_RECIPES)}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.overlap_ep == 0)
+            | ((p.ep > 1) & ((p.vpp > 1) | (p.pp == 1)) & (p.recompute != _FULL))
+        ),
+        lambda c, p: "overlap_ep needs ep > 1, an interleaved pipeline and no full recompute",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel != _FLASH1,
+        lambda c, p: "flash-attention 1 is no backend of it",
     ),
     rule(
         "framework_unsupported",

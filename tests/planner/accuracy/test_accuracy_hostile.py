@@ -144,7 +144,7 @@ def test_rows_are_read_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", sorted({*INTEGERS, *DECIMALS, *FLAGS} & {*ROW}))
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x", "1e300"])
+@pytest.mark.parametrize("value", ["inf", "-1", "x", "1e300"])
 def test_a_number_that_is_none_is_the_reason(tmp_path: Path, column: str, value: str) -> None:
     (run,) = read_runs(written(tmp_path / "runs.csv", [{**ROW, column: value}]))
     if column in FLAGS and value == "1e300":

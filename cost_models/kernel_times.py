@@ -1,0 +1,180 @@
+"""Seconds of one kernel from its record: which efficiency, which peak, which passes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.fitted import Fitted
+from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
+from cost_models.layers import Dims, FlashAttention, Gemm, Kernel, Pass
+from cost_models.network import Fabric
+from cost_models.profiles import EfficiencyProfile
+from cost_models.sources import Array, formula
+from cost_models.spec import AcceleratorSpec
+
+FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
+# Rate of the fp32 units over the tensor cores: 19.5 / 312 on the A100, 67 / 989 on the H100.
+VECTOR_FRACTION = 1 / 16
+# Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
+# A100 0.681 / 0.717, B200 0.481 / 0.494).
+WEIGHT_GRADIENT_FRACTION = 0.96
+# FlashAttention-2 over the Triton FlashAttention before it: 1.3 to 1.5 times as fast forward, about
+# twice backward (flash-attention-2, section 4.1).
+FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
+# Rate of fp8 GEMMs over those with one scale per tensor.  Rowwise: 1.11 times bf16 where tensorwise
+# is 1.73 times (torchao float8 README and issue pytorch/torchtitan#1207); blockwise: 0.452 / 0.503
+# of peak on the H100 (aiconfigurator); block scales of Blackwell are applied by its matrix units.
+FP8_RECIPE_FRACTION = {
+    "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
+}  # fmt: skip
+# Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
+NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One line of the kernel table: seconds and FLOP of one pass over one layer.
+
+    backward_s holds both gradients; weight_gradient_s the weights' share of it.  active: 1 where
+    the kernel runs at all.
+    """
+
+    name: str
+    forward_s: Array
+    backward_s: Array
+    weight_gradient_s: Array
+    forward_flop: Array
+    module: str
+    active: Array
+    redone: Array
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the seconds of a kernel depend on."""
+
+    accelerator: AcceleratorSpec
+    profile: EfficiencyProfile
+    fabric: Fabric
+    precision: str
+    gradient_bytes: float
+    fp8_recipe: str
+    fitted: Fitted
+
+    @property
+    def matrix_flop_per_s(self) -> float:
+        """Peak of half-precision matrix work (fp8 training keeps some of it)."""
+        half = "fp16" if self.precision == "fp16" else "bf16"
+        peak = self.accelerator.peak_flop_per_s(half) or self.accelerator.peak_fp16_flop_per_s
+        assert peak is not None
+        return peak
+
+
+@formula("s", "roofline", "aiconfigurator")
+def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
+    """Forward and backward seconds of one kernel (arrays over keys)."""
+    bandwidth = machine.accelerator.memory_bytes_per_s
+    profile = machine.profile
+
+    def memory_s(moved_bytes: Array) -> Array:
+        return memory_pass_s(moved_bytes, bandwidth, profile.memory, profile.memory_floor_s)
+
+    if isinstance(kernel, Pass):
+        forward, backward = memory_s(kernel.forward_bytes), memory_s(kernel.backward_bytes)
+        return _time(kernel, forward, backward, 0.0, 0.0)
+    if isinstance(kernel, FlashAttention):
+        forward, backward = _attention_time(kernel, machine)
+        return _time(kernel, forward, backward, 0.0, kernel.forward_flop)
+    return _gemm_time(kernel, machine, d, memory_s)
+
+
+def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:
+    profile = machine.profile
+
+    def seconds(version: str, name: str, share: float) -> Array:
+        return attention_s(
+            share * kernel.forward_flop,
+            kernel.span,
+            kernel.head_dim,
+            machine.matrix_flop_per_s,
+            profile.attention[(version, name, True)],
+            profile.memory_floor_s,
+        )
+
+    def both(name: str, share: float) -> Array:
+        newest = seconds("flash", name, share)
+        if not np.any(kernel.version2) and not np.any(kernel.version1):
+            return newest
+        own = ("flash2", name, True) in profile.attention
+        second = seconds("flash2", name, share) if own else newest
+        first = second * FLASH1_SLOWDOWN[name]
+        return np.where(kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest))
+
+    return both("forward", 1.0), both("backward", FLASH_BACKWARD_FLOP)
+
+
+def _gemm_time(
+    kernel: Gemm, machine: Machine, d: Dims, memory_s: Callable[[Array], Array]
+) -> KernelTime:
+    m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.groups
+    narrow = machine.precision in NARROW_BYTES and kernel.fp8
+    half = "fp16" if machine.precision == "fp16" else "bf16"
+    precision = machine.precision if narrow else half
+    peak = machine.matrix_flop_per_s
+    if narrow:
+        own = machine.accelerator.peak_flop_per_s(precision)
+        assert own is not None
+        peak = own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if precision == "fp8" else 1.0)
+    peak *= machine.fitted.sustained_fraction(machine.profile.family)
+    efficiency = machine.profile.gemm[precision]
+    element = NARROW_BYTES[precision] if narrow else 2.0
+
+    one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
+    fractions = machine.profile.grouped_gemm if kernel.grouped else one
+    if not kernel.tensor_cores:
+        fractions = (VECTOR_FRACTION,) * 3
+
+    def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = 2.0) -> Array:
+        return gemm_s(
+            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency, element,
+            output_bytes, groups,
+        )  # fmt: skip
+
+    forward = seconds(0, m, n, k)
+    # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
+    # write); other runtimes write it in half precision and add it in a pass of its own.
+    fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
+    last = seconds(2, k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
+    if kernel.weights:
+        last = last + memory_s(d.accumulate_bytes * k * n * groups)
+    backward = seconds(1, m, k, n) + last
+    if narrow:
+        # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
+        # reads once more for the largest value, writes the transpose in a pass of its own, and
+        # casts the saved input again for the weight gradient.
+        shard = d.sharded_tokens / d.tokens
+        inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
+        gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
+        torch = d.gathered_input
+        forward = forward + memory_s((4.0 + torch) * inputs)
+        backward = backward + memory_s((4.0 + 4.0 * torch) * gradients + 3.0 * torch * inputs)
+    of_weights = last if kernel.weights else 0.0
+    return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
+
+
+def _time(
+    kernel: Kernel, forward: Array, backward: Array, weight_gradient: Array, flop: Array
+) -> KernelTime:
+    on = kernel.active
+    return KernelTime(
+        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module, on,
+        kernel.redone,
+    )  # fmt: skip
+
+
+def kernel_times(kernels: Iterable[Kernel], machine: Machine, d: Dims) -> tuple[KernelTime, ...]:
+    """Times of the kernels that run for at least one key."""
+    return tuple(kernel_time(k, machine, d) for k in kernels if np.any(k.active))
