@@ -288,6 +288,16 @@ def remarks(row: Row) -> list[str]:
     return words
 
 
+def ratio_words(row: Row) -> str:
+    """Predicted over measured, as a person reads it."""
+    if row.ln_ratio is None:
+        return "-"
+    if abs(row.ln_ratio) > math.log(1e6):
+        return "> 1e6" if row.ln_ratio > 0 else "< 1e-6"
+    ratio = math.exp(row.ln_ratio)
+    return f"{ratio:.2f}" if 0.095 <= ratio < 100 else f"{ratio:.2g}"
+
+
 def _memory(rows: Sequence[Row]) -> MemorySummary:
     """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
     own = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
@@ -15,6 +14,7 @@ from planner.accuracy.document import (
     Row,
     SourceMemory,
     Summary,
+    ratio_words,
     remarks,
 )
 from planner.accuracy.plot import MOST_SOURCES, drawable, palette, scatter, sources, strip
@@ -240,7 +240,8 @@ def _open(rows: Iterable[Row]) -> str:
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s), _seconds(row.lowest_s),
-            _seconds(row.highest_s), _seconds(row.published_iteration_time_s), _ratio(row),
+            _seconds(row.highest_s), _seconds(row.published_iteration_time_s),
+            escape(ratio_words(row)),
             f"<td class=t>{escape(', '.join(row.open_inputs))}</td>",
         ]
         for row in own[:MOST_ROWS]
@@ -258,11 +259,11 @@ def _open(rows: Iterable[Row]) -> str:
 def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
     body = []
     for row in worst(rows, _MOST_WORST):
-        hints = "; ".join(f"{one.text} ({one.rows} rows)" for one in suspects(row, known))
+        hints = "; ".join(f"{one.text} ({one.where})" for one in suspects(row, known))
         body.append(
             [
                 _name(row.id), _seconds(row.predicted_iteration_time_s),
-                _seconds(row.published_iteration_time_s), _ratio(row),
+                _seconds(row.published_iteration_time_s), escape(ratio_words(row)),
                 f"<td class=long>{escape(row.model)}: {escape(row.plan or '')}</td>",
                 f"<td class=long>{escape(hints)}</td>",
             ]
@@ -270,8 +271,8 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
     if not body:
         return ""
     note = (
-        "<p class=quiet>Suspect: what was assumed here and in other rows that are further off than "
-        "their source.</p>"
+        "<p class=quiet>Suspect: an assumption whose rows are further off than the rest of their "
+        "source.</p>"
     )
     heads = ("row", "predicted", "measured", "ratio", "plan", "suspect")
     return _section("Furthest off", note + _table(heads, body, left=(4, 5)))
@@ -293,8 +294,8 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s),
-            _seconds(row.published_iteration_time_s), _ratio(row), _gib(row.predicted_peak_bytes),
-            _gib(row.published_peak_bytes), f"<td class=t>{', '.join(remarks(row))}</td>",
+            _seconds(row.published_iteration_time_s), escape(ratio_words(row)),
+            _gib(row.predicted_peak_bytes), _gib(row.published_peak_bytes), f"<td class=t>{', '.join(remarks(row))}</td>",
             f"<td class=long>{escape(row.model)} on {escape(row.cluster)}: "
             f"{escape(row.plan or '')}</td>",
             f"<td class=t>{_links(row, known)}</td>",
@@ -324,7 +325,7 @@ def _links(row: Row, known: dict[str, Assumption]) -> str:
 def _assumed(known: Iterable[Assumption]) -> str:
     items = "".join(
         f'<li id="a{one.number}" value="{one.number}">{escape(one.text)} '
-        f"<span class=quiet>({one.rows:,} {'row' if one.rows == 1 else 'rows'})</span></li>"
+        f"<span class=quiet>({one.where})</span></li>"
         for one in list(known)[:MOST_ROWS]
     )
     return _section("Assumptions", f"<ol>{items}</ol>") if items else ""
@@ -350,10 +351,6 @@ def _table(heads: Sequence[str], body: Iterable[Sequence[str]], left: Sequence[i
 
 def _name(text: str) -> str:
     return f"<th scope=row class=t>{escape(text)}</th>"
-
-
-def _ratio(row: Row) -> str:
-    return "-" if row.ln_ratio is None or row.ln_ratio > 700 else f"{math.exp(row.ln_ratio):.3g}"
 
 
 def _seconds(value: float | None) -> str:

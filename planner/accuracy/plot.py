@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from planner.accuracy.document import Row
+from planner.accuracy.document import Row, ratio_words
 from planner.formats import seconds
 
 BAND = 0.10
@@ -215,8 +215,7 @@ def _words(row: Row) -> str:
         row.id,
         f"{row.model} on {row.cluster}",
         row.plan or "",
-        f"predicted {seconds(ours)}, measured {seconds(theirs)}{kind}: "
-        f"{math.exp(row.ln_ratio or 0.0):.3g}",
+        f"predicted {seconds(ours)}, measured {seconds(theirs)}{kind}: {ratio_words(row)}",
     ]
     if row.table == "open" and row.lowest_s and row.highest_s:
         opened = ", ".join(row.open_inputs)

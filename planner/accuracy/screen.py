@@ -10,7 +10,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.accuracy.document import AccuracyAnswer, MemorySummary, Row, Summary, remarks
+from planner.accuracy.document import (
+    AccuracyAnswer,
+    MemorySummary,
+    Row,
+    Summary,
+    ratio_words,
+    remarks,
+)
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.flow import Flow, prose
 from planner.formats import gib, seconds, share
@@ -48,8 +55,8 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
     known = assumptions(answer.rows)
     width = max([*(len(row.id) for row in answer.rows), 3])
     yield Text(
-        f"{'row':<{width}}  {'predicted':>9}  {'measured':>9}  ratio  {'GiB':>6}  {'meas.':>6}"
-        "  assumed",
+        f"{'row':<{width}}  {'predicted':>9}  {'measured':>9}  {'ratio':>6}  {'GiB':>6}  "
+        f"{'meas.':>6}  assumed",
         "bold",
     )
     for row in answer.rows:
@@ -59,7 +66,7 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
         numbers = " ".join(map(str, sorted(known[text].number for text in row.assumptions)))
         yield Text.assemble(
             f"{row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>9}  "
-            f"{_time_of(row.published_iteration_time_s):>9}  {_ratio(row):>5}  "
+            f"{_time_of(row.published_iteration_time_s):>9}  {ratio_words(row):>6}  "
             f"{_gib(row.predicted_peak_bytes):>6}  {_gib(row.published_peak_bytes):>6}  ",
             (numbers, "dim"),
             ("  " + ", ".join(remarks(row)), "yellow"),
@@ -68,7 +75,7 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
     if known:
         yield Text("Assumed", "bold")
     for one in known.values():
-        yield Text(f"{one.number:>4}  {one.text} ({one.rows} {'row' if one.rows == 1 else 'rows'})")
+        yield Text(f"{one.number:>4}  {one.text} ({one.where})")
 
 
 def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
@@ -214,7 +221,7 @@ def _open(rows: Iterable[Row]) -> list[RenderableType]:
             _time_of(row.predicted_iteration_time_s),
             f"{_time_of(row.lowest_s)} to {_time_of(row.highest_s)}",
             _time_of(row.published_iteration_time_s),
-            _ratio(row),
+            ratio_words(row),
             ", ".join(SHORT.get(name, name) for name in row.open_inputs),
         )
     title = Text.assemble(
@@ -231,7 +238,8 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
         return []
     found: list[RenderableType] = [
         Text.assemble(
-            ("Furthest off", "bold"), "  suspect: assumed here, and in other rows that are off"
+            ("Furthest off", "bold"),
+            "  suspect: an assumption whose rows are further off than their source",
         )
     ]
     width = max(len(row.id) for row in off)
@@ -240,7 +248,7 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
             Text.assemble(
                 f"  {row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>8} for "
                 f"{_time_of(row.published_iteration_time_s):>8}  ",
-                (_ratio(row), "bold"),
+                (ratio_words(row), "bold"),
                 f"  {row.model}",
                 no_wrap=True,
                 overflow="ellipsis",
@@ -250,7 +258,7 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
             first, *more = row.plan.split(" · ")
             found.append(Flow([f"    {first}", *more], indent=6, style="dim"))
         found += [
-            prose(f"suspect: {one.text} ({one.rows} rows)", indent=4, hanging=2)
+            prose(f"suspect: {one.text} ({one.where})", indent=4, hanging=2)
             for one in suspects(row, known)
         ]
     return found
@@ -289,12 +297,6 @@ def _gib(value: float | None) -> str:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _ratio(row: Row) -> str:
-    """Predicted over measured."""
-    ours, theirs = row.predicted_iteration_time_s, row.published_iteration_time_s
-    return "-" if not ours or not theirs else f"{ours / theirs:.3g}"
 
 
 def _signed(value: float) -> str:

@@ -22,6 +22,11 @@ class Assumption:
     rows: int
     excess_abs_ln: float
 
+    @property
+    def where(self) -> str:
+        """How many rows assume it."""
+        return f"{self.rows:,} row{'s' * (self.rows != 1)}"
+
 
 def assumptions(rows: Sequence[Row]) -> dict[str, Assumption]:
     """Every assumption by its text, the most frequent first.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.accuracy.document import AccuracyAnswer, answer_of
+from planner.accuracy.document import AccuracyAnswer, answer_of, ratio_words
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.suspects import assumptions, suspects, worst
@@ -194,3 +194,13 @@ def test_suspects_are_what_the_rows_that_are_off_share(shipped: AccuracyAnswer) 
     assert [one.text for one in suspects(rows[0], known)] == ["bad"]
     assert suspects(rows[2], known) == []
     assert [one.id for one in worst(rows, 2)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(1.104, "1.10"), (0.9, "0.90"), (12.0, "12.00"), (0.004, "0.004"), (1234.0, "1.2e+03"),
+     (1e9, "> 1e6"), (1e-300, "< 1e-6"), (None, "-")],
+)  # fmt: skip
+def test_a_ratio_in_words(shipped: AccuracyAnswer, ratio: float | None, words: str) -> None:
+    row = shipped.rows[0].model_copy(update={"ln_ratio": ratio and math.log(ratio)})
+    assert ratio_words(row) == words
