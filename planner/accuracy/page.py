@@ -295,7 +295,8 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s),
             _seconds(row.published_iteration_time_s), escape(ratio_words(row)),
-            _gib(row.predicted_peak_bytes), _gib(row.published_peak_bytes), f"<td class=t>{', '.join(remarks(row))}</td>",
+            _gib(row.predicted_peak_bytes), _gib(row.published_peak_bytes),
+            f"<td class=t>{', '.join(remarks(row))}</td>",
             f"<td class=long>{escape(row.model)} on {escape(row.cluster)}: "
             f"{escape(row.plan or '')}</td>",
             f"<td class=t>{_links(row, known)}</td>",
