@@ -239,7 +239,7 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
     found: list[RenderableType] = [
         Text.assemble(
             ("Furthest off", "bold"),
-            "  suspect: an assumption whose rows are further off than their source",
+            "  suspect: what is assumed where a source is off most",
         )
     ]
     width = max(len(row.id) for row in off)
