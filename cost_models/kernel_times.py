@@ -15,6 +15,10 @@ from cost_models.profiles import EfficiencyProfile
 from cost_models.sources import Array, formula
 from cost_models.spec import AcceleratorSpec
 
+# Tiles per multiprocessor by which a launch idles at its end, and the rate of backward with heads
+# of 192 and 128 over that with equal heads (SimuMax @4dcaae51 sdp tables, A100 and B200).
+IDLE_TILES = {"forward": 1.5, "backward": 0.5}
+UNEQUAL_BACKWARD = 0.8
 FLASH_BACKWARD_FLOP = 2.5  # five GEMMs against two (flash-attention-2)
 # Rate of the fp32 units over the tensor cores: 19.5 / 312 on the A100, 67 / 989 on the H100.
 VECTOR_FRACTION = 1 / 16
@@ -94,6 +98,8 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
 def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:
     profile = machine.profile
 
+    units = profile.gemm["bf16"].multiprocessors
+
     def seconds(version: str, name: str, share: float) -> Array:
         return attention_s(
             share * kernel.forward_flop,
@@ -102,6 +108,8 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
             machine.matrix_flop_per_s,
             profile.attention[(version, name, True)],
             profile.memory_floor_s,
+            kernel.query_rows,
+            IDLE_TILES[name] * profile.attention_tile_rows * units,
         )
 
     def both(name: str, share: float) -> Array:
@@ -113,7 +121,8 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
         first = second * FLASH1_SLOWDOWN[name]
         return np.where(kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest))
 
-    return both("forward", 1.0), both("backward", FLASH_BACKWARD_FLOP)
+    backward = both("backward", FLASH_BACKWARD_FLOP)
+    return both("forward", 1.0), backward / (UNEQUAL_BACKWARD if kernel.unequal else 1.0)
 
 
 def _gemm_time(
@@ -139,8 +148,8 @@ def _gemm_time(
 
     def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = 2.0) -> Array:
         return gemm_s(
-            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency, element,
-            output_bytes, groups,
+            a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency,
+            element, output_bytes, groups,
         )  # fmt: skip
 
     forward = seconds(0, m, n, k)
@@ -170,8 +179,8 @@ def _time(
 ) -> KernelTime:
     on = kernel.active
     return KernelTime(
-        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module, on,
-        kernel.redone,
+        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module,
+        on, kernel.redone,
     )  # fmt: skip
 
 

@@ -14,6 +14,9 @@ from cost_models.sources import Array, formula
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 
 
+MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
+
+
 @formula("flop", "derived")
 def gemm_flop(m: Array, n: Array, k: Array) -> Array:
     """FLOP of C[m,n] = A[m,k] B[k,n]: one multiply and one add per inner element."""
@@ -83,11 +86,16 @@ def attention_s(
     peak_flop_per_s: float,
     efficiency: AttentionEfficiency,
     floor_s: float,
+    query_rows: Array,
+    idle_rows: float,
 ) -> Array:
     """Seconds of one flash-attention pass over work_flop executed FLOP.
 
     The efficiency is interpolated in log(length) along the measured head dimensions; outside
-    the table the edge value holds.
+    the table the edge value holds.  query_rows: queries times heads of the launch.  The last rows of
+    a causal square have most to do, so that multiprocessors idle at the end for as long as
+    idle_rows more would take (derived; fitted to single kernels by number of heads, SimuMax tables);
+    the tables were measured at MEASURED_QUERY_ROWS.
     """
     dims = np.log2(efficiency.head_dim)
     x = np.log2(np.maximum(seq_length, 1.0))
@@ -97,7 +105,8 @@ def attention_s(
     high = min(low + 1, len(dims) - 1)
     weight = position - low
     fraction = by_dim[low] * (1.0 - weight) + by_dim[high] * weight
-    seconds: Array = np.maximum(work_flop / (peak_flop_per_s * fraction), floor_s)
+    idle = (1.0 + idle_rows / np.maximum(query_rows, 1.0)) / (1.0 + idle_rows / MEASURED_QUERY_ROWS)
+    seconds: Array = np.maximum(work_flop * idle / (peak_flop_per_s * fraction), floor_s)
     return seconds
 
 

@@ -69,9 +69,9 @@ class Collectives:
             return 0.0, 0.0
         d, tp = self._d, self._places.tp
         payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, ACTIVATION_BYTES)
-        # DTensor shards the second dimension, batch first, so each collective copies its tensor once
-        # (torch functional collectives).  What is gathered for an fp8 GEMM is fp8 already, where one
-        # scale holds for all of it (Transformer Engine, torchao).
+        # DTensor shards the second dimension, batch first, so each collective copies its tensor
+        # once (torch functional collectives).  What is gathered for an fp8 GEMM is fp8 already,
+        # where one scale holds for all of it (Transformer Engine, torchao).
         copy = memory_pass_s(
             2.0 * payload * d.gathered_input * (tp.size > 1), self._bandwidth, self._memory, 0.0
         )

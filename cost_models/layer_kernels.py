@@ -133,7 +133,15 @@ def _core_attention(
     # Q K^T and P V, causal: half of the square.
     flop = d.tokens * span * d.heads * (head_dim + value_dim)
     yield FlashAttention(
-        "attention", flop, span / d.cp, head_dim, d.flash1, d.flash2, active=d.flash
+        "attention",
+        flop,
+        span / d.cp,
+        head_dim,
+        d.tokens * d.heads,
+        head_dim != value_dim,
+        d.flash1,
+        d.flash2,
+        active=d.flash,
     )
     unfused = 1.0 - d.flash
     rows = d.seq_length / d.cp

@@ -80,12 +80,17 @@ class Gemm:
 
 @dataclass(frozen=True)
 class FlashAttention:
-    """A fused attention kernel: executed FLOP of the forward pass (causal: half the square)."""
+    """A fused attention kernel: executed FLOP of the forward pass (causal: half the square).
+
+    query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
+    """
 
     name: str
     forward_flop: Array
     span: Array
     head_dim: float
+    query_rows: Array
+    unequal: bool = False
     version1: Array = 0.0
     version2: Array = 0.0
     module: str = "core_attn"

@@ -24,9 +24,6 @@ FloatArray = NDArray[np.float64]
 ProfileKind = Literal["built in", "fallback", "calibrated"]
 
 FALLBACK = "generic"
-# L2 hits read above the bandwidth of HBM; no stream of training size does.
-MEMORY_FRACTION_CAP = 0.92
-
 _DIRECTORY = Path(__file__).parent / "catalog" / "profiles"
 
 
@@ -117,6 +114,8 @@ class EfficiencyProfile:
     """Whose steady clocks it has: 'ampere', 'hopper', 'blackwell' (see fitted.py)."""
     grouped_gemm: tuple[float, float, float]
     """Rate of grouped GEMMs over one of equal tiles: forward, input gradient, weight gradient."""
+    attention_tile_rows: int
+    """Queries one multiprocessor takes at a time."""
     memory: Curve
     """x = log2(bytes moved), y = fraction of the memory bandwidth."""
     memory_floor_s: float
@@ -233,9 +232,11 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
         },
         family=document["sustained"]["family"],
         grouped_gemm=tuple(document["grouped_gemm"]["fraction"]),
+        attention_tile_rows=attention["tile_rows"],
         memory=Curve(
             _array(np.log2(np.asarray(memory["megabytes"]) * 1e6)),
-            _array(np.minimum(memory["fraction"], MEMORY_FRACTION_CAP)),
+            # Single passes read from the L2 or only one stream: no more than a plain copy reaches.
+            _array(np.minimum(memory["fraction"], memory["copy_fraction"])),
         ),
         memory_floor_s=memory["floor_us"] * 1e-6,
         collectives={

@@ -87,7 +87,8 @@ class Sharded:
         lost = self.contention * parameters * passing * beside * (total > 0)
         # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
         copies = parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
-        return exposed + lost + copies
+        seconds: Array = exposed + lost + copies
+        return seconds
 
 
 def step_seconds(
@@ -151,7 +152,8 @@ def optimizer_step_bytes(training: TrainingSpec, plans: Plans) -> Array:
     copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
     torch = plans.stack == code("stack", "torch")
     after = np.where(torch, 0.0, 4.0 + training.weight_bytes + gradient)
-    return states + 4.0 + 12.0 + copied + after
+    moved: Array = states + 4.0 + 12.0 + copied + after
+    return moved
 
 
 class _StepCollectives:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stages import spread
 from planner.accuracy.clusters import cluster_for
 from planner.accuracy.degrees import degrees_of
@@ -75,7 +75,7 @@ def case_of(run: Run) -> Case:
     assumptions = [*model.assumptions, *cluster.assumptions, *notes, *precision_notes]
     training = _training(run, software, precision, assumptions)
     degrees = degrees_of(
-        run, nodes.accelerators, nodes.accelerators_per_node, model.value, training, software
+        run, nodes.accelerators, _tensor_domain(nodes), model.value, training, software
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
@@ -84,8 +84,8 @@ def case_of(run: Run) -> Case:
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
-    notes = f"{run['schedule']} {run.notes}".lower()
-    overlaps = "dualpipe" in notes or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", notes)
+    said = f"{run['schedule']} {run.notes}".lower()
+    overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
     opened = list(degrees.opened)
     found = islice(
@@ -96,6 +96,11 @@ def case_of(run: Run) -> Case:
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
         memory_quantity(run), tuple(dict.fromkeys(assumptions)),
     )  # fmt: skip
+
+
+def _tensor_domain(nodes: NodeGroup) -> int:
+    """The most ranks tensor parallelism usually has: a node's, or eight of a larger domain."""
+    return max(nodes.accelerators_per_node, min(nodes.network[0].domain_accelerators or 1, 8))
 
 
 def _training(run: Run, software: Software, precision: str, assumptions: list[str]) -> TrainingSpec:
@@ -134,7 +139,7 @@ def _variants(
         ranks = {**fixed, **arrangement}
         axes = (
             ("micro_batch", _micro_batches(run, training, ranks["dp"], assumptions)),
-            ("vpp", _pipelines(run, model, ranks["pp"])),
+            ("vpp", _pipelines(run, model, ranks["pp"], ranks["stack"] != "deepspeed")),
             ("recompute", recompute_of(run, fixed["stack"] == "torch")),
         )
         opened += [name for name, values in axes if len(values) > 1]
@@ -162,9 +167,12 @@ def _micro_batches(
     return [{"micro_batch_size": micro}]
 
 
-def _pipelines(run: Run, model: ModelSpec, pp: int) -> list[dict[str, Any]]:
-    """Schedule and chunks per rank; several where the row does not say how it interleaves."""
-    vpp = (run.integer("vpp") or None) if pp > 1 else 1
+def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[str, Any]]:
+    """Schedule and chunks per rank; several where the row does not say how it interleaves.
+
+    chunked: whether the runtime can interleave at all (DeepSpeed's pipeline engine can't).
+    """
+    vpp = (run.integer("vpp") or (None if chunked else 1)) if pp > 1 else 1
     schedule = schedule_of(run, pp, vpp)
     unclear = "not stated" in run["schedule"].lower() or not run.known("schedule")
     if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
@@ -210,7 +218,7 @@ def _plan(
 def _uneven(
     layers: int, pp: int, vpp: int, placement: str, assumptions: list[str]
 ) -> dict[str, Any]:
-    """Layers that do not divide: the two ends, which hold the word table and the head, have less."""
+    """Layers that do not divide: the ends, which hold the word table and the head, have less."""
     chunks = pp if placement == "two-way" else pp * vpp
     if layers % chunks == 0:
         return {}
@@ -221,9 +229,7 @@ def _uneven(
     one_each = less == 2 or (vpp > 1 and off_last <= size)
     if placement == "loop" and pp > 2 and one_each and off_last < size * vpp:
         first, last = size * vpp - off_first, size * vpp - off_last
-        assumptions.append(
-            f"first and last stage have {first} and {last} layers: word table and head stand there"
-        )
+        assumptions.append(f"ends of {first} and {last} layers: word table and head stand there")
         return {"first_stage_layers": first if off_first else 0, "last_stage_layers": last}
     low = layers // pp
     assumptions.append(f"{layers} layers over {pp} stages: {low} or {low + 1}, fewer at the ends")

@@ -24,11 +24,13 @@ from planner.accuracy.runs import Run
 _SPELLINGS = (
     (r"[-_/,()]", " "), (r"(?<=\d)(?=sxm|pcie|nvl)", " "), (r"\bnvl ?\d+\b", " "),
     (r"\b(?:sxm\d?|hgx|dgx)\b", " sxm "), (r"\bpci (?:e|express)\b", " pcie "),
-    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "), (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
+    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "),
+    (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
     (r"\b(mi|gaudi|trainium|[ahvb]|gb|gh|tpu v) (?=\d)", r"\1"),
     (r"\btpu (?=v\d)|\btpu(?=v\d)", " "), (r"\bgrace hopper\b", " gh200 "),
     (r"\bgrace blackwell ultra\b", " gb300 "), (r"\bgrace blackwell\b", " gb200 "),
 )  # fmt: skip
+MOST_RANKS = 1_000_000  # of a ClusterSpec
 # What tells parts of one family apart; a stated word must be the part's own.
 _KINDS = ("sxm", "pcie", "nvl")
 _NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
@@ -40,7 +42,7 @@ _NEAREST = {
     "910b": "ascend-910b3",  # 313 TFLOP/s, quoted as 320 for the name without a digit
     "910": "ascend-910b4", "910a": "ascend-910b4",
 }  # fmt: skip
-# A printed capacity is the part's own beyond what labels and drivers differ, up to a package of two.
+# A printed capacity is its own beyond what labels and drivers differ, up to a package of two.
 _SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
 
 
@@ -94,13 +96,15 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
     product = math.prod(degrees)
     ranks = run.integer("n_gpus")
     if not ranks:
-        if run.integer("dp"):
+        if run.integer("dp") and product <= MOST_RANKS:
             return product, (f"{product} accelerators: tp x cp x pp x dp",)
         raise ValueError("n_gpus is not stated")
     # A part of two dies is two ranks: the row counts packages where its degrees say twice as many.
     halves = entry is not None and entry.id.endswith(("-gcd", "-die"))
     if halves and product == 2 * ranks:
         return product, (f"{product} ranks: two of each printed package",)
+    if ranks > MOST_RANKS:
+        raise ValueError(f"n_gpus {ranks}: at most {MOST_RANKS}")
     return ranks, ()
 
 

@@ -1,4 +1,4 @@
-"""Parallel degrees of a published run: as stated, from each other, or the legal ones they may be."""
+"""Parallel degrees of a published run: stated, from each other, or the legal ones they may be."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software
 
-# Of degrees that a row leaves open; beyond these nobody publishes a plan without saying so.
+# Of degrees that a row leaves open.
 _MOST_STAGES, _MOST_EXPERT_RANKS = 64, 64
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """The plan fields that say how ranks are arranged, one dict per arrangement the row may mean."""
+    """The plan fields that say how ranks are arranged, one dict per arrangement it may mean."""
 
     options: tuple[dict[str, Any], ...]
     opened: tuple[str, ...]
@@ -44,11 +44,17 @@ def degrees_of(
     for tp, pp in pairs:
         if ranks % (tp * cp * pp):
             raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {ranks} accelerators")
-        dp = ranks // (tp * cp * pp)
+        dp, whole = ranks // (tp * cp * pp), cp
+        batch = training.global_batch_size
+        if dp > batch and not dp % batch and not open_pairs:
+            # Ranks without a sequence of their own can only have a part of one.
+            cp, dp = cp * (dp // batch), batch
+            notes.append(f"cp {cp}, not {whole}: tp, cp and pp leave more ranks than sequences")
         for ep, etp in _experts(run, model, tp, cp * dp, software, notes, opened):
             fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
             fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
-            fixed.update(_zero(run, software, pp))
+            fixed.update(_zero(run, software, pp, model.moe is not None, notes))
+            fixed.update(_shard_group(run, dp))
             if cp > 1:
                 fixed.update(_context(run, software))
             options.append(fixed)
@@ -63,9 +69,8 @@ def degrees_of(
                 f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
             )
     if all(option["dp"] > training.global_batch_size for option in options):
-        raise ValueError(
-            f"global_batch {training.global_batch_size} is below dp {alone['dp']}: ranks without work"
-        )
+        batch = training.global_batch_size
+        raise ValueError(f"global_batch {batch} is below dp {alone['dp']}: ranks without work")
     return Degrees(tuple(options), tuple(dict.fromkeys(opened)), tuple(dict.fromkeys(notes)))
 
 
@@ -179,19 +184,34 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
     return by_default
 
 
-def _zero(run: Run, software: Software, pp: int) -> dict[str, Any]:
+def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) -> dict[str, Any]:
     """ZeRO stage; the table's 2 is FSDP that keeps gathered weights after the forward pass."""
     stage = run.integer("zero_stage")
     torch = software.plan["stack"] == "torch"
+    if stage is None and (sharded := run.flag("distributed_optimizer")) is not None:
+        stage = int(sharded)
     if stage is None:
-        sharded = run.flag("distributed_optimizer")
-        stage = 3 if torch and sharded is None else int(bool(sharded))
+        # FSDP is torch's; Megatron's distributed optimizer is what its overlap columns need.
+        recent = software.plan["stack"] in ("megatron", "deepspeed") and run.year >= 2023
+        stage = 3 if torch else int(recent)
+        notes.append(f"ZeRO stage {stage}: not stated")
     stage = min(stage, 3)
-    keeps = "reshard_after_forward false" in run.notes.lower()
+    # "... false in MoE configurations" says nothing of a dense model.
+    keeps = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
+    if keeps and keeps.group(1) and not moe:
+        keeps = None
     # Under a pipeline torch gathers once per step (FSDP2 with pipelining).
     if torch and (stage == 2 or (stage == 3 and (keeps or pp > 1))):
         return {"zero_stage": 3, "reshard_after_forward": False}
     return {"zero_stage": stage}
+
+
+def _shard_group(run: Run, ranks: int) -> dict[str, Any]:
+    """Hybrid sharding, where the notes give the size of its groups."""
+    words = r"(?:dp[_-]?shard|[hf]sdp group(?:s of)?|shard group(?:s of)?)[ =]+(\d{1,6})\b"
+    found = re.search(words, run.notes.lower())
+    size = int(found.group(1)) if found else 0
+    return {"dp_shard": size} if 0 < size < ranks and ranks % size == 0 else {}
 
 
 def _context(run: Run, software: Software) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Fit the few constants that published runs teach, jointly, and again with each source left out.
 
-`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog, with the
-error of each source when it was left out.  The measure is the mean over sources of the mean
-|ln(predicted / published)|, each row counted up to CAP, so that neither a large source nor one
-strange row decides, sources of few rows counting less; low-confidence rows and rows with open inputs are left out.
+`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog with the
+error table; `--leave-out` says what each source misses by when it was left out.  The measure is the
+mean over sources of the mean |ln(predicted / published)|, each row counted up to CAP, so that
+neither a large source nor one strange row decides, sources of few rows counting less.  Rows of low
+confidence and rows with open inputs are left out.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
     return float(np.average([np.minimum(np.abs(e), CAP).mean() for e in kept], weights=weights))
 
 
-def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
+def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 2) -> Fitted:
     """The constants of least loss: golden-section search, one constant after the other."""
     kept = [run for run in runs if run[0].source_key != without]
     values = asdict(fitted())
@@ -76,16 +77,16 @@ def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 3) -> Fitted:
                 half = (high - low) / 6
                 low, high = max(low, values[name] - half), min(high, values[name] + half)
             else:
-                grid = np.linspace(low, high, 7)
+                grid = np.linspace(low, high, 6)
                 best = int(np.argmin([at(x) for x in grid]))
-                low, high = grid[max(best - 1, 0)], grid[min(best + 1, 6)]
+                low, high = grid[max(best - 1, 0)], grid[min(best + 1, 5)]
             values[name] = _golden(at, low, high)
         if all(abs(values[n] - before[n]) <= 0.01 * abs(before[n]) for n in NAMES):
             break
     return Fitted(**{name: float(f"{value:.3g}") for name, value in values.items()})
 
 
-def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 5) -> float:
+def _golden(function: Callable[[float], float], low: float, high: float, steps: int = 4) -> float:
     ratio = (np.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     at_a, at_b = function(a), function(b)
@@ -98,7 +99,7 @@ def _golden(function: Callable[[float], float], low: float, high: float, steps: 
             low, a, at_a = a, b, at_b
             b = low + ratio * (high - low)
             at_b = function(b)
-    return a if at_a <= at_b else b
+    return float(a if at_a <= at_b else b)
 
 
 def _left_out(task: tuple[Path, str]) -> tuple[str, float]:

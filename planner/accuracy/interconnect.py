@@ -18,13 +18,14 @@ _GENERATIONS = (
 )  # fmt: skip
 _INSIDE = r"nv-?link\d*|nv-?switch\d*|pcie|pci-e|xgmi|infinity fabric|intra|hccs|\bici\b|neuronlink"
 _OUTSIDE = (
-    r"infiniband|\bib\b|roce|rdma|ethernet|\bgbe\b|\d ?gbe|\befa\b|\bnics?\b|inter-?node|per node|per gpu|"
+    r"infiniband|\bib\b|roce|rdma|ethernet|gbe\b|\befa\b|\bnics?\b|inter-?node|per node|per gpu|"
     r"omni-?path|slingshot|connectx|\bcx-?\d|bluefield|[hnxef]dr\b|[hn]dr\d|quantum|spectrum|"
     r"node-?(?:to-?)?node|/node|/gpu|tcpx|gpudirect"
 )
 # A rate of links inside the node, wherever it stands: "NVLink 900GB/s", "PCIe 4.0 x16".
 _INSIDE_RATE = re.compile(
-    rf"(?:{_INSIDE})[^;,+]*?[\d.]+ ?(?:[GTgt]B/s|[GTgt]B\b|[gt]bps|[gt]b/s)|pci-?e ?(?:gen ?)?[\d.]*(?: ?x ?\d+)?",
+    rf"(?:{_INSIDE})[^;,+]*?[\d.]+ ?(?:[GTgt]B/s|[GTgt]B\b|[gt]bps|[gt]b/s)|"
+    r"pci-?e ?(?:gen ?)?[\d.]*(?: ?x ?\d+)?",
     re.IGNORECASE,
 )
 _RATE = re.compile(
@@ -37,7 +38,13 @@ _PER_NODE = re.compile(
     r"aggregate|\btotal\b|\befa\b",
 )
 _PER_RANK = re.compile(r"(?:per|/|each|every) ?(?:gpu|accelerator|rank|device|chip|npu|gcd|xpu)")
+_NUMBERED = re.compile(
+    r"connectx-?\d|cx-?\d|bluefield-?\d|quantum-?\d|slingshot-?\d+|roce ?v\d|(?:hdr|ndr)-?\d+|"
+    r"nv-?link ?\d|efa ?v\d",
+    re.IGNORECASE,
+)
 _COUNTS = {"single": 1, "one": 1, "dual": 2, "two": 2, "quad": 4, "four": 4, "eight": 8}
+_MOST_TEXT = 500
 # Faster than any NIC: the rate of all of a node's.
 _FASTEST_NIC = 800
 # So slow beside eight accelerators that the node has only one such NIC.
@@ -46,6 +53,7 @@ _ONE_PER_NODE = 100
 
 def nic_bytes_per_s(text: str, per_node: int) -> float | None:
     """NIC bandwidth per accelerator and direction, bytes/s; None where none is stated."""
+    text = text[:_MOST_TEXT]
     for clause in re.split(r"[;,+|()]| and | with ", _INSIDE_RATE.sub(" ", text)):
         low = clause.lower()
         if re.search(_INSIDE, low) and not re.search(_OUTSIDE, low):
@@ -92,7 +100,4 @@ def _rate(clause: str) -> tuple[float, int | None] | None:
 
 def _names_removed(clause: str) -> str:
     """Product names end in numbers that are no rates."""
-    names = r"connectx-?\d|cx-?\d|bluefield-?\d|quantum-?\d|slingshot-?\d+|roce ?v\d|(?:hdr|ndr)-?\d+|nv-?link ?\d|efa ?v\d"
-    return re.sub(
-        names, lambda found: re.sub(r"\d", "", found.group(0)), clause, flags=re.IGNORECASE
-    )
+    return _NUMBERED.sub(lambda found: re.sub(r"\d", "", found.group(0)), clause)

@@ -1,4 +1,4 @@
-"""The words of a published row in the terms of a plan: precision, schedule, recomputation, memory."""
+"""The words of a published row in the terms of a plan: precision, schedule, recomputation."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
 
     A preset counts only where the widths that the row states are its own.
     """
-    key = _key(name)
+    key = _key(name.rsplit("/", 1)[-1])  # without the organisation
     best: tuple[int, ModelSpec] | None = None
     for entry in models():
         for alias in (entry.id, *entry.aliases):
@@ -207,9 +207,8 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
                or 4 * (base.get("hidden_size") or 0)}  # fmt: skip
         for column, value in (("topk", top_k), ("moe_ffn", width)):
             if not value:
-                assumptions.append(
-                    f"{column} not stated: {moe['top_k'] if column == 'topk' else moe['expert_ffn_hidden_size']}"
-                )
+                taken = moe["top_k" if column == "topk" else "expert_ffn_hidden_size"]
+                assumptions.append(f"{column} not stated: {taken}")
     if moe is None:
         return
     moe = dict(moe)
@@ -229,8 +228,7 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     layers = base.get("num_layers") or 1
     moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
     if re.search(
-        r"(?:every|each) (?:other|second|2nd) layer (?:is )?moe|moe (?:in |on )?every (?:other|second|2nd|2) layer",
-        notes,
+        r"every (?:other|second) layer (?:is )?moe|moe (?:in )?every (?:other|second)", notes
     ):
         moe["layer_frequency"], moe["layer_offset"] = 2, 1
     shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def count_runs(path: Path) -> int:
 
 def runs_in(path: Path) -> Iterator[Run]:
     """The rows of a file one after the other, so that a large one need not be held."""
-    return (_parse(row, number) for number, row in enumerate(_lines(path), 1))
+    return (run_of(row, number) for number, row in enumerate(_lines(path), 1))
 
 
 def _lines(path: Path) -> Iterator[dict[str, str | None]]:
@@ -165,7 +165,8 @@ def _check_columns(columns: Sequence[str], name: Any) -> None:
         raise refuse("", "duplicate_column", f"{name} has the column {twice[0]} twice")
 
 
-def _parse(row: dict[str, str | None], number: int) -> Run:
+def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
+    """One row as it stands; what can't be read is an error of it."""
     # Cells without a heading have the key None; blank cells are not kept.
     text = {
         key: value.strip()

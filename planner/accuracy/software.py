@@ -36,10 +36,12 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
     Software(r"(megatron|mcore)\S*2022|oneflow|libai",
              "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
-             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"},
+             half_gradients=True),
     Software(r"(megatron|mcore)\S*20(19|20|21)|varuna|pipedream|dapple|chimera|terapipe",
              "Megatron-LM of 2021 with apex kernels",
-             {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+             {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"},
+             half_gradients=True),
     Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron-sync", **_SERIAL}),
     Software("titan", "torchtitan: FSDP2, SDPA", {"stack": "torch", **_OVERLAP, **_FLASH2}),
     Software("(megatron|mcore)-fsdp", "Megatron-FSDP: Transformer Engine, sharded weights",
@@ -68,7 +70,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "torch", **_OVERLAP, **_FLASH2}),
     # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
     # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False).
-    Software("nemo|bridge|mlperf", "NeMo and Megatron-Bridge: Transformer Engine, gradients in bf16",
+    Software("nemo|bridge|mlperf", "NeMo, Megatron-Bridge: Transformer Engine, gradients in bf16",
              {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _BF16_GRADIENTS),
     # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
     Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"

@@ -116,3 +116,25 @@ def test_oversubscription_slows_what_leaves_the_pod() -> None:
     # One member per pod is left with a seventh of its NIC.
     spread = seconds(podded, "all_reduce", payload, 2, 256)
     assert spread == pytest.approx(7 * seconds(f, "all_reduce", payload, 2, 256), rel=0.01)
+
+
+# Bus bandwidth of all-reduce in GB/s by nodes of 8 H100s and MiB: arXiv 2411.13055, read off +-8.
+BETWEEN_NODES = {
+    4: {64: 217, 256: 270, 1024: 337, 16384: 355},
+    32: {64: 152, 256: 252, 1024: 315, 16384: 352},
+    128: {64: 125, 256: 235, 1024: 303, 16384: 348},
+    512: {64: 112, 256: 220, 1024: 286, 16384: 345},
+}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mebibytes", "gigabytes_per_s"),
+    [(n, size, rate) for n, row in BETWEEN_NODES.items() for size, rate in row.items()],
+)
+def test_all_reduce_between_nodes_runs_as_measured(
+    nodes: int, mebibytes: int, gigabytes_per_s: float
+) -> None:
+    ranks, payload = 8 * nodes, mebibytes * 2.0**20
+    took = seconds(fabric("h100-sxm", nodes), "all_reduce", payload, ranks)
+    bus = payload * 2 * (ranks - 1) / ranks / took / 1e9
+    assert bus == pytest.approx(gigabytes_per_s, rel=0.12)

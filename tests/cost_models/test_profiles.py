@@ -120,8 +120,8 @@ def test_every_block_of_a_file_has_a_source() -> None:
         assert all(block["source"] for block in blocks if block is not None)
 
 
-# 60 shapes each, drawn from those with m >= 1024, n and k >= 512: ai-dynamo/aiconfigurator @095f58a5
-# (Apache-2.0) gemm_perf, bf16.
+# 60 shapes each, drawn from those with m >= 1024, n and k >= 512: ai-dynamo/aiconfigurator
+# @095f58a5 (Apache-2.0) gemm_perf, bf16.
 SHAPES = Path(__file__).parents[1] / "golden" / "gemm_microseconds.csv"
 PARTS = {
     "a100-sxm": "a100-sxm", "h100-sxm": "h100-sxm", "h200-sxm": "h200-sxm", "b200-sxm": "b200-sxm",

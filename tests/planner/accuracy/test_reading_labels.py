@@ -1,0 +1,181 @@
+"""Words of published tables: precision, schedule, recomputation, software."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.catalog.hardware import accelerator
+from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
+from planner.accuracy.runs import Run, run_of
+from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
+
+
+def row(**cells: str) -> Run:
+    return run_of({"id": "r", **cells})
+
+
+@pytest.mark.parametrize(
+    ("label", "precision", "recipe"),
+    [
+        ("bf16", "bf16", "tensorwise"),
+        ("BFloat16 mixed", "bf16", "tensorwise"),
+        ("fp16", "fp16", "tensorwise"),
+        ("16-mixed", "fp16", "tensorwise"),
+        ("fp8", "fp8", "tensorwise"),
+        ("BF16/FP8", "fp8", "tensorwise"),
+        ("FP8 hybrid (delayed)", "fp8", "delayed"),
+        ("FP8-CS", "fp8", "tensorwise"),
+        ("FP8-DS", "fp8", "delayed"),
+        ("FP8-MX", "fp8", "mxfp8"),
+        ("MXFP8", "fp8", "mxfp8"),
+        ("FP8-SC", "fp8", "blockwise"),
+        ("fp8 block-wise", "fp8", "blockwise"),
+        ("fp8 rowwise", "fp8", "rowwise"),
+        ("NVFP4", "fp4", "tensorwise"),
+    ],
+)
+def test_a_label_is_a_precision_and_a_recipe(label: str, precision: str, recipe: str) -> None:
+    run = row(precision=label)
+    assert precision_of(run, accelerator("gb200")) == (precision, [])
+    assert recipe_of(run) == recipe
+
+
+@pytest.mark.parametrize(
+    ("label", "part", "precision"),
+    [
+        ("nvfp4", "h100", "fp8"),
+        ("nvfp4", "a100", "bf16"),
+        ("fp8", "a100", "bf16"),
+        ("bf16", "v100", "fp16"),
+        ("", "v100", "fp16"),
+        ("fp16", "tpu-v5p", "bf16"),
+    ],
+)
+def test_a_part_without_the_units_computes_in_the_next_wider(
+    label: str, part: str, precision: str
+) -> None:
+    found, notes = precision_of(row(precision=label), accelerator(part))
+    assert found == precision
+    assert "matrix units" in notes[-1]
+
+
+@pytest.mark.parametrize("label", ["tf32", "int8", "fp64"])
+def test_other_precisions_are_refused(label: str) -> None:
+    with pytest.raises(ValueError, match="is not modelled"):
+        precision_of(row(precision=label), accelerator("h100"))
+
+
+@pytest.mark.parametrize(
+    ("label", "vpp", "schedule"),
+    [
+        ("", None, "1f1b"),
+        ("", 4, "interleaved-1f1b"),
+        ("1F1B", None, "1f1b"),
+        ("1F1B", 2, "interleaved-1f1b"),
+        ("1F1B or interleaved (not stated)", None, "1f1b"),
+        ("Interleaved-1F1B", None, "interleaved-1f1b"),
+        ("GPipe", None, "gpipe"),
+        ("zero bubble", None, "zb-h1"),
+        ("ZB-H2", None, "zb-h2"),
+        ("ZBV", None, "zb-v"),
+        ("DualPipe", None, "dualpipe"),
+        ("DualPipeV", None, "dualpipe-v"),
+        ("Hanayo", None, "hanayo"),
+        ("LoopedBFS", None, "looped-bfs"),
+        ("interleaved zero bubble", None, "interleaved-zero-bubble"),
+        ("PipeDream-2BW", None, "pipedream-2bw"),
+        ("V-Half", None, "v-half"),
+        ("something new", None, "1f1b"),
+    ],
+)
+def test_a_label_is_a_schedule(label: str, vpp: int | None, schedule: str) -> None:
+    assert schedule_of(row(schedule=label), 8, vpp) == schedule
+
+
+@pytest.mark.parametrize(
+    ("label", "modes"),
+    [
+        ("none", ["none"]),
+        ("0", ["none"]),
+        ("no recompute", ["none"]),
+        ("full", ["full"]),
+        ("yes", ["full"]),
+        ("selective", ["selective"]),
+        ("unknown", ["none", "selective", "full"]),
+        ("", ["none", "selective", "full"]),
+    ],
+)
+def test_a_label_is_a_recomputation(label: str, modes: list[str]) -> None:
+    choices = recompute_of(row(recompute=label), torch=False)
+    assert [choice["recompute"] for choice in choices] == modes
+
+
+def test_named_modules_and_counted_layers_are_kept() -> None:
+    (named,) = recompute_of(row(recompute="mla_up_proj, mlp"), torch=False)
+    assert set(named["recompute_modules"]) == {"mla_up_proj", "mlp"}
+    (some,) = recompute_of(row(recompute="full, 4 layers"), torch=False)
+    assert (some["recompute_method"], some["recompute_num_layers"]) == ("block", 4)
+
+
+@pytest.mark.parametrize(
+    ("stack", "year", "runtime"),
+    [
+        ("megatron-core-2025", "2025", "megatron"),
+        ("megatron-bridge", "2025", "megatron"),
+        ("nemo-25.07", "2025", "megatron"),
+        ("primus", "2025", "megatron"),
+        ("MindSpeed", "2024", "megatron"),
+        ("megascale", "2024", "megatron"),
+        ("hai-llm", "2024", "megatron"),
+        ("internevo", "2024", "megatron"),
+        ("megatron-fsdp", "2025", "megatron"),
+        ("Megatron-LM (2021)", "2021", "megatron-2021"),
+        ("megatron-lm", "2021", "megatron-2021"),
+        ("megatron-lm-2022", "2022", "megatron-2022"),
+        ("", "2020", "megatron-2021"),
+        ("torchtitan-rocm", "2025", "torch"),
+        ("Primus (TorchTitan)", "2025", "torch"),
+        ("fsdp2", "2024", "torch"),
+        ("hf-accelerate", "2024", "torch"),
+        ("maxtext", "2024", "torch"),
+        ("alpa", "2022", "torch"),
+        ("colossalai-2023", "2023", "torch"),
+        ("deepspeed-2023", "2023", "deepspeed"),
+        ("zero3", "2021", "deepspeed"),
+        ("megatron-deepspeed-2022", "2022", "deepspeed"),
+        ("gpt-neox", "2022", "deepspeed"),
+        ("", "2025", "megatron"),
+        ("unheard of", "2025", "megatron"),
+    ],
+)
+def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
+    software, notes = software_of(row(stack=stack, year=year))
+    assert software.plan["stack"] == runtime
+    assert notes[0].startswith("software:")
+
+
+def test_frameworks_differ_in_what_they_do_by_default() -> None:
+    nemo, core, hai = (software_of(row(stack=s))[0] for s in ("nemo", "megatron-core", "hai-llm"))
+    assert gradient_dtypes(row(), nemo, "fp8")["gradient_reduce_dtype"] == "bf16"
+    assert gradient_dtypes(row(), core, "fp8")["gradient_reduce_dtype"] == "fp32"
+    assert nemo.plan["overlap_tp"]
+    assert "overlap_tp" not in core.plan
+    assert hai.plan["moe_dispatcher"] == "deepep"
+
+
+@pytest.mark.parametrize(
+    ("cells", "kernel"),
+    [
+        ({"year": "2021"}, "unfused"),
+        ({"year": "2023"}, "flash2"),
+        ({"year": "2025"}, "flash"),
+        ({"year": "2025", "attention_kernel": "unfused"}, "unfused"),
+        ({"year": "2025", "attention_kernel": "FA2"}, "flash2"),
+        ({"year": "2023", "attention_kernel": "cudnn"}, "flash"),
+        ({"year": "2025", "flash_attention": "no"}, "unfused"),
+        ({"year": "2025", "stack": "torchtitan"}, "flash2"),
+    ],
+)
+def test_attention_follows_the_column_then_the_year(cells: dict[str, str], kernel: str) -> None:
+    run = row(**cells)
+    assert attention_kernel(run, software_of(run)[0]) == kernel
