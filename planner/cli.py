@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from planner import timeline_commands
+from planner.accuracy.command import accuracy
 from planner.command import (
     PLAN,
     Json,
@@ -228,6 +229,7 @@ def serve(
     return run(host, port)
 
 
+app.command("accuracy")(accuracy)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 

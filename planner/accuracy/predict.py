@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.fitted import Fitted
@@ -57,7 +58,7 @@ def read_case(run: Run) -> Case | str:
     try:
         return case_of(run)
     except ValueError as error:
-        return _first_line(str(error))
+        return _why(error)
 
 
 def predict_case(
@@ -73,11 +74,16 @@ def predict_case(
     try:
         return _predict(run, case, constants, change(profile) if change else profile)
     except ValueError as error:
-        return Prediction(run, None, reason=_first_line(str(error)))
+        return Prediction(run, None, reason=_why(error))
 
 
-def _first_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def _why(error: ValueError) -> str:
+    """What is wrong, on one line."""
+    text = str(error)
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False)[:3]
+        text = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in found)
+    return " ".join(text.split())[:300] or "no reason known"
 
 
 def _predict(
@@ -86,6 +92,8 @@ def _predict(
     model = CostModel(case.model, case.cluster, case.training, profile, constants)
     if run.is_layer:
         seconds = model.layer_s(case.variants[0])
+        if not np.isfinite(seconds) or seconds <= 0:
+            raise ValueError("the layer is beyond what the cost model can price")
         return Prediction(run, case, seconds, seconds, seconds, plan=case.variants[0])
     rows: list[Row] = []
     capacity = case.cluster.groups[0].accelerator.memory_bytes
@@ -93,7 +101,7 @@ def _predict(
     for i, plan in enumerate(case.variants):
         seconds, peak = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
         parts = {name: float(value[i]) for name, value in estimates.time_parts_s.items()}
-        if not np.isfinite(seconds) or seconds <= 0:
+        if not np.isfinite([seconds, peak]).all() or seconds <= 0:
             raise ValueError("the plan is beyond what the cost model can price")
         rows.append((seconds, peak, peak <= capacity, plan, parts))
     fitting = [row for row in rows if row[2]]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from planner.problems import refuse, shown
 
@@ -36,6 +37,8 @@ UNKNOWN = (
 )  # fmt: skip
 YES, NO = ("yes", "true", "y", "on"), ("no", "false", "n", "off", "none")
 RECENT = 2024  # the year of a row that names none
+# A time, a rate or an amount outside is a slip, and might overflow on the way.
+LEAST, MOST = 1e-9, 1e15
 MAX_ROWS = 100_000
 MAX_BYTES = 64 * 2**20
 
@@ -99,10 +102,10 @@ class Run:
             if (value := self.decimal(column)) is not None:
                 return value
         rate = self.decimal("tokens_per_s_per_gpu") or self.decimal("derived_tokens_per_s_per_gpu")
-        sizes = [self.integer(name) for name in ("global_batch", "seq_len", "n_gpus")]
-        if rate is None or None in sizes:
+        sizes = [self.integer(name) or 0 for name in ("global_batch", "seq_len", "n_gpus")]
+        if rate is None or not all(sizes):
             return None
-        batch, length, ranks = (size or 0 for size in sizes)
+        batch, length, ranks = sizes
         return batch * length / (rate * ranks)
 
     @property
@@ -113,37 +116,63 @@ class Run:
 
 def read_runs(path: Path) -> tuple[Run, ...]:
     """The rows of a CSV file.  Raises RequestError where it is not one of published runs."""
+    return tuple(runs_in(path))
+
+
+def count_runs(path: Path) -> int:
+    """How many rows a file has, read to its end: what cannot be read is refused before work begins.
+
+    Raises RequestError.
+    """
+    return sum(1 for _ in _lines(path))
+
+
+def runs_in(path: Path) -> Iterator[Run]:
+    """The rows of a file one after the other, so that a large one need not be held."""
+    return (run_of(row, number) for number, row in enumerate(_lines(path), 1))
+
+
+def _lines(path: Path) -> Iterator[dict[str, str | None]]:
+    name = shown(str(path))
     try:
+        if path.exists() and not path.is_file():
+            raise refuse("", "cannot_read", f"cannot read {name}: it is not a file")
         if path.stat().st_size > MAX_BYTES:
-            raise refuse("", "too_large", f"{path}: at most {MAX_BYTES >> 20} MiB")
+            raise refuse("", "too_large", f"{name}: at most {MAX_BYTES >> 20} MiB")
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return parse_runs(csv.DictReader(file), str(path))
+            reader = csv.DictReader(file)
+            _check_columns(reader.fieldnames or (), name)
+            number = 0
+            for number, row in enumerate(reader, 1):
+                if number > MAX_ROWS:
+                    raise refuse("", "too_many_rows", f"{name}: at most {MAX_ROWS:,} rows")
+                yield row
+            if not number:
+                raise refuse("", "no_rows", f"{name} has no rows")
     except OSError as error:
-        raise refuse(
-            "", "cannot_read", f"cannot read {shown(str(path))}: {error.strerror}"
-        ) from None
+        raise refuse("", "cannot_read", f"cannot read {name}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise refuse("", "not_csv", f"{shown(str(path))} is no CSV file: {error}") from None
+        raise refuse("", "not_csv", f"{name} is no CSV file: {shown(str(error))}") from None
 
 
-def parse_runs(reader: csv.DictReader[str], name: str) -> tuple[Run, ...]:
-    """Typed rows; raises RequestError where a required column is missing or there is no row."""
-    missing = [column for column in REQUIRED if column not in (reader.fieldnames or ())]
+def _check_columns(columns: Sequence[str], name: Any) -> None:
+    """Raise RequestError where a required column is missing or one of ours stands there twice."""
+    missing = [column for column in REQUIRED if column not in columns]
     if missing:
-        raise refuse("", "missing_column", f"{shown(name)} has no column {', '.join(missing)}")
-    rows: list[Run] = []
-    for row in reader:
-        if len(rows) == MAX_ROWS:
-            raise refuse("", "too_many_rows", f"{shown(name)}: at most {MAX_ROWS} rows")
-        rows.append(run_of(row, len(rows) + 1))
-    if not rows:
-        raise refuse("", "no_rows", f"{shown(name)} has no rows")
-    return tuple(rows)
+        raise refuse("", "missing_column", f"{name} has no column {', '.join(missing)}")
+    twice = [c for c in (*REQUIRED, *INTEGERS, *FLAGS, *DECIMALS) if columns.count(c) > 1]
+    if twice:
+        raise refuse("", "duplicate_column", f"{name} has the column {twice[0]} twice")
 
 
 def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
     """One row as it stands; what can't be read is an error of it."""
-    text = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
+    # Cells without a heading have the key None; blank cells are not kept.
+    text = {
+        key: value.strip()
+        for key, value in row.items()
+        if isinstance(key, str) and value and not value.isspace()
+    }
     text["id"] = text.get("id") or f"row {number}"
     integers: dict[str, int] = {}
     flags: dict[str, bool] = {}
@@ -175,7 +204,9 @@ def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
             integers[column] = int(value)
     for column, value in numbers(FLAGS, "0 or 1"):
         flags[column] = value > 0
-    for column, value in numbers(DECIMALS, "a number >= 0"):
-        if value > 0:
+    for column, value in numbers(DECIMALS, "a number"):
+        if LEAST <= value <= MOST:
             decimals[column] = value
+        elif value:  # 0 stands for what was not measured
+            errors.append(f"{column}: {shown(text[column])} is not from {LEAST:g} to {MOST:g}")
     return Run(text, integers, flags, decimals, tuple(errors))

@@ -1,0 +1,114 @@
+"""`planner accuracy`: what the model predicts of published runs, and how far off it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.command import Json
+from planner.failures import FINE
+
+if TYPE_CHECKING:
+    from planner.accuracy.predict import Prediction
+
+_PATIENCE_S = 1.0  # before a bar says how far it is
+
+
+def accuracy(
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="measured runs as CSV; else those shipped")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="KEY", help="only the rows of this source, each on a line")
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="every row, with what was assumed")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="the same as a page")] = None,
+    json: Json = False,
+) -> int:
+    """Predicted against published: time, memory and ranking of measured runs."""
+    from planner import output
+    from planner.accuracy.document import answer_of
+    from planner.accuracy.runs import PUBLISHED_RUNS
+
+    path = PUBLISHED_RUNS if data is None else data
+    answer = answer_of(path.name, _predictions(path, source))
+    if html is not None:
+        from planner.accuracy.page import page
+
+        _write(html, page(answer))
+    if json:
+        output.print_json(answer)
+        return FINE
+    from planner.accuracy.screen import accuracy_screen, rows_screen
+
+    screen = output.Screen()
+    if rows or source is not None:
+        for line in rows_screen(answer):
+            screen.print(line, soft_wrap=True)
+        screen.print()
+    screen.print(accuracy_screen(answer, screen))
+    if html is not None:
+        screen.print(f"\nwrote {html}", soft_wrap=True, markup=False)
+    elif not rows and source is None:
+        screen.print("\nEvery row: --rows, --source KEY; as a page: --html FILE", markup=False)
+    return FINE
+
+
+def _predictions(path: Path, source: str | None) -> Iterator[Prediction]:
+    """A prediction of each row, with a bar on standard error where it takes long."""
+    from planner.accuracy.predict import predict
+    from planner.accuracy.runs import runs_in
+
+    total = _checked(path, source)
+    runs = (run for run in runs_in(path) if source in (None, run.source_key))
+    yield from _watched((predict(run) for run in runs), total)
+
+
+def _checked(path: Path, source: str | None) -> int:
+    """How many rows there are; raises RequestError where the file or the source is no good."""
+    from planner.accuracy.runs import count_runs, runs_in
+    from planner.problems import nearest, refuse
+
+    if source is None:
+        return count_runs(path)
+    known: dict[str, int] = {}
+    for run in runs_in(path):
+        known[run.source_key] = known.get(run.source_key, 0) + 1
+    if source not in known:
+        detail = f"no row of {path.name} has this source; it has {', '.join(list(known)[:20])}"
+        close = nearest(source, known)
+        raise refuse("/source", "unknown_source", detail, source, did_you_mean=close)
+    return known[source]
+
+
+def _watched(predictions: Iterator[Prediction], total: int) -> Iterator[Prediction]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task("", total=total)
+    started, shown = time.monotonic(), False
+    try:
+        for prediction in predictions:
+            progress.advance(task)
+            if not shown and time.monotonic() - started > _PATIENCE_S:
+                progress.start()
+                shown = True
+            yield prediction
+    finally:
+        progress.stop()
+
+
+def _write(path: Path, text: str) -> None:
+    from planner.problems import refuse
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,385 @@
+"""The JSON of `planner accuracy`: one row per published run, and the scores of all of them.
+
+Rows are read, predicted and reduced one at a time, so that a large file costs no more memory
+than its document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Literal
+
+from pydantic import FiniteFloat
+
+from planner.accuracy.predict import Prediction
+from planner.accuracy.scores import (
+    Errors,
+    MemoryErrors,
+    errors,
+    kendall_tau,
+    log_of_ratio,
+    memory_errors,
+    repeat_spread,
+    tau_ceiling,
+    top1_regret,
+)
+from planner.answer import Document
+from planner.formats import memory_words, plan_words
+from planner.problems import shown
+
+Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
+# What becomes of a row, and why; the first that holds.
+TABLES: dict[Table, str] = {
+    "not_predicted": "no prediction, see its reason; counts against coverage",
+    "not_measured": "the source gives no time: memory or an out-of-memory only",
+    "low": "the source's own figures are in doubt: listed, not scored",
+    "open": "an input that is not stated moves the time by more than 5 %: a score of its own",
+    "scored": "in the headline",
+}
+
+
+class Row(Document):
+    """One published run.
+
+    lowest_s, highest_s: over the values of `open_inputs`, which the source does not state.
+    quantity: what the two times are of.  ranking_group: the rows its plan competes with.
+    """
+
+    id: str
+    source_key: str
+    model: str
+    cluster: str
+    plan: str | None
+    confidence: str
+    quantity: Literal["iteration", "layer"]
+    table: Table
+    predicted_iteration_time_s: FiniteFloat | None
+    lowest_s: FiniteFloat | None
+    highest_s: FiniteFloat | None
+    published_iteration_time_s: FiniteFloat | None
+    ln_ratio: FiniteFloat | None
+    predicted_peak_bytes: FiniteFloat | None
+    published_peak_bytes: FiniteFloat | None
+    capacity_bytes: FiniteFloat | None
+    fits: bool | None
+    out_of_memory: bool
+    global_batch_size: int | None
+    ranking_group: str
+    config_group: str
+    open_inputs: list[str]
+    reason: str | None
+    assumptions: list[str]
+
+
+class SourceTime(Document):
+    """Errors of one source's scored rows; layer_rows: how many of them time one layer."""
+
+    n: int
+    layer_rows: int
+    median_abs_ln: FiniteFloat
+    p90_abs_ln: FiniteFloat
+    bias_ln: FiniteFloat
+
+
+class OpenTime(Document):
+    """The rows with open inputs; within_range_share: measured between lowest and highest."""
+
+    n: int
+    median_abs_ln: FiniteFloat | None
+    p90_abs_ln: FiniteFloat | None
+    bias_ln: FiniteFloat | None
+    within_range_share: FiniteFloat | None
+
+
+class TimeSummary(Document):
+    """mean_of_source_medians: of the medians in by_source, so that no source outvotes another."""
+
+    n: int
+    mean_of_source_medians: FiniteFloat | None
+    by_source: dict[str, SourceTime]
+    open: OpenTime
+
+
+class SourceMemory(Document):
+    """Errors of one source's peaks, as shares of the published peak."""
+
+    n: int
+    median_abs_ln: FiniteFloat
+    mean_abs_error: FiniteFloat
+    mean_error: FiniteFloat
+    under_predicted_share: FiniteFloat
+
+
+class MemorySummary(Document):
+    """Errors are shares of the published peak; caught: an out-of-memory run that does not fit."""
+
+    n: int
+    median_abs_ln: FiniteFloat | None
+    mean_abs_error: FiniteFloat | None
+    mean_error: FiniteFloat | None
+    under_predicted_share: FiniteFloat | None
+    oom_caught: int
+    oom_rows: int
+    ran_but_predicted_not_to_fit: list[str]
+    by_source: dict[str, SourceMemory]
+
+
+class Ranking(Document):
+    """How well n different plans are ranked; kendall_tau_ceiling: see scores.tau_ceiling.
+
+    top1_regret: measured time of the plan predicted fastest, over the best measured time.
+    """
+
+    n: int
+    source_key: str
+    kendall_tau: FiniteFloat | None
+    kendall_tau_ceiling: FiniteFloat | None
+    top1_regret: FiniteFloat
+
+
+class Summary(Document):
+    """coverage: share of the rows that have a prediction."""
+
+    rows: int
+    predicted: int
+    coverage: FiniteFloat
+    time: TimeSummary
+    memory: MemorySummary
+    ranking: dict[str, Ranking]
+
+
+class AccuracyAnswer(Document):
+    """What `planner accuracy` answers."""
+
+    data: str
+    summary: Summary
+    rows: list[Row]
+
+
+def answer_of(data: str, predictions: Iterable[Prediction]) -> AccuracyAnswer:
+    """The document of the predictions of a file called `data`."""
+    known: dict[str, str] = {}
+    rows = [_row(prediction, known) for prediction in predictions]
+    predicted = sum(row.reason is None for row in rows)
+    summary = Summary(
+        rows=len(rows),
+        predicted=predicted,
+        coverage=predicted / len(rows) if rows else 0.0,
+        time=_time(rows),
+        memory=_memory(rows),
+        ranking=_rankings(rows),
+    )
+    return AccuracyAnswer(data=_text(data), summary=summary, rows=rows)
+
+
+def _row(prediction: Prediction, known: dict[str, str]) -> Row:
+    """A prediction as its row; `known` keeps one copy of texts that many rows share."""
+    run, case = prediction.run, prediction.case
+    plan = None
+    if prediction.plan is not None:
+        dumped = prediction.plan.model_dump()
+        plan = " · ".join([*plan_words(dumped), *memory_words(dumped)])
+    ours, theirs = prediction.iteration_time_s, run.iteration_time_s
+    model, cluster = _text(run["model"]), _text(f"{run['n_gpus']} x {run['gpu']}")
+    source = _text(run.source_key)
+    assumptions = [_long_text(text) for text in case.assumptions] if case else []
+    return Row(
+        id=_text(run.id),
+        source_key=known.setdefault(source, source),
+        model=known.setdefault(model, model),
+        cluster=known.setdefault(cluster, cluster),
+        plan=plan,
+        confidence=_text(run["confidence"].lower()),
+        quantity="layer" if run.is_layer else "iteration",
+        table=_table(prediction),
+        predicted_iteration_time_s=ours,
+        lowest_s=prediction.lowest_s,
+        highest_s=prediction.highest_s,
+        published_iteration_time_s=theirs,
+        ln_ratio=log_of_ratio(ours, theirs) if ours and theirs else None,
+        predicted_peak_bytes=prediction.peak_bytes,
+        published_peak_bytes=run.peak_bytes,
+        capacity_bytes=prediction.capacity_bytes,
+        fits=prediction.fits,
+        out_of_memory=bool(run.flag("oom")),
+        global_batch_size=case.training.global_batch_size if case else None,
+        ranking_group=_long_text(f"{source}: {model}, {cluster}, sequence {run['seq_len'][:20]}"),
+        config_group=_text(run["config_group"]),
+        open_inputs=list(case.open_inputs) if case else [],
+        reason=_long_text(prediction.reason) or None,
+        assumptions=[known.setdefault(text, text) for text in assumptions],
+    )
+
+
+def _text(text: str) -> str:
+    """A file's text as an answer may repeat it: printable, and no longer than is of use."""
+    return str(shown(text))
+
+
+def _long_text(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
+
+
+def _table(prediction: Prediction) -> Table:
+    if prediction.reason:
+        return "not_predicted"
+    if prediction.run.iteration_time_s is None:
+        return "not_measured"
+    if prediction.run["confidence"].lower() == "low":
+        return "low"
+    return "scored" if prediction.settled else "open"
+
+
+def _by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _ratios(rows: Iterable[Row]) -> list[float]:
+    return [row.ln_ratio for row in rows if row.ln_ratio is not None]
+
+
+def _time(rows: Sequence[Row]) -> TimeSummary:
+    scored = [row for row in rows if row.table == "scored"]
+    by_source: dict[str, SourceTime] = {}
+    for source, own in _by(scored, lambda row: row.source_key).items():
+        found = errors(_ratios(own))
+        assert found is not None
+        layers = sum(row.quantity == "layer" for row in own)
+        by_source[source] = SourceTime(layer_rows=layers, **asdict(found))
+    medians = [source.median_abs_ln for source in by_source.values()]
+    mean = math.fsum(medians) / len(medians) if medians else None
+    return TimeSummary(
+        n=len(scored), mean_of_source_medians=mean, by_source=by_source, open=_open(rows)
+    )
+
+
+def _open(rows: Iterable[Row]) -> OpenTime:
+    own = [row for row in rows if row.table == "open"]
+    found: Errors | None = errors(_ratios(own))
+    if found is None:
+        return OpenTime(
+            n=0, median_abs_ln=None, p90_abs_ln=None, bias_ln=None, within_range_share=None
+        )
+    inside = sum(within_range(row) for row in own) / len(own)
+    return OpenTime(within_range_share=inside, **asdict(found))
+
+
+def within_range(row: Row) -> bool:
+    """Whether the measured time lies between the lowest and the highest predicted one."""
+    low, measured, high = row.lowest_s, row.published_iteration_time_s, row.highest_s
+    return low is not None and high is not None and measured is not None and low <= measured <= high
+
+
+def remarks(row: Row) -> list[str]:
+    """Why a row is not in the headline, and how its run ended."""
+    words = [] if row.table in ("scored", "not_measured") else [row.table.replace("_", " ")]
+    if row.quantity == "layer":
+        words.append("one layer")
+    if row.out_of_memory:
+        words.append("out of memory")
+    if row.fits is False:
+        words.append("predicted not to fit")
+    return words
+
+
+def ratio_words(row: Row) -> str:
+    """Predicted over measured, as a person reads it."""
+    if row.ln_ratio is None:
+        return "-"
+    if abs(row.ln_ratio) > math.log(1e6):
+        return "> 1e6" if row.ln_ratio > 0 else "< 1e-6"
+    ratio = math.exp(row.ln_ratio)
+    return f"{ratio:.2f}" if 0.095 <= ratio < 100 else f"{ratio:.2g}"
+
+
+def _memory(rows: Sequence[Row]) -> MemorySummary:
+    """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
+    own = [
+        row
+        for row in rows
+        if row.confidence != "low" and row.table != "open"
+        if row.predicted_peak_bytes and row.published_peak_bytes
+    ]
+    found = _peaks(own)
+    by_source: dict[str, SourceMemory] = {}
+    for source, part in _by(own, lambda row: row.source_key).items():
+        errors_of_source = _peaks(part)
+        assert errors_of_source is not None
+        by_source[source] = SourceMemory(**asdict(errors_of_source))
+    overflowed = [row for row in rows if row.out_of_memory and row.confidence != "low"]
+    return MemorySummary(
+        n=len(own),
+        median_abs_ln=found and found.median_abs_ln,
+        mean_abs_error=found and found.mean_abs_error,
+        mean_error=found and found.mean_error,
+        under_predicted_share=found and found.under_predicted_share,
+        oom_caught=sum(row.fits is False for row in overflowed),
+        oom_rows=len(overflowed),
+        ran_but_predicted_not_to_fit=[
+            row.id for row in rows if row.fits is False and not row.out_of_memory
+        ],
+        by_source=by_source,
+    )
+
+
+def _peaks(rows: Sequence[Row]) -> MemoryErrors | None:
+    return memory_errors(
+        [row.predicted_peak_bytes or math.nan for row in rows],
+        [row.published_peak_bytes or math.nan for row in rows],
+    )
+
+
+def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
+    """Per group of equal source, model, cluster and sequence with two different plans or more.
+
+    A plan is all rows of one config_group; its time is the mean of theirs, and per sequence, for
+    some plans of a group round the global batch to what they divide.
+    """
+    scored = [row for row in rows if row.table == "scored" and row.quantity == "iteration"]
+    groups = _by(scored, lambda row: row.ranking_group)
+    plans = {
+        name: list(_by(own, lambda row: row.config_group or f"row {row.id}").values())
+        for name, own in groups.items()
+    }
+    repeats: dict[str, list[list[float]]] = defaultdict(list)
+    for own in plans.values():
+        repeats[own[0][0].source_key] += [[_measured(row) for row in plan] for plan in own]
+    spreads = {source: repeat_spread(times) for source, times in repeats.items()}
+    return {
+        name: _ranking(own, spreads[own[0][0].source_key])
+        for name, own in plans.items()
+        if len(own) > 1
+    }
+
+
+def _ranking(plans: Sequence[Sequence[Row]], spread: float | None) -> Ranking:
+    predicted = [_mean([_predicted(row) for row in plan]) for plan in plans]
+    published = [_mean([_measured(row) for row in plan]) for plan in plans]
+    many = [len({_measured(row) for row in plan}) for plan in plans]
+    regret = top1_regret(predicted, published)
+    assert regret is not None
+    return Ranking(
+        n=len(plans),
+        source_key=plans[0][0].source_key,
+        kendall_tau=kendall_tau(predicted, published),
+        kendall_tau_ceiling=None if spread is None else tau_ceiling(published, many, spread),
+        top1_regret=regret,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _predicted(row: Row) -> float:
+    return (row.predicted_iteration_time_s or math.nan) / (row.global_batch_size or 1)
+
+
+def _measured(row: Row) -> float:
+    return (row.published_iteration_time_s or math.nan) / (row.global_batch_size or 1)
