@@ -33,6 +33,7 @@ TIME_PARTS: dict[str, str] = {
     "dp_comm": "gradient reduction and weight gathering not hidden",
     "optimizer": "gradient norm and optimizer step",
     "offload": "host transfers not hidden",
+    "stragglers": "waiting for the slowest node where all meet in every layer",
 }
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",

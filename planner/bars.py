@@ -34,6 +34,7 @@ _TIME_STYLES = {
     "dp_comm": ("D", "red"),
     "optimizer": ("O", "bright_cyan"),
     "offload": ("H", "bright_red"),
+    "stragglers": ("S", "bright_white"),
 }
 _MOST_STAGES = 6  # rows of memory bars
 

@@ -21,7 +21,7 @@ def pipeline(
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
-    outside = sum(parts_s[name] for name in ("dp_comm", "optimizer", "offload"))
+    outside = sum(parts_s[name] for name in ("dp_comm", "optimizer", "offload", "stragglers"))
     # An asynchronous schedule fills once per run, the simulator once per order: not a step's time.
     stages_s = simulated_s(model, plan, micro_batches) if schedule.synchronous else None
     return Pipeline(

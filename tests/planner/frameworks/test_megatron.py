@@ -145,6 +145,15 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "overlap_param_gather": ("gpt-oss", {"overlap_param_gather": False}),
     "overlap_tp": ("llama-uneven", {"overlap_tp": False}),
+    "overlap_ep": (
+        "gpt-oss",
+        {
+            "overlap_ep": True,
+            "recompute": "none",
+            "recompute_num_layers": 0,
+            "recompute_modules": (),
+        },
+    ),
     "overlap_p2p": ("switch-interleaved", {"overlap_p2p": False}),
 }
 
@@ -282,6 +291,13 @@ REFUSED += [
     ("zero_stage", "8 replicas of dp_shard 2", launch("mixtral", ep=4, dp_shard=2)),
     ("framework_unsupported", "weight gathering", launch(overlap_grad_reduce=False)),
     ("framework_unsupported", "tensor-parallel traffic", launch(tp=2, overlap_tp=True)),
+    ("framework_unsupported", "overlap_ep needs", launch(overlap_ep=True)),
+    ("framework_unsupported", "flash-attention 1", launch(attention_kernel="flash1")),
+    (
+        "framework_unsupported",
+        "fp8 recipe rowwise",
+        launch(training={"precision": "fp8", "fp8_recipe": "rowwise"}),
+    ),
     ("offload", "distributed optimizer", launch(zero_stage=0, offload_optimizer=True)),
     ("offload", "without pipeline", launch(pp=2, offload_activations=True)),
     ("recompute", "moe_act", launch(recompute="selective", recompute_modules=("moe_act",))),
