@@ -183,9 +183,10 @@ class Collectives:
         chunk = traffic.context_parallel_chunk_bytes(d.tokens, kv_heads, head_dim, ACTIVATION_BYTES)
         hops = d.cp - 1.0
         hop = send_s(self._fabric, chunk, self._places.cp)
+        merged = self._merging_s(head_dim, kv_heads)
         ring = (
-            np.maximum(hops * hop - attention_forward_s * hops / d.cp, 0.0),
-            np.maximum(2.0 * hops * hop - attention_backward_s * hops / d.cp, 0.0),
+            np.maximum(hops * hop - attention_forward_s * hops / d.cp, 0.0) + merged[0],
+            np.maximum(2.0 * hops * hop - attention_backward_s * hops / d.cp, 0.0) + merged[1],
         )
         gathered = chunk * d.cp
         gather = self._op("all_gather", gathered, self._places.cp)
@@ -195,9 +196,28 @@ class Collectives:
         )
         exchange = self._op("all_to_all", sent, self._places.cp)
         kinds = [plans.cp_kind == code("cp_kind", kind) for kind in ("p2p", "all_gather", "a2a")]
-        forward = np.select(kinds, [ring[0], gather, exchange])
-        backward = np.select(kinds, [ring[1], gather + scatter, exchange])
+        # torch goes around chunk by chunk also where it has gathered them all.
+        steps = d.gathered_input
+        forward = np.select(kinds, [ring[0], gather + merged[0] * steps, exchange])
+        backward = np.select(kinds, [ring[1], gather + scatter + merged[1] * steps, exchange])
         return forward, backward
+
+    def _merging_s(self, head_dim: float, kv_heads: Array) -> tuple[Array, Array]:
+        """Seconds of adding up what each chunk of a ring contributes, forward and backward.
+
+        Per step Transformer Engine rescales the output in fp32 and adds gradients in half
+        precision; torch merges in fp32, operator by operator (its ring attention).
+        """
+        d = self._d
+        torch = d.gathered_input
+        query = d.tokens * d.heads * head_dim
+        keys = 2.0 * d.tokens * kv_heads * head_dim
+        forward = (10.0 + 28.0 * torch) * query
+        backward = (6.0 + 12.0 * torch) * (query + keys + torch * (2.0 * query - keys))
+        return tuple(
+            (d.cp - 1.0) * memory_pass_s(moved, self._bandwidth, self._memory, 0.0)
+            for moved in (forward, backward)
+        )  # type: ignore[return-value]
 
     def expert_parallel(self, kind: LayerKind, kernels_s: Array) -> tuple[Array, Array]:
         """Dispatch and combine, each once forward and once backward.
