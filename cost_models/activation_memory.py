@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.communication import pipeline_message_bytes
+from cost_models.overheads import attention_placeholder_bytes, mlp_placeholder_bytes
 from cost_models.layers import Dims, dims, routed_tokens
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import Plans, code
@@ -284,6 +285,7 @@ class BlockBytes:
     saved: FloatArray
     dropped: FloatArray
     working: FloatArray
+    placeholders: FloatArray
 
 
 @dataclass(frozen=True)
@@ -296,6 +298,7 @@ class MicroBatchBytes:
     head_saved: FloatArray
     head_working: FloatArray
     message: FloatArray
+    attention_placeholders: FloatArray
 
 
 def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatchBytes:
@@ -320,7 +323,10 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
 
     def block(kind: LayerKind) -> BlockBytes:
         kept, dropped = layer_activation_bytes(model, kind, d)
-        return BlockBytes(full(kept), full(dropped), full(working_bytes(model, kind, d)))
+        return BlockBytes(
+            full(kept), full(dropped), full(working_bytes(model, kind, d)),
+            full(mlp_placeholder_bytes(model, kind, d)),
+        )  # fmt: skip
 
     return MicroBatchBytes(
         layers={kind: block(kind) for kind in sorted(set(model.layer_kinds))},
@@ -334,4 +340,5 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
             )
         ),
         message=full(message),
+        attention_placeholders=full(attention_placeholder_bytes(model, d)),
     )
