@@ -33,7 +33,7 @@ TE_WORKSPACES = 4.0
 # and where they grow (expandable_segments, which torchtitan sets).
 FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
-# DeepSpeed's reduce_bucket_size and Megatron-DeepSpeed's bucket of fp32 gradients, elements.
+# DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
 DEEPSPEED_BUCKET = 5e8
 
 
@@ -93,6 +93,26 @@ def driver_bytes(plans: Plans) -> Array:
     for size in (plans.tp, plans.cp, plans.pp, data, plans.ep):
         groups = groups + (size > 1)
     return CONTEXT_BYTES + communicator_bytes(np.where(groups > 1, groups, 0.0))
+
+
+@formula("byte", "deepspeed")
+def deepspeed_bucket_bytes(
+    parameters: Array,
+    largest_parameters: Array,
+    reduced_bytes: Array,
+    weight_bytes: Array,
+    half_gradients: Array,
+) -> Array:
+    """Bytes of the copies in which DeepSpeed reduces gradients and gathers weights.
+
+    fp16: one buffer of reduce_bucket_size; a larger tensor goes without (stage_1_and_2.py).  fp32:
+    the engine joins whole tensors until they exceed its bucket, so the word table is one of its
+    own (allreduce_no_retain).  Weights come back in buckets of a flat list (all_gather_dp_groups).
+    """
+    bucket = np.minimum(parameters, DEEPSPEED_BUCKET)
+    joined = np.maximum(bucket, largest_parameters)
+    reduced = (joined + (bucket - joined) * half_gradients) * reduced_bytes
+    return reduced + bucket * weight_bytes
 
 
 def fragmentation_share(plans: Plans) -> Array:

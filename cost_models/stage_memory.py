@@ -139,13 +139,23 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """What the optimizer step of DeepSpeed needs beside the states of one stage slot."""
-    half = _is_stack(g, "deepspeed") * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
+    """What DeepSpeed's reduction and optimizer step need beside the states of one stage slot."""
+    deepspeed = _is_stack(g, "deepspeed")
+    if not np.any(deepspeed):
+        return 0.0
+    half = deepspeed * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    return sum_of(
+    step = sum_of(
         state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
         for held, ranks in zip(g.stage_parameters[slot], shards, strict=True)
     )
+    ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
+    table = np.maximum(*ends) * g.state.spread(g.held.word_table)
+    whole: Array = sum_of(g.stage_parameters[slot])
+    buckets = overheads.deepspeed_bucket_bytes(
+        whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
+    )
+    return step + deepspeed * (g.plans.dp * g.plans.cp > 1) * buckets
 
 
 def _placeholder_bytes(g: Gathered, slot: int) -> Array:
@@ -175,8 +185,6 @@ def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -
     total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
     stage: Array = sum_of(g.stage_parameters[slot])
     reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
-    reduces = deepspeed * (plans.dp * plans.cp > 1)
-    total = total + reduces * np.minimum(stage, overheads.DEEPSPEED_BUCKET) * reduced
     if not np.any(plans.zero_stage >= 2):
         return total
     half = training.weight_bytes

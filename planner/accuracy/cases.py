@@ -25,6 +25,9 @@ from planner.accuracy.software import attention_kernel, gradient_dtypes, softwar
 # How each source's memory was read: what the allocator handed out, what it holds, what the
 # driver sees.
 MEMORY_QUANTITIES = ("allocated", "reserved", "driver")
+# torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
+# published its numbers before.
+COMPILED_LOSS_SINCE = 2025
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 SCHEDULES = (
     ("dualpipe-?v", "dualpipe-v"), ("dualpipe", "dualpipe"), ("hanayo", "hanayo"),
@@ -65,6 +68,7 @@ def case_of(run: Run) -> Case:
     fixed["attention_kernel"] = attention_kernel(run, software)
     if (compiled := run.flag("compiled")) is not None:
         fixed["compile"] = compiled
+    fixed.update(_loss(run, fixed))
     for column, field in (
         ("overlap_grad_reduce", "overlap_grad_reduce"),
         ("overlap_param_gather", "overlap_param_gather"),
@@ -80,6 +84,16 @@ def case_of(run: Run) -> Case:
         run, model.value, cluster.value, training, variants, opened, quantity,
         tuple(dict.fromkeys(assumptions)),
     )  # fmt: skip
+
+
+def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
+    """The cross-entropy: Transformer Engine's where the row says fused, torchtitan's compiled."""
+    if fixed["stack"] == "megatron" and "ce fusion" in run.notes.lower():
+        return {"cross_entropy": "te"}
+    titan = "titan" in run["stack"] and fixed.get("compile", False)
+    if titan and (run.integer("year") or 0) >= COMPILED_LOSS_SINCE:
+        return {"cross_entropy": "fused"}
+    return {}
 
 
 def _precision(run: Run) -> tuple[str, list[str]]:
