@@ -244,15 +244,17 @@ def head_working_bytes(
     fused_loss: Array,
     in_place_loss: Array,
     autograd_loss: Array,
+    split_loss: Array,
 ) -> Array:
     """Bytes alive only around the loss, beside what it saved.
 
     The 2-byte logits going in or their 2-byte gradient coming out (Transformer Engine's loss
     overwrites one with the other); torch's own unfused loss also holds the fp32 logits and an fp32
-    gradient, which Megatron's overwrites in place.  Then the gradient of the head's input, whole
+    gradient, which Megatron's overwrites in place; its loss_parallel holds four fp32 tensors in all
+    (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input, whole
     and reduced, and the input gathered once more.
     """
-    extra = 2.0 * FP32_BYTES * autograd_loss * (1.0 - fused_loss)
+    extra = (2.0 * FP32_BYTES + ACTIVATION_BYTES * split_loss) * autograd_loss * (1.0 - fused_loss)
     gathered = np.maximum(tokens - sharded_tokens, 0.0) * (1.0 - autograd_loss)
     inputs = (tokens + sharded_tokens + gathered) * hidden_size * ACTIVATION_BYTES
     return inputs + tokens * local_vocab * (ACTIVATION_BYTES * (1.0 - in_place_loss) + extra)
@@ -336,7 +338,7 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
         head_working=full(
             head_working_bytes(
                 d.tokens, d.sharded_tokens, hidden, vocab, d.fused_loss, d.in_place_loss,
-                d.gathered_input,
+                d.gathered_input, (d.tp > 1).astype(np.float64),
             )
         ),
         message=full(message),

@@ -47,6 +47,7 @@ class HeldParameters:
     layers: dict[LayerKind, Held]
     embedding: FloatArray
     word_table: FloatArray
+    widest: FloatArray
     head: FloatArray
     mtp: FloatArray
     shards: FloatArray
@@ -101,6 +102,7 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
         layers=layers,
         embedding=full(parameters.embedding_parameters(model, tp)),
         word_table=full(word_table),
+        widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
         head=full(head),
         mtp=full(mtp),
         shards=full(places.shard.size),

@@ -135,7 +135,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         flash1=(plans.attention_kernel == code("attention_kernel", "flash1")).astype(np.float64),
         flash2=(plans.attention_kernel == code("attention_kernel", "flash2")).astype(np.float64),
         fused_loss=(plans.cross_entropy != code("cross_entropy", "unfused")).astype(np.float64),
-        in_place_loss=(plans.cross_entropy == code("cross_entropy", "te")).astype(np.float64),
+        in_place_loss=(plans.cross_entropy == code("cross_entropy", "in_place")).astype(np.float64),
         by_operator=((plans.recompute_modules & _BY_OPERATOR) > 0).astype(np.float64),
         all_to_all=(plans.cp_kind == code("cp_kind", "a2a")).astype(np.float64),
         gathered_input=torch,

@@ -35,6 +35,8 @@ FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
 DEEPSPEED_BUCKET = 5e8
+# ZeRO-3's stage3_max_live_parameters.
+DEEPSPEED_LIVE = 1e9
 
 
 @formula("byte", "transformer-engine")
@@ -127,7 +129,9 @@ def fragmentation_bytes(
 ) -> Array:
     """Bytes the allocator holds and cannot use, out of what comes and goes.
 
-    States are allocated once and fit; tensors of a step leave gaps.  Before it fails, the
-    allocator returns what is unused, so fragmentation never takes more than the room there is.
+    States are allocated once and fit; tensors of a step leave gaps in the segments they share.  What
+    another phase of the step had in segments of its own stays too, where there is room: before it
+    fails, the allocator returns whole segments.
     """
-    return np.minimum(share * transient_bytes + other_phase_bytes, room_bytes)
+    gaps = share * transient_bytes
+    return gaps + np.clip(room_bytes - gaps, 0.0 * gaps, other_phase_bytes)

@@ -46,7 +46,7 @@ Schedule = Literal[
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
-CrossEntropy = Literal["unfused", "fused", "te"]
+CrossEntropy = Literal["unfused", "fused", "in_place"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
 Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022"]
 

@@ -65,8 +65,11 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
         parts["communication"] = _communication_bytes(s, g, slot, units)
         step = _step_bytes(s, g, slot)
         transient = sum_of(parts[name] for name in STEP_PARTS)
-        parts["working"] = parts["working"] + np.maximum(step - transient, 0.0)
-        parts.update(_overheads(s, g, parts, np.minimum(step, transient)))
+        first = at_stage(g.table.first[slot]) > 0
+        table = first * activations.table_gradient * (1.0 - _is_stack(g, "torch"))
+        over = np.maximum(step - transient, 0.0)
+        parts["working"] = parts["working"] + over
+        parts.update(_overheads(s, g, parts, transient, step - over + table))
         for name, value in parts.items():
             rows[name].append(value)
     n = len(g.plans)
@@ -81,19 +84,18 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
 
 
 def _overheads(
-    s: Setting, g: Gathered, parts: dict[str, Array], other_phase: Array
+    s: Setting, g: Gathered, parts: dict[str, Array], transient: Array, other_phase: Array
 ) -> dict[str, Array]:
     """What the allocator and the driver add, or what the cluster reserves for it.
 
-    other_phase: what the lesser of backward pass and optimizer step needs; its tensors are too
-    unlike the other's to go where those were.
+    transient: what forward and backward passes take and give back, in gaps.  other_phase: what the moments short of the fullest need, and is too unlike it to go where that
+    was: whole segments, which the allocator returns before it fails.  Gaps inside segments stay.
     """
     given = s.cluster.reserved_bytes_per_accelerator
     if given is not None:
         return {"fragmentation": 0.0, "driver": given}
     driver = overheads.driver_bytes(g.plans)
-    transient = sum_of(parts[name] for name in STEP_PARTS)
-    allocated = transient + sum_of(parts[name] for name in STATE_PARTS)
+    allocated = sum_of(parts[name] for name in (*STATE_PARTS, *STEP_PARTS))
     # One byte less than there is: sums of parts round.
     room = np.maximum(s.nodes.accelerator.memory_bytes - driver - allocated - 1.0, 0.0)
     share = overheads.fragmentation_share(g.plans)
@@ -173,14 +175,15 @@ def _placeholder_bytes(g: Gathered, slot: int) -> Array:
 def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -> Array:
     """Buffers of one stage slot: pipeline messages, ZeRO's buckets, what FSDP has gathered.
 
-    A pipeline holds a message each way; DeepSpeed's also every output it sent until its gradient
-    comes back (PipelineEngine).  FSDP keeps two gathered layers (the one in use and the prefetched
+    A pipeline holds a message each way; torch's one each way for every micro-batch of a step
+    (PipelineStage), and DeepSpeed's every output until its gradient comes back.  FSDP keeps two gathered layers (the one in use and the prefetched
     one), one layer's gradient in both dtypes, and all along the root's weights (word table and
     head) and the head's gradient; or all weights of the stage where it does not reshard.
     """
     training, plans = s.training, g.plans
     deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
-    messages = 2.0 * g.layers.spread(g.bytes.message)
+    waiting = 1.0 + torch * (g.micro_batches - 1.0)
+    messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
     outputs = deepspeed * in_flight * g.layers.spread(g.bytes.layer_input)
     total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
     stage: Array = sum_of(g.stage_parameters[slot])
@@ -193,8 +196,13 @@ def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     block = np.where(torch > 0, layer, np.maximum(layer, g.state.spread(g.held.embedding)))
+    # DeepSpeed gathers matrix by matrix, up to stage3_max_live_parameters beside the one in use,
+    # and reduces them as they come.
+    widest = g.state.spread(g.held.widest)
+    ahead = np.where(deepspeed > 0, np.minimum(block, overheads.DEEPSPEED_LIVE), block)
+    block = np.where(deepspeed > 0, np.minimum(block, widest), block)
     root = torch * (first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head))
-    whole = np.where(plans.reshard_after_forward > 0, 2.0 * block + root, stage)
+    whole = np.where(plans.reshard_after_forward > 0, block + ahead + root, stage)
     gathered = np.where(plans.zero_stage == 3, whole * half, 0.0)
     gradient = block * (reduced + torch * half) + torch * last * table * half
     return total + gathered + np.where(plans.zero_stage >= 2, gradient, 0.0)

@@ -87,7 +87,7 @@ _PLAN = (
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
     Field("attention_kernel", "plan", "flash, unfused", "NAME"),
-    Field("cross_entropy", "plan", "fused, te, unfused", "NAME"),
+    Field("cross_entropy", "plan", "fused, in_place, unfused", "NAME"),
     Field("moe_dispatcher", "plan", "alltoall, allgather, deepep", "NAME"),
     Field("overlap_grad_reduce", "plan", "hide the gradient reduction", boolean=True),
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),

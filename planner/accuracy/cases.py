@@ -87,9 +87,12 @@ def case_of(run: Run) -> Case:
 
 
 def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
-    """The cross-entropy: Transformer Engine's where the row says fused, torchtitan's compiled."""
+    """The cross-entropy: Transformer Engine's where the row says fused, torchtitan's compiled.
+
+    Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
+    """
     if fixed["stack"] == "megatron" and "ce fusion" in run.notes.lower():
-        return {"cross_entropy": "te"}
+        return {"cross_entropy": "in_place"}
     titan = "titan" in run["stack"] and fixed.get("compile", False)
     if titan and (run.integer("year") or 0) >= COMPILED_LOSS_SINCE:
         return {"cross_entropy": "fused"}
@@ -192,7 +195,8 @@ def _zero(run: Run, software: Any) -> dict[str, Any]:
         stage = int(bool(run.flag("distributed_optimizer")))
     stage = min(stage, 3)
     torch = software.plan["stack"] == "torch"
-    keeps = "reshard_after_forward false" in run.notes.lower()
+    said = "reshard_after_forward false" in run.notes.lower()
+    keeps = said and ("in moe yamls" not in run.notes.lower() or bool(run.integer("experts")))
     if torch and (stage == 2 or (stage == 3 and keeps)):
         return {"zero_stage": 3, "reshard_after_forward": False}
     if torch and stage == 3 and (run.integer("pp") or 1) > 1:
@@ -223,6 +227,11 @@ def _open(
     opened: list[str] = []
     share = training.global_batch_size // fixed["dp"]
     micro = run.integer("micro_batch")
+    if not micro and "titan" in run["stack"] and fixed["pp"] > 1:
+        # torchtitan splits a rank's batch into as many micro-batches as there are stages
+        # (pipelining_utils.py, pipeline_parallel_microbatches).
+        micro = max(share // fixed["pp"], 1)
+        assumptions.append(f"micro-batch {micro}: as many micro-batches as stages (torchtitan)")
     if micro:
         sizes = [{"micro_batch_size": micro}]
     else:

@@ -75,7 +75,7 @@ def example(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> dict
         if table is not None:
             values[argument] = table
         elif argument in ("stages", "zero_stage", "stage", "fused_loss", "kept", "in_place_loss",
-                          "autograd_loss"):  # fmt: skip
+                          "autograd_loss", "split_loss", "half_gradients", "transformer_engine"):  # fmt: skip
             top = {"stages": 8, "zero_stage": 3, "stage": 3}.get(argument, 1)
             low = 4 if argument == "stages" else 0
             values[argument] = rng.integers(low, top + 1, shape).astype(np.float64)
