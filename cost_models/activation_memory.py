@@ -120,7 +120,7 @@ def _reduced(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Iterable[S
     The sum over tensor-parallel ranks, and where there is one rank the product itself where it
     is an odd one (`unsplit`); torch.compile drops what no backward reads.
     """
-    split = (d.tp > 1).astype(np.float64)
+    split = np.where(d.tp > 1, 1.0, 0.0)
     active = d.by_operator * (1.0 - d.compiled) * (split + (1.0 - split) * unsplit)
     elements = d.sharded_tokens * model.hidden_size
     yield SavedTensor(f"{name} sum", elements, ACTIVATION_BYTES, (), active, by_operator=1.0)
@@ -162,9 +162,7 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     if model.attention_dropout > 0:
         yield SavedTensor("attention dropout mask", scores, MASK_BYTES, core, unfused)
         yield SavedTensor("attention dropout output", scores, ACTIVATION_BYTES, core, unfused)
-    yield SavedTensor(
-        "log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0
-    )
+    yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0)
     yield SavedTensor("attention output", output, ACTIVATION_BYTES, by_operator=1.0)
     # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
     exchanged = d.all_to_all * (d.cp > 1)
@@ -337,8 +335,14 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
         head_saved=full(head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab, compact)),
         head_working=full(
             head_working_bytes(
-                d.tokens, d.sharded_tokens, hidden, vocab, d.fused_loss, d.in_place_loss,
-                d.gathered_input, (d.tp > 1).astype(np.float64),
+                d.tokens,
+                d.sharded_tokens,
+                hidden,
+                vocab,
+                d.fused_loss,
+                d.in_place_loss,
+                d.gathered_input,
+                np.where(d.tp > 1, 1.0, 0.0),
             )
         ),
         message=full(message),

@@ -40,7 +40,7 @@ _REQUEST = (
 )
 _CLUSTER = (
     Field("nodes", "cluster", "nodes of a cluster preset", "INT"),
-    Field("reserved_bytes_per_accelerator", "cluster", "driver, NCCL, fragmentation", "BYTES"),
+    Field("reserved_bytes_per_accelerator", "cluster", "instead of driver, NCCL, gaps", "BYTES"),
     Field("price_usd_per_accelerator_hour", "cluster", "for the cost", "USD"),
     Field("pue", "cluster", "power usage effectiveness of the site", "NUMBER"),
 )
