@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.communication import pipeline_message_bytes
-from cost_models.overheads import attention_placeholder_bytes, mlp_placeholder_bytes
 from cost_models.layers import Dims, dims, routed_tokens
+from cost_models.overheads import attention_placeholder_bytes, mlp_placeholder_bytes
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
@@ -222,13 +222,17 @@ def head_saved_bytes(
     hidden_size: Array,
     local_vocab: Array,
     in_place_loss: Array,
+    gathered_input: Array,
 ) -> Array:
     """Bytes the head keeps of one micro-batch: last norm in and out, fp32 softmax of the logits.
+
+    DTensor keeps the norm's output gathered.
 
     The native fusion of Megatron keeps the fp32 exponentials as well; a loss in place (Transformer
     Engine's, or torch's own compiled) the half-precision logits, which it overwrites or re-reads.
     """
-    norms = 2.0 * sharded_tokens * hidden_size * ACTIVATION_BYTES
+    whole = np.maximum(tokens - sharded_tokens, 0.0) * gathered_input
+    norms = (2.0 * sharded_tokens + whole) * hidden_size * ACTIVATION_BYTES
     logit_bytes = FP32_BYTES + (ACTIVATION_BYTES - FP32_BYTES) * in_place_loss
     return norms + tokens * local_vocab * logit_bytes
 
@@ -249,8 +253,8 @@ def head_working_bytes(
     The 2-byte logits going in or their 2-byte gradient coming out (Transformer Engine's loss
     overwrites one with the other); torch's own unfused loss also holds the fp32 logits and an fp32
     gradient, which Megatron's overwrites in place; its loss_parallel holds four fp32 tensors in all
-    (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input, whole
-    and reduced, and the input gathered once more.
+    (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input,
+    whole and reduced, and the input gathered once more.
     """
     extra = (2.0 * FP32_BYTES + ACTIVATION_BYTES * split_loss) * autograd_loss * (1.0 - fused_loss)
     gathered = np.maximum(tokens - sharded_tokens, 0.0) * (1.0 - autograd_loss)
@@ -297,6 +301,7 @@ class MicroBatchBytes:
     embedding_saved: FloatArray
     head_saved: FloatArray
     head_working: FloatArray
+    head_output: FloatArray
     message: FloatArray
     attention_placeholders: FloatArray
 
@@ -332,7 +337,10 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
         layers={kind: block(kind) for kind in sorted(set(model.layer_kinds))},
         layer_input=full(layer_input_bytes(model, d)),
         embedding_saved=full(mask * d.sharded_tokens * hidden),
-        head_saved=full(head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab, compact)),
+        head_saved=full(
+            head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab, compact, d.gathered_input)
+        ),
+        head_output=full(d.tokens * vocab * ACTIVATION_BYTES),
         head_working=full(
             head_working_bytes(
                 d.tokens,

@@ -88,13 +88,15 @@ def communicator_bytes(communicators: Array) -> Array:
 def driver_bytes(plans: Plans) -> Array:
     """Bytes outside the allocator: the CUDA context, and NCCL for each group with more than one.
 
-    Groups: the world, tensor, context, pipeline, data and expert parallel.
+    Groups: the world, tensor, context, data and expert parallel; in a pipeline the neighbour on
+    each side and the two ends that share the word table; all that hold a part of the model, for
+    the norm of the gradients.
     """
-    groups: Array = 1.0
-    data = plans.dp * plans.cp
-    for size in (plans.tp, plans.cp, plans.pp, data, plans.ep):
+    data, whole = plans.dp * plans.cp, plans.tp * plans.pp
+    groups: Array = 3.0 * (plans.pp > 1)
+    for size in (whole * data, plans.tp, plans.cp, data, plans.ep, whole):
         groups = groups + (size > 1)
-    return CONTEXT_BYTES + communicator_bytes(np.where(groups > 1, groups, 0.0))
+    return CONTEXT_BYTES + communicator_bytes(groups)
 
 
 @formula("byte", "deepspeed")
@@ -129,9 +131,9 @@ def fragmentation_bytes(
 ) -> Array:
     """Bytes the allocator holds and cannot use, out of what comes and goes.
 
-    States are allocated once and fit; tensors of a step leave gaps in the segments they share.  What
-    another phase of the step had in segments of its own stays too, where there is room: before it
-    fails, the allocator returns whole segments.
+    States are allocated once and fit; tensors of a step leave gaps in the segments they share.
+    What another phase of the step had in segments of its own stays too, where there is room:
+    before it fails, the allocator returns whole segments.
     """
     gaps = share * transient_bytes
     return gaps + np.clip(room_bytes - gaps, 0.0 * gaps, other_phase_bytes)

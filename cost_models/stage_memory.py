@@ -88,8 +88,9 @@ def _overheads(
 ) -> dict[str, Array]:
     """What the allocator and the driver add, or what the cluster reserves for it.
 
-    transient: what forward and backward passes take and give back, in gaps.  other_phase: what the moments short of the fullest need, and is too unlike it to go where that
-    was: whole segments, which the allocator returns before it fails.  Gaps inside segments stay.
+    transient: what forward and backward passes take and give back, and leave gaps between.
+    other_phase: what moments short of the fullest need and cannot have where that was: whole
+    segments, which the allocator returns before it fails.
     """
     given = s.cluster.reserved_bytes_per_accelerator
     if given is not None:
@@ -173,16 +174,17 @@ def _placeholder_bytes(g: Gathered, slot: int) -> Array:
 def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -> Array:
     """Buffers of one stage slot: pipeline messages, ZeRO's buckets, what FSDP has gathered.
 
-    A pipeline holds a message each way; torch's one each way for every micro-batch of a step
-    (PipelineStage), and DeepSpeed's every output until its gradient comes back.  FSDP keeps two gathered layers (the one in use and the prefetched
-    one), one layer's gradient in both dtypes, and all along the root's weights (word table and
-    head) and the head's gradient; or all weights of the stage where it does not reshard.
+    A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
+    of a step; DeepSpeed's and torch's also an output until its gradient comes back.  FSDP keeps two
+    gathered layers (the one in use and the prefetched one), one layer's gradient in both dtypes,
+    and all along the root's weights (word table and head) and the head's gradient; or all weights
+    of the stage where it does not reshard.
     """
     training, plans = s.training, g.plans
     deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
     waiting = 1.0 + torch * (g.micro_batches - 1.0)
     messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
-    outputs = deepspeed * in_flight * g.layers.spread(g.bytes.layer_input)
+    outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.layer_input)
     total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
     stage: Array = sum_of(g.stage_parameters[slot])
     reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
@@ -244,6 +246,9 @@ class _Activations:
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = [code("schedule", name) for name, it in SCHEDULES.items() if it.keeps_all]
         self.losses = np.where(np.isin(plans.schedule, keeps_all), g.micro_batches, 1.0)
+        # torch's last stage returns the logits of all micro-batches (PipelineStage.output_chunks).
+        returned = _is_stack(g, "torch") * (plans.pp > 1) * (g.micro_batches - 1.0)
+        self.returned = returned * at_layer(g.bytes.head_output)
         self.workspace = overheads.workspace_bytes(_is_stack(g, "megatron"))
         self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
 
@@ -269,7 +274,7 @@ class _Activations:
         embedding = (first > 0) * self.table_gradient - np.minimum(saved, resident)
         widest = np.maximum(widest, embedding)
         # All losses but the one whose backward has begun.
-        kept = in_flight * first * self.embedding
+        kept = in_flight * first * self.embedding + (last > 0) * self.returned
         waiting = kept + (self.losses - 1.0) * last * self.head_saved
         logits = kept + self.losses * last * self.head_saved
         at_loss = logits + (last > 0) * self.head_working > waiting + widest
