@@ -5,6 +5,10 @@ print which tensors fill the memory.  Runtime variants differ and are named: Meg
 sequence-sharded input of a column-parallel GEMM and gathers it again in backward, DTensor keeps
 the gathered one; flash attention keeps a log-sum-exp per row instead of the score square.
 
+Per-operator recompute ("op") is torchtitan's selective activation checkpointing: it keeps a block's
+input, the output of attention, of every second product of two matrices in forward order, and
+what tensor parallelism reduced and scattered; all else is computed again.
+
 Not modelled: norm statistics (8 bytes per token and norm), random-number states, alignment.
 """
 
@@ -18,6 +22,7 @@ from numpy.typing import NDArray
 
 from cost_models.communication import pipeline_message_bytes
 from cost_models.layers import Dims, dims, routed_tokens
+from cost_models.overheads import attention_placeholder_bytes, mlp_placeholder_bytes
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
@@ -34,13 +39,17 @@ FP32_BYTES = 4.0
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """One saved tensor: elements per rank and micro-batch, and what drops it."""
+    """One saved tensor: elements per rank and micro-batch, and what drops it.
+
+    by_operator: the share that per-operator recompute keeps.
+    """
 
     name: str
     elements: Array
     element_bytes: float
     dropped_by: tuple[str, ...] = ()
     active: Array = 1.0
+    by_operator: Array = 0.0
 
 
 @formula("byte", "korthikanti-2022")
@@ -69,6 +78,7 @@ def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
     kept: Array = tensor.active
     for module in tensor.dropped_by:
         kept = kept * (1.0 - d.recomputed(module))
+    kept = kept * (1.0 - d.by_operator * (1.0 - tensor.by_operator))
     return saved_bytes(tensor.elements, tensor.element_bytes, kept)
 
 
@@ -89,7 +99,10 @@ def _norm(
 ) -> Iterable[SavedTensor]:
     """A norm's input, and its output as the input of the column-parallel GEMM after it."""
     hidden = model.hidden_size
-    yield SavedTensor(f"{name} norm input", d.sharded_tokens * hidden, ACTIVATION_BYTES)
+    block_input = 1.0 if name == "attention" else 0.0
+    yield SavedTensor(
+        f"{name} norm input", d.sharded_tokens * hidden, ACTIVATION_BYTES, by_operator=block_input
+    )
     # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
     kept = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
     yield SavedTensor(
@@ -99,6 +112,18 @@ def _norm(
     if extra > 0:
         elements = extra * d.sharded_tokens * hidden
         yield SavedTensor(f"{name} post-norm input", elements, ACTIVATION_BYTES)
+
+
+def _reduced(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Iterable[SavedTensor]:
+    """What per-operator recompute keeps, and no backward needs, of a row-parallel output.
+
+    The sum over tensor-parallel ranks, and where there is one rank the product itself where it
+    is an odd one (`unsplit`); torch.compile drops what no backward reads.
+    """
+    split = np.where(d.tp > 1, 1.0, 0.0)
+    active = d.by_operator * (1.0 - d.compiled) * (split + (1.0 - split) * unsplit)
+    elements = d.sharded_tokens * model.hidden_size
+    yield SavedTensor(f"{name} sum", elements, ACTIVATION_BYTES, (), active, by_operator=1.0)
 
 
 def _dropout(model: ModelSpec, d: Dims, name: str) -> Iterable[SavedTensor]:
@@ -127,9 +152,9 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         up = ("mla_up_proj",)
     if model.qk_norm != "none":
         yield SavedTensor("qk norm input", query + key, ACTIVATION_BYTES)
-    yield SavedTensor("query", query, ACTIVATION_BYTES, up)
+    yield SavedTensor("query", query, ACTIVATION_BYTES, up, by_operator=1.0)
     yield SavedTensor("key", key, ACTIVATION_BYTES, up)
-    yield SavedTensor("value", value, ACTIVATION_BYTES, up)
+    yield SavedTensor("value", value, ACTIVATION_BYTES, up, by_operator=1.0)
     unfused = 1.0 - d.flash
     core = ("core_attn",)
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length
@@ -137,8 +162,12 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     if model.attention_dropout > 0:
         yield SavedTensor("attention dropout mask", scores, MASK_BYTES, core, unfused)
         yield SavedTensor("attention dropout output", scores, ACTIVATION_BYTES, core, unfused)
-    yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash)
-    yield SavedTensor("attention output", output, ACTIVATION_BYTES)
+    yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0)
+    yield SavedTensor("attention output", output, ACTIVATION_BYTES, by_operator=1.0)
+    # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
+    exchanged = d.all_to_all * (d.cp > 1)
+    yield SavedTensor("attention output by heads", output, ACTIVATION_BYTES, core, exchanged)
+    yield from _reduced(model, d, "attention", 1.0 - d.gathered_input)
     yield from _dropout(model, d, "attention")
 
 
@@ -149,9 +178,14 @@ def _mlp(
         yield from _norm(model, d, "mlp", ())
     local = d.tokens * width / d.tp
     inputs = 2.0 if model.gated_mlp else 1.0
-    yield SavedTensor(f"{prefix}fc1 output", inputs * local, ACTIVATION_BYTES, dropped_by)
+    yield SavedTensor(
+        f"{prefix}fc1 output", inputs * local, ACTIVATION_BYTES, dropped_by,
+        by_operator=1.0 / inputs,
+    )  # fmt: skip
     yield SavedTensor(f"{prefix}activation output", local, ACTIVATION_BYTES, dropped_by)
     if not prefix:
+        # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.
+        yield from _reduced(model, d, "mlp", inputs - 1.0)
         yield from _dropout(model, d, "mlp")
 
 
@@ -166,7 +200,10 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     inputs = 2.0 if model.gated_mlp else 1.0
     width = moe.expert_ffn_hidden_size / d.etp
     yield SavedTensor("expert input", copies * model.hidden_size, ACTIVATION_BYTES, whole)
-    yield SavedTensor("expert fc1 output", inputs * copies * width, ACTIVATION_BYTES, whole)
+    yield SavedTensor(
+        "expert fc1 output", inputs * copies * width, ACTIVATION_BYTES, whole,
+        by_operator=1.0 / inputs,
+    )  # fmt: skip
     act = ("moe", "moe_act")
     yield SavedTensor("expert activation output", copies * width, ACTIVATION_BYTES, act)
     # The combine weights need the experts' outputs to get their gradient.
@@ -180,27 +217,49 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
 
 @formula("byte", "megatron-core")
 def head_saved_bytes(
-    tokens: Array, sharded_tokens: Array, hidden_size: Array, local_vocab: Array
+    tokens: Array,
+    sharded_tokens: Array,
+    hidden_size: Array,
+    local_vocab: Array,
+    in_place_loss: Array,
+    gathered_input: Array,
 ) -> Array:
     """Bytes the head keeps of one micro-batch: last norm in and out, fp32 softmax of the logits.
 
-    The native fusion of Megatron keeps the fp32 exponentials as well.
+    DTensor keeps the norm's output gathered.
+
+    The native fusion of Megatron keeps the fp32 exponentials as well; a loss in place (Transformer
+    Engine's, or torch's own compiled) the half-precision logits, which it overwrites or re-reads.
     """
-    norms = 2.0 * sharded_tokens * hidden_size * ACTIVATION_BYTES
-    return norms + tokens * local_vocab * FP32_BYTES
+    whole = np.maximum(tokens - sharded_tokens, 0.0) * gathered_input
+    norms = (2.0 * sharded_tokens + whole) * hidden_size * ACTIVATION_BYTES
+    logit_bytes = FP32_BYTES + (ACTIVATION_BYTES - FP32_BYTES) * in_place_loss
+    return norms + tokens * local_vocab * logit_bytes
 
 
 @formula("byte", "megatron-core", "torch")
 def head_working_bytes(
-    tokens: Array, local_vocab: Array, fused_loss: Array, autograd_loss: Array
+    tokens: Array,
+    sharded_tokens: Array,
+    hidden_size: Array,
+    local_vocab: Array,
+    fused_loss: Array,
+    in_place_loss: Array,
+    autograd_loss: Array,
+    split_loss: Array,
 ) -> Array:
-    """Bytes alive only around the loss, beside the saved softmax.
+    """Bytes alive only around the loss, beside what it saved.
 
-    The 2-byte logits going in or their 2-byte gradient coming out; torch's own unfused loss also
-    holds the fp32 logits and an fp32 gradient, which Megatron's overwrites in place.
+    The 2-byte logits going in or their 2-byte gradient coming out (Transformer Engine's loss
+    overwrites one with the other); torch's own unfused loss also holds the fp32 logits and an fp32
+    gradient, which Megatron's overwrites in place; its loss_parallel holds four fp32 tensors in all
+    (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input,
+    whole and reduced, and the input gathered once more.
     """
-    extra = 2.0 * FP32_BYTES * autograd_loss * (1.0 - fused_loss)
-    return tokens * local_vocab * (ACTIVATION_BYTES + extra)
+    extra = (2.0 * FP32_BYTES + ACTIVATION_BYTES * split_loss) * autograd_loss * (1.0 - fused_loss)
+    gathered = np.maximum(tokens - sharded_tokens, 0.0) * (1.0 - autograd_loss)
+    inputs = (tokens + sharded_tokens + gathered) * hidden_size * ACTIVATION_BYTES
+    return inputs + tokens * local_vocab * (ACTIVATION_BYTES * (1.0 - in_place_loss) + extra)
 
 
 @formula("byte", "derived")
@@ -230,6 +289,7 @@ class BlockBytes:
     saved: FloatArray
     dropped: FloatArray
     working: FloatArray
+    placeholders: FloatArray
 
 
 @dataclass(frozen=True)
@@ -241,7 +301,9 @@ class MicroBatchBytes:
     embedding_saved: FloatArray
     head_saved: FloatArray
     head_working: FloatArray
+    head_output: FloatArray
     message: FloatArray
+    attention_placeholders: FloatArray
 
 
 def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatchBytes:
@@ -262,15 +324,35 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
     message = pipeline_message_bytes(sent, hidden, ACTIVATION_BYTES)
 
+    compact = np.maximum(d.in_place_loss, d.fused_loss * d.gathered_input)
+
     def block(kind: LayerKind) -> BlockBytes:
         kept, dropped = layer_activation_bytes(model, kind, d)
-        return BlockBytes(full(kept), full(dropped), full(working_bytes(model, kind, d)))
+        return BlockBytes(
+            full(kept), full(dropped), full(working_bytes(model, kind, d)),
+            full(mlp_placeholder_bytes(model, kind, d)),
+        )  # fmt: skip
 
     return MicroBatchBytes(
         layers={kind: block(kind) for kind in sorted(set(model.layer_kinds))},
         layer_input=full(layer_input_bytes(model, d)),
         embedding_saved=full(mask * d.sharded_tokens * hidden),
-        head_saved=full(head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab)),
-        head_working=full(head_working_bytes(d.tokens, vocab, d.fused_loss, d.gathered_input)),
+        head_saved=full(
+            head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab, compact, d.gathered_input)
+        ),
+        head_output=full(d.tokens * vocab * ACTIVATION_BYTES),
+        head_working=full(
+            head_working_bytes(
+                d.tokens,
+                d.sharded_tokens,
+                hidden,
+                vocab,
+                d.fused_loss,
+                d.in_place_loss,
+                d.gathered_input,
+                np.where(d.tp > 1, 1.0, 0.0),
+            )
+        ),
         message=full(message),
+        attention_placeholders=full(attention_placeholder_bytes(model, d)),
     )

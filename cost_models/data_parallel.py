@@ -46,6 +46,8 @@ class HeldParameters:
 
     layers: dict[LayerKind, Held]
     embedding: FloatArray
+    word_table: FloatArray
+    widest: FloatArray
     head: FloatArray
     mtp: FloatArray
     shards: FloatArray
@@ -85,12 +87,12 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
     for kind in sorted(set(model.layer_kinds)):
         plain, expert = parameters.layer_parameters(model, kind, tp, etp, ep)
         layers[kind] = Held(full(plain), full(expert))
+    word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
     head = parameters.output_layer_parameters(model, tp)
     if model.tied_embeddings or model.mtp_num_layers:
         # With a pipeline the last stage holds a copy of the word table: to share it with the
         # head, or to embed the tokens that multi-token prediction looks ahead to.
-        rows = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp
-        head = head + np.where(plans.pp > 1, rows * model.hidden_size, 0.0)
+        head = head + np.where(plans.pp > 1, word_table, 0.0)
     mtp: Array = 0.0
     if model.mtp_num_layers:
         # The layers themselves are counted with the last stage's.
@@ -99,6 +101,8 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
     return HeldParameters(
         layers=layers,
         embedding=full(parameters.embedding_parameters(model, tp)),
+        word_table=full(word_table),
+        widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
         head=full(head),
         mtp=full(mtp),
         shards=full(places.shard.size),

@@ -33,6 +33,9 @@ class Dims:
     flash1: Array
     flash2: Array
     fused_loss: Array
+    in_place_loss: Array
+    by_operator: Array
+    all_to_all: Array
     gathered_input: Array
     eager: Array
     compiled: Array
@@ -113,6 +116,7 @@ class Pass:
 Kernel = Gemm | FlashAttention | Pass
 # Runtimes with apex kernels and without Transformer Engine.
 _APEX = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
+_BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
 # Of them, without the fused accumulation and the asynchronous all-reduce of Megatron-LM 2022.
 _EARLY = [code("stack", name) for name in ("megatron-2021", "deepspeed")]
 
@@ -141,7 +145,10 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         flash=(plans.attention_kernel != code("attention_kernel", "unfused")).astype(np.float64),
         flash1=(plans.attention_kernel == code("attention_kernel", "flash1")).astype(np.float64),
         flash2=(plans.attention_kernel == code("attention_kernel", "flash2")).astype(np.float64),
-        fused_loss=(plans.cross_entropy == code("cross_entropy", "fused")).astype(np.float64),
+        fused_loss=(plans.cross_entropy != code("cross_entropy", "unfused")).astype(np.float64),
+        in_place_loss=(plans.cross_entropy == code("cross_entropy", "in_place")).astype(np.float64),
+        by_operator=((plans.recompute_modules & _BY_OPERATOR) > 0).astype(np.float64),
+        all_to_all=(plans.cp_kind == code("cp_kind", "a2a")).astype(np.float64),
         gathered_input=torch,
         eager=torch * (plans.compile == 0),
         compiled=torch * (plans.compile > 0),

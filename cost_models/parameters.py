@@ -147,6 +147,17 @@ def expert_parameters(model: ModelSpec, etp: Array) -> Array:
     return _mlp_parameters(model, model.moe.expert_ffn_hidden_size, model.moe.expert_bias, etp)
 
 
+@formula("1", "derived")
+def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
+    """Parameters of the largest single matrix of a layer per rank: QKV, or an MLP's first."""
+    inputs = 2 if model.gated_mlp else 1
+    heads = np.divide(model.num_attention_heads, tp) + 2.0 * _kv_heads(model, tp)
+    width = np.maximum(heads * model.head_dim, np.divide(inputs * model.ffn_hidden_size, tp))
+    if model.moe is not None:
+        width = np.maximum(width, np.divide(inputs * model.moe.expert_ffn_hidden_size, etp))
+    return width * model.hidden_size
+
+
 @formula("1", "megatron-core")
 def layer_parameters(
     model: ModelSpec, kind: LayerKind, tp: Array, etp: Array, ep: Array

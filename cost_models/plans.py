@@ -46,7 +46,7 @@ Schedule = Literal[
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
-CrossEntropy = Literal["unfused", "fused"]
+CrossEntropy = Literal["unfused", "fused", "in_place"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
 Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022", "megatron-sync"]
 
@@ -58,7 +58,7 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
     "cp_kind": ("p2p", "all_gather", "a2a"),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
     "attention_kernel": get_args(AttentionKernel),
-    "cross_entropy": ("unfused", "fused"),
+    "cross_entropy": get_args(CrossEntropy),
     "moe_dispatcher": ("alltoall", "allgather", "deepep"),
     "stack": get_args(Stack),
 }

@@ -287,8 +287,10 @@ class ClusterSpec(Spec):
 
     name: Name = "custom"
     groups: tuple[NodeGroup, ...] = Field(min_length=1, max_length=16)
-    reserved_bytes_per_accelerator: Annotated[float, Field(ge=0, le=1e15)] = Field(
-        4 * 2**30, description="driver context, NCCL buffers, fragmentation"
+    reserved_bytes_per_accelerator: Annotated[float, Field(ge=0, le=1e15)] | None = Field(
+        None,
+        description="instead of the computed fragmentation, CUDA context and NCCL buffers; "
+        "None: computed",
     )
     pue: Annotated[float, Field(ge=1, le=10)] = 1.25
     failures_per_1000_node_days: Annotated[float, Field(ge=0, le=1e6)] | None = Field(

@@ -1,4 +1,8 @@
-"""Memory per stage and part, from key-level amounts: arithmetic on arrays over plans."""
+"""Memory per stage and part, from key-level amounts: arithmetic on arrays over plans.
+
+A stage is as full as at the fullest of its moments: the loss, with the logits; the backward pass
+of one layer; that of the embedding, with a gradient of the whole table; the optimizer step.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models import state_memory
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, max_of
+from cost_models import overheads, state_memory
+from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, max_of, sum_of
 from cost_models.plans import code
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
@@ -15,22 +19,38 @@ from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
 from cost_models.stages import KINDS
 
-MEMORY_PARTS = (
-    "weights", "gradients", "optimizer", "activations", "logits", "working",
-    "communication", "reserved",
-)  # fmt: skip
+STATE_PARTS = ("weights", "gradients", "optimizer")
+# What comes and goes within a step.
+STEP_PARTS = ("activations", "logits", "working", "communication")
+MEMORY_PARTS = (*STATE_PARTS, *STEP_PARTS, "fragmentation", "driver")
 # Layers whose saved tensors stay on the device while the others are offloaded (double buffer).
 OFFLOAD_RESIDENT_LAYERS = 2.0
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Memory of stages: parts and totals of shape (slots, plans), and which stages they are."""
+    """Memory of stages: parts and totals of shape (slots, plans), and which stages they are.
+
+    allocated: what torch's allocator hands out; reserved: what it holds; total: what the driver
+    has lent, which must fit.
+    """
 
     parts: dict[str, FloatArray]
+    allocated_bytes: FloatArray
+    reserved_bytes: FloatArray
     total_bytes: FloatArray
     stage: FloatArray
     in_flight: FloatArray
+
+    def peak_bytes(self, quantity: str) -> FloatArray:
+        """Of the fullest stage: `allocated`, `reserved` or `driver`."""
+        totals = {
+            "allocated": self.allocated_bytes,
+            "reserved": self.reserved_bytes,
+            "driver": self.total_bytes,
+        }
+        peak: FloatArray = totals[quantity].max(axis=0)
+        return peak
 
 
 def stage_memory(s: Setting, g: Gathered) -> StageMemory:
@@ -41,21 +61,58 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
     rows: dict[str, list[Array]] = {name: [] for name in MEMORY_PARTS}
     activations = _Activations(s, g)
     for slot, units in enumerate(in_flight):
-        for name, value in _states(s, g, slot).items():
+        parts = {**_states(s, g, slot), **activations.of(slot, units)}
+        parts["communication"] = _communication_bytes(s, g, slot, units)
+        step = _step_bytes(s, g, slot)
+        transient = sum_of(parts[name] for name in STEP_PARTS)
+        first = at_stage(g.table.first[slot]) > 0
+        table = first * activations.table_gradient * (1.0 - _is_stack(g, "torch"))
+        over = np.maximum(step - transient, 0.0)
+        parts["working"] = parts["working"] + over
+        parts.update(_overheads(s, g, parts, transient, step - over + table))
+        for name, value in parts.items():
             rows[name].append(value)
-        for name, value in activations.of(slot, units).items():
-            rows[name].append(value)
-        rows["reserved"].append(s.cluster.reserved_bytes_per_accelerator)
     n = len(g.plans)
-    parts = {name: _stack(values, n) for name, values in rows.items()}
-    total = parts[MEMORY_PARTS[0]]
-    for name in MEMORY_PARTS[1:]:
-        total = total + parts[name]
-    return StageMemory(parts, total, _stack(stages, n), _stack(in_flight, n))
+    parts_of = {name: _stack(values, n) for name, values in rows.items()}
+    allocated = sum_of(parts_of[name] for name in (*STATE_PARTS, *STEP_PARTS))
+    reserved = allocated + parts_of["fragmentation"]
+    total = reserved + parts_of["driver"]
+    assert isinstance(allocated, np.ndarray)
+    return StageMemory(
+        parts_of, allocated, reserved, total, _stack(stages, n), _stack(in_flight, n)
+    )
+
+
+def _overheads(
+    s: Setting, g: Gathered, parts: dict[str, Array], transient: Array, other_phase: Array
+) -> dict[str, Array]:
+    """What the allocator and the driver add, or what the cluster reserves for it.
+
+    transient: what forward and backward passes take and give back, and leave gaps between.
+    other_phase: what moments short of the fullest need and cannot have where that was: whole
+    segments, which the allocator returns before it fails.
+    """
+    given = s.cluster.reserved_bytes_per_accelerator
+    if given is not None:
+        return {"fragmentation": 0.0, "driver": given}
+    driver = overheads.driver_bytes(g.plans)
+    allocated = sum_of(parts[name] for name in (*STATE_PARTS, *STEP_PARTS))
+    # One byte less than there is: sums of parts round.
+    room = np.maximum(s.nodes.accelerator.memory_bytes - driver - allocated - 1.0, 0.0)
+    share = overheads.fragmentation_share(g.plans)
+    return {
+        "fragmentation": overheads.fragmentation_bytes(transient, share, other_phase, room),
+        "driver": driver,
+    }
+
+
+def _is_stack(g: Gathered, *names: str) -> Array:
+    """1.0 where a plan runs on one of the stacks."""
+    return np.isin(g.plans.stack, [code("stack", name) for name in names]).astype(np.float64)
 
 
 def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
-    """Weights, gradients, optimizer states and communication buffers of one stage slot.
+    """Weights, gradients and optimizer states of one stage slot.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
@@ -63,44 +120,92 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
     training, plans = s.training, g.plans
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
-    gradient = DTYPE_BYTES[training.gradient_dtype]
-    states = training.optimizer_bytes_per_parameter
+    element = state_memory.element_bytes(training, _is_stack(g, "torch"), _is_stack(g, "deepspeed"))
     copies, weight_copies = _copies(g, slot)
     weights: Array = 0.0
     gradients: Array = 0.0
     optimizer: Array = 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     for held, ranks in zip(g.stage_parameters[slot], shards, strict=True):
-        weights = weights + state_memory.weight_bytes(held, training.weight_bytes, zero, ranks)
-        gradients = gradients + state_memory.gradient_bytes(held, gradient, gradient_zero, ranks)
-        optimizer = optimizer + state_memory.optimizer_bytes(held, states, zero, ranks)
+        weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
+        gradients = gradients + state_memory.gradient_bytes(
+            held, element.gradients, gradient_zero, ranks
+        )
+        optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
     return {
         "weights": weights * weight_copies,
-        "gradients": gradients * copies,
+        "gradients": gradients * copies + _placeholder_bytes(g, slot),
         "optimizer": optimizer * copies * (1.0 - plans.offload_optimizer),
-        "communication": _communication_bytes(s, g, slot),
     }
 
 
-def _communication_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Pipeline messages in and out; ZeRO-2's bucket; what ZeRO-3 has gathered (fsdp).
+def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """What DeepSpeed's reduction and optimizer step need beside the states of one stage slot."""
+    deepspeed = _is_stack(g, "deepspeed")
+    if not np.any(deepspeed):
+        return 0.0
+    half = deepspeed * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
+    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    step = sum_of(
+        state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
+        for held, ranks in zip(g.stage_parameters[slot], shards, strict=True)
+    )
+    ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
+    table = np.maximum(*ends) * g.state.spread(g.held.word_table)
+    whole: Array = sum_of(g.stage_parameters[slot])
+    buckets = overheads.deepspeed_bucket_bytes(
+        whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
+    )
+    return step + deepspeed * (g.plans.dp * g.plans.cp > 1) * buckets
 
-    ZeRO-3 keeps two gathered blocks (the one in use and the prefetched one), or all of the stage
-    where it does not reshard, and one block's unsharded gradient; the widest block is a layer or
-    the word table.
+
+def _placeholder_bytes(g: Gathered, slot: int) -> Array:
+    """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
+    at_layer, at_stage, table = g.layers.spread, g.stages.spread, g.table
+    total: Array = at_layer(g.bytes.attention_placeholders)
+    for kind, block in g.bytes.layers.items():
+        there = at_stage(table.layers[KINDS.index(kind)][slot]) > 0
+        total = total + there * at_layer(block.placeholders)
+    head = g.state.spread(g.held.word_table) * overheads.WEIGHT_BYTES
+    total = total + (at_stage(table.last[slot]) > 0) * head
+    return total * _is_stack(g, "megatron", "megatron-sync")
+
+
+def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -> Array:
+    """Buffers of one stage slot: pipeline messages, ZeRO's buckets, what FSDP has gathered.
+
+    A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
+    of a step; DeepSpeed's and torch's also an output until its gradient comes back.  FSDP keeps two
+    gathered layers (the one in use and the prefetched one), one layer's gradient in both dtypes,
+    and all along the root's weights (word table and head) and the head's gradient; or all weights
+    of the stage where it does not reshard.
     """
     training, plans = s.training, g.plans
-    messages: Array = 4.0 * g.layers.spread(g.bytes.message) * (plans.pp > 1)
+    deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
+    waiting = 1.0 + torch * (g.micro_batches - 1.0)
+    messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
+    outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.layer_input)
+    total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
+    stage: Array = sum_of(g.stage_parameters[slot])
+    reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
     if not np.any(plans.zero_stage >= 2):
-        return messages
-    block = np.maximum(
-        max_of(plain + expert for plain, expert in g.layer_parameters.values()),
-        g.state.spread(g.held.embedding),
-    )
-    gathered = np.where(plans.reshard_after_forward > 0, 2.0 * block, sum(g.stage_parameters[slot]))
-    weights = np.where(plans.zero_stage == 3, gathered * training.weight_bytes, 0.0)
-    bucket = block * DTYPE_BYTES[training.gradient_reduce_dtype]
-    return messages + weights + np.where(plans.zero_stage >= 2, bucket, 0.0)
+        return total
+    half = training.weight_bytes
+    layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
+    table = g.state.spread(g.held.word_table)
+    first = g.stages.spread(g.table.first[slot]) > 0
+    last = g.stages.spread(g.table.last[slot]) > 0
+    block = np.where(torch > 0, layer, np.maximum(layer, g.state.spread(g.held.embedding)))
+    # DeepSpeed gathers matrix by matrix, up to stage3_max_live_parameters beside the one in use,
+    # and reduces them as they come.
+    widest = g.state.spread(g.held.widest)
+    ahead = np.where(deepspeed > 0, np.minimum(block, overheads.DEEPSPEED_LIVE), block)
+    block = np.where(deepspeed > 0, np.minimum(block, widest), block)
+    root = torch * (first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head))
+    whole = np.where(plans.reshard_after_forward > 0, block + ahead + root, stage)
+    gathered = np.where(plans.zero_stage == 3, whole * half, 0.0)
+    gradient = block * (reduced + torch * half) + torch * last * table * half
+    return total + gathered + np.where(plans.zero_stage >= 2, gradient, 0.0)
 
 
 def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:
@@ -124,7 +229,7 @@ class _Activations:
 
     def __init__(self, s: Setting, g: Gathered) -> None:
         plans, at_layer = g.plans, g.layers.spread
-        self.g = g
+        self.s, self.g = s, g
         self.saved = {k: at_layer(g.bytes.layers[k].saved) for k in s.kinds}
         self.layer_input = at_layer(g.bytes.layer_input)
         self.embedding = at_layer(g.bytes.embedding_saved)
@@ -141,6 +246,11 @@ class _Activations:
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = [code("schedule", name) for name, it in SCHEDULES.items() if it.keeps_all]
         self.losses = np.where(np.isin(plans.schedule, keeps_all), g.micro_batches, 1.0)
+        # torch's last stage returns the logits of all micro-batches (PipelineStage.output_chunks).
+        returned = _is_stack(g, "torch") * (plans.pp > 1) * (g.micro_batches - 1.0)
+        self.returned = returned * at_layer(g.bytes.head_output)
+        self.workspace = overheads.workspace_bytes(_is_stack(g, "megatron", "megatron-sync"))
+        self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
 
     def of(self, slot: int, in_flight: Array) -> dict[str, Array]:
         """Parts of one stage slot that keeps `in_flight` micro-batches."""
@@ -160,10 +270,19 @@ class _Activations:
         if np.any(plans.offload_activations):
             few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved.values())
             resident = np.where(plans.offload_activations > 0, np.minimum(resident, few), resident)
+        # Of the layers of a stage nothing is left when the gradient of the word table appears.
+        embedding = (first > 0) * self.table_gradient - np.minimum(saved, resident)
+        widest = np.maximum(widest, embedding)
+        # All losses but the one whose backward has begun.
+        kept = in_flight * first * self.embedding + (last > 0) * self.returned
+        waiting = kept + (self.losses - 1.0) * last * self.head_saved
+        logits = kept + self.losses * last * self.head_saved
+        at_loss = logits + (last > 0) * self.head_working > waiting + widest
+        head_working = np.where(last > 0, self.head_working, 0.0)
         return {
             "activations": resident,
-            "logits": in_flight * first * self.embedding + self.losses * last * self.head_saved,
-            "working": np.maximum(widest, (last > 0) * self.head_working),
+            "logits": np.where(at_loss, logits, waiting),
+            "working": np.where(at_loss, head_working, widest) + self.workspace,
         }
 
 

@@ -6,9 +6,54 @@ also gradients, stage 3 also weights.  Megatron's distributed optimizer is stage
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cost_models.sources import Array, formula
+from cost_models.spec import DTYPE_BYTES, TrainingSpec
+
+
+@dataclass(frozen=True)
+class ElementBytes:
+    """Bytes that a runtime holds per parameter: weights, gradients, optimizer states."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+
+
+@formula("byte", "megatron-core", "torch", "deepspeed")
+def element_bytes(training: TrainingSpec, torch: Array, deepspeed: Array) -> ElementBytes:
+    """Bytes per parameter by runtime (1 where it is the plan's, else 0), before sharding.
+
+    Megatron: half-precision weights, the accumulation buffer, fp32 master and moments.  torch
+    (FSDP2 with a mixed-precision policy): the stored weight is the master, its gradient has its
+    dtype, and half precision exists of gathered layers only.  DeepSpeed's BF16_Optimizer
+    accumulates in fp32 beside the half-precision gradients, which it keeps.
+    """
+    accumulated = float(DTYPE_BYTES[training.gradient_dtype])
+    states = training.optimizer_bytes_per_parameter
+    half = float(training.weight_bytes)
+    master = 0.0 if training.master_weights_dtype == "none" else 4.0
+    stored = master or half
+    kept = half * (accumulated > half)
+    return ElementBytes(
+        half + torch * (stored - half),
+        accumulated + torch * (stored - accumulated) + deepspeed * kept,
+        states - torch * master,
+    )
+
+
+@formula("byte", "deepspeed")
+def step_bytes(parameters: Array, half_gradients: Array, zero_stage: Array, shards: Array) -> Array:
+    """Bytes that DeepSpeed's step adds to the states, where gradients accumulate in fp16.
+
+    stage_1_and_2.py: the rank's share of the gradients flattened, then in fp32 (2 + 4 bytes).
+    Without ZeRO (FP16_Optimizer.step) all gradients in fp32, then flattened (4 + 4 bytes).
+    """
+    sharded = 6.0 * parameters / shards
+    return np.where(np.asarray(zero_stage) >= 1, sharded, 8.0 * parameters) * half_gradients
 
 
 @formula("byte", "zero", "megatron-core")

@@ -13,13 +13,15 @@ from cost_models.plans import ParallelPlan
 
 MEMORY_PARTS: dict[str, str] = {
     "weights": "training weights held by the rank",
-    "gradients": "gradient accumulation buffers",
+    "gradients": "gradient accumulation buffers, and Transformer Engine's placeholders",
     "optimizer": "master weights and optimizer moments",
     "activations": "saved tensors of all micro-batches in flight, transformer layers",
     "logits": "embedding output, last norm, logits and loss buffers",
-    "working": "tensors alive only inside one layer: recompute, backward temporaries",
+    "working": "tensors alive only at the fullest moment: recompute, backward temporaries, GEMM "
+    "workspaces",
     "communication": "gather, reduce and pipeline buffers of the framework",
-    "reserved": "driver context, NCCL, fragmentation (an input)",
+    "fragmentation": "held by the allocator and of no use at that moment",
+    "driver": "CUDA context and NCCL buffers; or all that the cluster reserves, where it says so",
 }
 TIME_PARTS: dict[str, str] = {
     "forward": "forward kernels of the busiest stage",
@@ -65,12 +67,17 @@ class StageMemory(Document):
     stage: int
     layers: int
     in_flight: float
+    allocated_bytes: float
+    reserved_bytes: float
     total_bytes: float
     parts: dict[str, float]
 
 
 class Memory(Document):
+    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage."""
+
     capacity_bytes: float
+    allocated_bytes: float
     reserved_bytes: float
     peak_bytes: float
     worst_stage: int

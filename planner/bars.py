@@ -20,7 +20,8 @@ _MEMORY_STYLES = {
     "logits": ("L", "yellow"),
     "working": ("K", "bright_yellow"),
     "communication": ("C", "red"),
-    "reserved": ("R", "bright_black"),
+    "fragmentation": ("F", "white"),
+    "driver": ("D", "bright_black"),
 }
 _TIME_STYLES = {
     "forward": ("F", "green"),

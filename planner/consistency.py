@@ -32,13 +32,14 @@ def contradictions(
                 got=training.precision,
                 allowed=tuple(known),
             )
-        if cluster.reserved_bytes_per_accelerator >= accelerator.memory_bytes:
+        reserved = cluster.reserved_bytes_per_accelerator
+        if reserved is not None and reserved >= accelerator.memory_bytes:
             yield Problem(
                 pointer="/cluster/reserved_bytes_per_accelerator",
                 code="no_memory_left",
                 detail=f"must be below the {accelerator.memory_bytes:.0f} bytes of "
-                f"{accelerator.id}, got {cluster.reserved_bytes_per_accelerator:.0f}",
-                got=cluster.reserved_bytes_per_accelerator,
+                f"{accelerator.id}, got {reserved:.0f}",
+                got=reserved,
             )
     rows = model.max_position_embeddings
     if model.position == "learned" and rows is not None and training.seq_length > rows:

@@ -29,7 +29,9 @@ DEFINITIONS = {
     "mfu_causal": "as mfu, attention counted over the causal half",
     "hfu": "as mfu, plus the forward FLOP that recompute runs again",
     "model_flop_per_s_per_accelerator": "model FLOP as in mfu",
-    "peak_bytes": "worst stage: every part below at the stage's peak, reserved included",
+    "peak_bytes": "worst stage: every part below at its fullest moment, as the driver sees it",
+    "allocated_bytes": "of it, what torch's allocator hands out (max_memory_allocated)",
+    "reserved_bytes": "of it, what torch's allocator holds (max_memory_reserved)",
     "iteration_time_s": "one optimizer step, the time_parts_s added up",
 }
 NOT_MODELLED: tuple[Note, ...] = tuple(
@@ -40,7 +42,7 @@ NOT_MODELLED: tuple[Note, ...] = tuple(
         ("frozen", "frozen layers, LoRA and other adapters: every weight trains"),
         ("failures", "failures, checkpoints and data loading"),
         ("power", "power limits below the accelerator's own, and hot rooms"),
-        ("memory_detail", "norm statistics, allocator rounding and fragmentation (see reserved)"),
+        ("memory_detail", "norm statistics, rounding of allocations, communicators without use"),
         ("fabric", "other jobs on the network, adaptive routing, SHARP"),
     )
 )
@@ -91,6 +93,8 @@ def _memory(
                 layers=int(sum(layout.layers[i][stage, 0] for i in range(len(KINDS))))
                 - (request.model.mtp_num_layers if stage == plan.pp - 1 else 0),
                 in_flight=float(table.in_flight[stage, k]),
+                allocated_bytes=float(table.allocated_bytes[stage, k]),
+                reserved_bytes=float(table.reserved_bytes[stage, k]),
                 total_bytes=float(table.total_bytes[stage, k]),
                 parts=parts,
             )
@@ -98,7 +102,8 @@ def _memory(
     worst = max(stages, key=lambda s: s.total_bytes)
     return Memory(
         capacity_bytes=request.cluster.groups[0].accelerator.memory_bytes,
-        reserved_bytes=request.cluster.reserved_bytes_per_accelerator,
+        allocated_bytes=worst.allocated_bytes,
+        reserved_bytes=worst.reserved_bytes,
         peak_bytes=worst.total_bytes,
         worst_stage=worst.stage,
         stages=tuple(stages),
@@ -213,11 +218,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
     }
     notes = [
         ("efficiency", f"kernels and links as in profile {profile.id}: {kinds[profile.kind]}"),
-        (
-            "reserved",
-            f"{request.cluster.reserved_bytes_per_accelerator / GIB:.1f} GiB per accelerator kept "
-            "for driver context, NCCL and fragmentation",
-        ),
+        ("reserved", _reserved(request)),
         (
             "precision",
             f"{request.training.precision} weights of {request.training.weight_bytes} bytes, "
@@ -243,6 +244,16 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
     return [Note(code=code, text=text) for code, text in notes]
+
+
+def _reserved(request: PlanRequest) -> str:
+    given = request.cluster.reserved_bytes_per_accelerator
+    if given is None:
+        return "CUDA context, NCCL buffers and fragmentation as computed for the plan"
+    return (
+        f"{given / GIB:.1f} GiB per accelerator kept for CUDA context, NCCL and fragmentation, "
+        "as given"
+    )
 
 
 def _hidden(plan: ParallelPlan) -> list[str]:

@@ -40,7 +40,7 @@ _REQUEST = (
 )
 _CLUSTER = (
     Field("nodes", "cluster", "nodes of a cluster preset", "INT"),
-    Field("reserved_bytes_per_accelerator", "cluster", "driver, NCCL, fragmentation", "BYTES"),
+    Field("reserved_bytes_per_accelerator", "cluster", "instead of driver, NCCL, gaps", "BYTES"),
     Field("price_usd_per_accelerator_hour", "cluster", "for the cost", "USD"),
     Field("pue", "cluster", "power usage effectiveness of the site", "NUMBER"),
 )
@@ -88,7 +88,7 @@ _PLAN = (
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
     Field("attention_kernel", "plan", "flash, flash2, flash1, unfused", "NAME"),
-    Field("cross_entropy", "plan", "fused, unfused", "NAME"),
+    Field("cross_entropy", "plan", "fused, in_place, unfused", "NAME"),
     Field("moe_dispatcher", "plan", "alltoall, allgather, deepep", "NAME"),
     Field("overlap_grad_reduce", "plan", "hide the gradient reduction", boolean=True),
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),

@@ -179,7 +179,8 @@ def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
 def _memory_reason(own: PlanReport) -> Reason:
     memory = own.memory
     stage = memory.stages[memory.worst_stage]
-    parts = {name: value for name, value in stage.parts.items() if name != "reserved"}
+    beside = ("fragmentation", "driver")
+    parts = {name: value for name, value in stage.parts.items() if name not in beside}
     largest = max(parts, key=lambda name: parts[name])
     over = memory.peak_bytes - memory.capacity_bytes
     return Reason(

@@ -126,7 +126,8 @@ def _header(asked: Asked, profile: ProfileInfo) -> RenderableType:
         for group in request.cluster.groups
     )
     training = request.training
-    reserved = request.cluster.reserved_bytes_per_accelerator
+    given = request.cluster.reserved_bytes_per_accelerator
+    reserved = "as computed" if given is None else f"{gib(given)} GiB"
     first = Flow(
         [
             Text(request.model.name, "bold"),
@@ -145,7 +146,7 @@ def _header(asked: Asked, profile: ProfileInfo) -> RenderableType:
     ]
     basis = [
         f"efficiency {profile.name} ({profile.kind})",
-        f"reserved {gib(reserved)} GiB" + mark("/cluster/reserved_bytes_per_accelerator"),
+        f"reserved {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
         "* by default",
     ]
     rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]

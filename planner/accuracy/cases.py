@@ -36,6 +36,9 @@ from planner.accuracy.software import Software, attention_kernel, gradient_dtype
 # How each source's memory was read: what the allocator handed out, what it holds, what the
 # driver sees.
 MEMORY_QUANTITIES = ("allocated", "reserved", "driver")
+# torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
+# published its numbers before.
+COMPILED_LOSS_SINCE = 2025
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MOST_CHUNKS = 20
 MOST_VARIANTS = 5000
@@ -84,6 +87,7 @@ def case_of(run: Run) -> Case:
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
+    fixed.update(_loss(run, fixed))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
@@ -96,6 +100,19 @@ def case_of(run: Run) -> Case:
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
         memory_quantity(run), tuple(dict.fromkeys(assumptions)),
     )  # fmt: skip
+
+
+def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
+    """The cross-entropy: Transformer Engine's where the row says fused, torchtitan's compiled.
+
+    Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
+    """
+    if fixed["stack"].startswith("megatron") and "ce fusion" in run.notes.lower():
+        return {"cross_entropy": "in_place"}
+    titan = "titan" in run["stack"] and fixed.get("compile", False)
+    if titan and (run.integer("year") or 0) >= COMPILED_LOSS_SINCE:
+        return {"cross_entropy": "fused"}
+    return {}
 
 
 def _tensor_domain(nodes: NodeGroup) -> int:
@@ -138,7 +155,10 @@ def _variants(
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (
-            ("micro_batch", _micro_batches(run, training, ranks["dp"], assumptions)),
+            (
+                "micro_batch",
+                _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
+            ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["stack"] != "deepspeed")),
             ("recompute", recompute_of(run, fixed["stack"] == "torch")),
         )
@@ -151,10 +171,15 @@ def _variants(
 
 
 def _micro_batches(
-    run: Run, training: TrainingSpec, dp: int, assumptions: list[str]
+    run: Run, training: TrainingSpec, dp: int, pp: int, assumptions: list[str]
 ) -> list[dict[str, Any]]:
     share = training.global_batch_size // dp
     micro = run.integer("micro_batch")
+    if not micro and "titan" in run["stack"].lower() and pp > 1:
+        # torchtitan splits a rank's batch into as many micro-batches as there are stages
+        # (pipelining_utils.py, pipeline_parallel_microbatches).
+        micro = max(share // pp, 1)
+        assumptions.append(f"micro-batch {micro}: as many micro-batches as stages (torchtitan)")
     if not micro:
         sizes = [size for size in MICRO_BATCHES if share and share % size == 0]
         return [{"micro_batch_size": size} for size in sizes or [1]]

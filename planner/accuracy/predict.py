@@ -29,6 +29,8 @@ class Prediction:
     lowest_s: float | None = None
     highest_s: float | None = None
     peak_bytes: float | None = None
+    """Of the kind the row measured: allocated, reserved or what the driver sees."""
+    driver_bytes: float | None = None
     capacity_bytes: float | None = None
     fits: bool | None = None
     parts_s: dict[str, float] | None = None
@@ -99,18 +101,21 @@ def _predict(
     capacity = case.cluster.groups[0].accelerator.memory_bytes
     estimates = model.evaluate(Plans.from_rows(case.variants))
     for i, plan in enumerate(case.variants):
-        seconds, peak = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
+        seconds, driver = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
+        peak = float(estimates.memory.peak_bytes(case.memory_quantity)[i])
         parts = {name: float(value[i]) for name, value in estimates.time_parts_s.items()}
         if not np.isfinite([seconds, peak]).all() or seconds <= 0:
             raise ValueError("the plan is beyond what the cost model can price")
-        rows.append((seconds, peak, peak <= capacity, plan, parts))
+        rows.append((seconds, peak, driver <= capacity, plan, parts, driver))
     fitting = [row for row in rows if row[2]]
     best = _central(fitting or rows)
     low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
-    return Prediction(run, case, best[0], low, high, best[1], capacity, best[2], best[4], best[3])
+    return Prediction(
+        run, case, best[0], low, high, best[1], best[5], capacity, best[2], best[4], best[3]
+    )
 
 
-Row = tuple[float, float, bool, ParallelPlan, dict[str, float]]
+Row = tuple[float, float, bool, ParallelPlan, dict[str, float], float]
 
 
 def _central(rows: Sequence[Row]) -> Row:

@@ -48,6 +48,12 @@ SOFTWARE: tuple[Software, ...] = (
              {"stack": "megatron", **_OVERLAP}),
     Software("automodel|fsdp2-te", "FSDP2 with Transformer Engine and DeepEP",
              {"stack": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
+              "cross_entropy": "fused"},
+             # Its recipes run torch.optim.Adam on bf16 weights (examples/llm_benchmark).
+             {"gradient_dtype": "bf16", "master_weights_dtype": "none",
+              "optimizer_state_dtype": "bf16"}),
+    Software("fsdp1|foundry|composer", "llm-foundry: FSDP, flash-attention's cross-entropy",
+             {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "fused"}),
     Software("hai-?llm|deepseek", "HAI-LLM: own kernels, DeepEP, overlapped",
              {"stack": "megatron", **_OVERLAP, "moe_dispatcher": "deepep"}),

@@ -297,7 +297,7 @@ class TestLocal:
         assert core.confidence == "low"
         assert core.peak_bf16_flop_per_s is not None
         assert 1e8 < core.peak_bf16_flop_per_s < 1e14
-        assert core.memory_bytes > spec.reserved_bytes_per_accelerator
+        assert core.memory_bytes > (spec.reserved_bytes_per_accelerator or 0.0)
         assert spec.failures_per_1000_node_days is None
 
     @pytest.mark.parametrize(

@@ -45,6 +45,9 @@ EMPIRICAL = {"gemm_s", "memory_pass_s", "attention_s"}
 # Counts of FLOP and bytes made of counts alone: the unit enters with the constant.
 COUNTED = {"gemm_flop", "sc21_flop", "matmul_flop", "attention_flop", "head_saved_bytes",
            "head_working_bytes"}  # fmt: skip
+# Arguments that are 0 or 1.
+FLAGS = {"fused_loss", "kept", "in_place_loss", "autograd_loss", "split_loss", "half_gradients", "gathered_input",
+         "transformer_engine"}  # fmt: skip
 
 
 # Formulas over specs and plans (test_estimate holds those against one plan at a time).
@@ -74,7 +77,7 @@ def example(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> dict
         table = TABLES.get((short, argument))
         if table is not None:
             values[argument] = table
-        elif argument in ("stages", "zero_stage", "stage", "fused_loss", "kept"):
+        elif argument in FLAGS or argument in ("stages", "zero_stage", "stage"):
             top = {"stages": 8, "zero_stage": 3, "stage": 3}.get(argument, 1)
             low = 4 if argument == "stages" else 0
             values[argument] = rng.integers(low, top + 1, shape).astype(np.float64)

@@ -53,7 +53,9 @@ FIELDS = {
     "offload_activations": says("--cpu-offloading-num-layers", note="without pipeline, recompute"),
     "attention_kernel": says("--attention-backend"),
     "cross_entropy": says(
-        "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", note="fused: native, not te"
+        "--cross-entropy-loss-fusion",
+        "--cross-entropy-fusion-impl",
+        note="fused: native, in_place: te",
     ),
     "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
     "overlap_grad_reduce": says("--overlap-grad-reduce"),
