@@ -231,8 +231,8 @@ def _plan(
         schedule = SCHEDULES["1f1b"]
     if pp * (vpp if schedule.placement != "two-way" else 1) > model.num_layers + 2:
         raise ValueError(f"pp {pp} x vpp {vpp} is more chunks than the {model.num_layers} layers")
-    if values.get("recompute_num_layers") == -2:
-        values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // 2, 1)
+    if (share := values.get("recompute_num_layers", 0)) < 0:
+        values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // -share, 1)
     values.update(_uneven(model.num_layers, pp, vpp, schedule.placement, assumptions))
     try:
         return ParallelPlan(**values)

@@ -80,11 +80,9 @@ def recompute_of(run: Run, torch: bool) -> list[dict[str, Any]]:
     if torch:
         selective = {"recompute": "selective", "recompute_modules": ("op",)}
         if re.search(r"every other|selective layer", f"{text} {notes}"):
-            # -2: every second layer, counted once the stages are known.
-            selective = {"recompute": "full", "recompute_method": "block",
-                         "recompute_num_layers": -2}  # fmt: skip
+            selective = _every(2)
     if not run.known("recompute"):
-        return [none, full] if torch else [none, selective, full]
+        return [none, full] if torch else [none, selective, _every(4), _every(2), full]
     if named := tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op"):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
@@ -97,6 +95,11 @@ def recompute_of(run: Run, torch: bool) -> list[dict[str, Any]]:
     ):
         return [none] if re.search(r"\bno\b|without|disabled", text) else [full]
     return [none]
+
+
+def _every(nth: int) -> dict[str, Any]:
+    """Every nth layer in full; the count follows once the stages are known (-n until then)."""
+    return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": -nth}
 
 
 def memory_quantity(run: Run) -> str:
