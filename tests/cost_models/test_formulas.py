@@ -46,8 +46,10 @@ EMPIRICAL = {"gemm_s", "memory_pass_s", "attention_s"}
 COUNTED = {"gemm_flop", "sc21_flop", "matmul_flop", "attention_flop", "head_saved_bytes",
            "head_working_bytes"}  # fmt: skip
 # Arguments that are 0 or 1.
-FLAGS = {"fused_loss", "kept", "in_place_loss", "autograd_loss", "split_loss", "half_gradients", "gathered_input",
-         "transformer_engine"}  # fmt: skip
+FLAGS = {
+    "fused_loss", "kept", "in_place_loss", "autograd_loss", "split_loss", "half_gradients",
+    "gathered_input", "transformer_engine",
+}  # fmt: skip
 
 
 # Formulas over specs and plans (test_estimate holds those against one plan at a time).

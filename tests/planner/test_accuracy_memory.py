@@ -1,0 +1,54 @@
+"""Predicted memory against the published runs, each in the quantity that its source measured."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+
+# Not explained yet: two BLOOM plans that ran out of memory where larger ones of the table ran,
+# and the largest ZeRO-3 plan of SC'21, whose recomputed layer leaves gaps of its size.
+UNEXPLAINED_OOM = {"bloom_prequel-096", "bloom_prequel-110"}
+UNEXPLAINED_RUN = {"sc21_t2-004"}
+
+
+@cache
+def predictions() -> tuple[Prediction, ...]:
+    return tuple(p for p in map(predict, read_runs(PUBLISHED_RUNS)) if p.peak_bytes is not None)
+
+
+def errors(source: str = "") -> list[float]:
+    """Signed relative errors of the rows with a memory measurement."""
+    return [
+        p.peak_bytes / p.run.peak_bytes - 1.0
+        for p in predictions()
+        if p.peak_bytes and p.run.peak_bytes and source in p.run.source_key
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [("simumax_b200", 0.02), ("titan2412", 0.08), ("titan_h200", 0.08), ("bloom_prequel", 0.08)],
+)
+def test_mean_error_of_a_source(source: str, limit: float) -> None:
+    found = errors(source)
+    assert found
+    assert sum(map(abs, found)) / len(found) <= limit
+
+
+def test_few_rows_need_more_than_predicted() -> None:
+    found = errors()
+    assert sum(error < -0.03 for error in found) / len(found) <= 0.15
+
+
+def test_what_ran_out_of_memory_does_not_fit() -> None:
+    fit = {p.run.id for p in predictions() if p.run.flag("oom") and p.fits}
+    assert fit <= UNEXPLAINED_OOM
+
+
+def test_what_ran_fits() -> None:
+    impossible = {p.run.id for p in predictions() if not p.run.flag("oom") and p.fits is False}
+    assert impossible <= UNEXPLAINED_RUN
