@@ -266,8 +266,9 @@ def head_working_bytes(
 def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
     """Bytes alive only inside one layer's backward: the widest gradient pair and its gathers.
 
-    The gradient of the widest MLP tensor and of its input, and, where the input was kept
-    sharded, the gathered copy that the weight gradient needs.
+    The gradient of the widest MLP tensor and of its input; or of unfused attention's softmax and of
+    its scores, by when what the MLP saved is gone; and, where the input was kept sharded, the gathered
+    copy that the weight gradient needs.
     """
     hidden = float(model.hidden_size)
     inputs = 2.0 if model.gated_mlp else 1.0
@@ -276,8 +277,13 @@ def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
         copies = routed_tokens(model, d)
         width = model.moe.expert_ffn_hidden_size / d.etp
         widest = copies * (inputs * width + hidden)
+        gone = copies * (inputs + 1.0) * width
     else:
-        widest = d.tokens * (inputs * model.ffn_hidden_size / d.tp + hidden)
+        local = d.tokens * model.ffn_hidden_size / d.tp
+        widest = inputs * local + d.tokens * hidden
+        gone = (inputs + 1.0) * local
+    scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length * (1.0 - d.flash)
+    widest = np.maximum(widest, 2.0 * scores - gone)
     gathered = (d.tokens - d.sharded_tokens) * hidden * (1.0 - d.gathered_input)
     return (widest + gathered) * ACTIVATION_BYTES
 

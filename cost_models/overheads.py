@@ -111,11 +111,13 @@ def deepspeed_bucket_bytes(
 
     fp16: one buffer of reduce_bucket_size; a larger tensor goes without (stage_1_and_2.py).  fp32:
     the engine joins whole tensors until they exceed its bucket, so the word table is one of its
-    own (allreduce_no_retain).  Weights come back in buckets of a flat list (all_gather_dp_groups).
+    own (allreduce_no_retain), beside its copy in the dtype of communication.  Weights come back in
+    buckets of a flat list (all_gather_dp_groups).
     """
     bucket = np.minimum(parameters, DEEPSPEED_BUCKET)
     joined = np.maximum(bucket, largest_parameters)
-    reduced = (joined + (bucket - joined) * half_gradients) * reduced_bytes
+    whole = joined * (reduced_bytes + weight_bytes)
+    reduced = whole + (bucket * reduced_bytes - whole) * half_gradients
     return reduced + bucket * weight_bytes
 
 

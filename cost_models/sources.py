@@ -46,7 +46,7 @@ SOURCES: dict[str, str] = {
     "megatron-core": "Megatron-LM main d98e8a64, behaviour of its code",
     "torch": "torch 2.13.0, behaviour of its code",
     "transformer-engine": "NVIDIA TransformerEngine 2.11, behaviour of its code",
-    "deepspeed": "DeepSpeed 0.6 (2022), behaviour of its code",
+    "deepspeed": "DeepSpeed 41d90830 and 5505e247 (2022), behaviour of their code",
     "aiconfigurator": "ai-dynamo/aiconfigurator @095f58a5, measured kernels (Apache-2.0)",
     "ml-engineering": "stas00/ml-engineering @744d01e1, measured kernels and networks",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",

@@ -175,16 +175,16 @@ def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -
     """Buffers of one stage slot: pipeline messages, ZeRO's buckets, what FSDP has gathered.
 
     A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
-    of a step; DeepSpeed's and torch's also an output until its gradient comes back.  FSDP keeps two
-    gathered layers (the one in use and the prefetched one), one layer's gradient in both dtypes,
-    and all along the root's weights (word table and head) and the head's gradient; or all weights
-    of the stage where it does not reshard.
+    of a step; DeepSpeed's and torch's also what they sent until its gradient comes back.  FSDP
+    keeps two gathered layers (the one in use and the prefetched one), one layer's gradient in both
+    dtypes, and all along the root's weights (word table and head) and the head's gradient; or all
+    weights of the stage where it does not reshard.
     """
     training, plans = s.training, g.plans
     deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
     waiting = 1.0 + torch * (g.micro_batches - 1.0)
     messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
-    outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.layer_input)
+    outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.message)
     total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
     stage: Array = sum_of(g.stage_parameters[slot])
     reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
