@@ -267,8 +267,8 @@ def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
     """Bytes alive only inside one layer's backward: the widest gradient pair and its gathers.
 
     The gradient of the widest MLP tensor and of its input; or of unfused attention's softmax and of
-    its scores, by when what the MLP saved is gone; and, where the input was kept sharded, the gathered
-    copy that the weight gradient needs.
+    its scores, by when what the MLP saved is gone.  Where the input was kept sharded, also the
+    gathered copy that the weight gradient needs.
     """
     hidden = float(model.hidden_size)
     inputs = 2.0 if model.gated_mlp else 1.0
