@@ -266,8 +266,8 @@ def head_working_bytes(
 def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
     """Bytes alive only inside one layer's backward: the widest gradient pair and its gathers.
 
-    The gradient of the widest MLP tensor and of its input; or those of unfused attention's softmax
-    and scores, by when what the MLP saved is gone; and, where the input was kept sharded, the
+    The gradient of the widest MLP tensor and of its input; or of unfused attention's softmax and of
+    its scores, by when what the MLP saved is gone.  Where the input was kept sharded, also the
     gathered copy that the weight gradient needs.
     """
     hidden = float(model.hidden_size)
