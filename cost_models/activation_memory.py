@@ -46,7 +46,7 @@ class SavedTensor:
 
     name: str
     elements: Array
-    element_bytes: float
+    element_bytes: Array
     dropped_by: tuple[str, ...] = ()
     active: Array = 1.0
     by_operator: Array = 0.0
@@ -106,7 +106,7 @@ def _norm(
     # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
     kept = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
     yield SavedTensor(
-        f"{name} norm output", kept * hidden, ACTIVATION_BYTES, ("layernorm", *dropped_by)
+        f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm", *dropped_by)
     )
     extra = model.norms_per_layer / 2.0 - 1.0
     if extra > 0:
@@ -146,7 +146,7 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         down = d.sharded_tokens * (latent + mla.qk_rope_head_dim)
         yield SavedTensor("mla down output", down, ACTIVATION_BYTES)
         normed = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
-        yield SavedTensor("mla norm output", normed * latent, ACTIVATION_BYTES)
+        yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
         query = key = d.tokens * d.heads * head_dim
         value = output = d.tokens * d.heads * mla.v_head_dim
         up = ("mla_up_proj",)
@@ -164,6 +164,8 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         yield SavedTensor("attention dropout output", scores, ACTIVATION_BYTES, core, unfused)
     yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0)
     yield SavedTensor("attention output", output, ACTIVATION_BYTES, by_operator=1.0)
+    cast = np.where(d.input_bytes < ACTIVATION_BYTES, 1.0, 0.0)
+    yield SavedTensor("attention output cast", output, d.input_bytes, (), cast)
     # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
     exchanged = d.all_to_all * (d.cp > 1)
     yield SavedTensor("attention output by heads", output, ACTIVATION_BYTES, core, exchanged)
@@ -182,7 +184,7 @@ def _mlp(
         f"{prefix}fc1 output", inputs * local, ACTIVATION_BYTES, dropped_by,
         by_operator=1.0 / inputs,
     )  # fmt: skip
-    yield SavedTensor(f"{prefix}activation output", local, ACTIVATION_BYTES, dropped_by)
+    yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, dropped_by)
     if not prefix:
         # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.
         yield from _reduced(model, d, "mlp", inputs - 1.0)
@@ -199,13 +201,13 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     copies = routed_tokens(model, d)
     inputs = 2.0 if model.gated_mlp else 1.0
     width = moe.expert_ffn_hidden_size / d.etp
-    yield SavedTensor("expert input", copies * model.hidden_size, ACTIVATION_BYTES, whole)
+    yield SavedTensor("expert input", copies * model.hidden_size, d.input_bytes, whole)
     yield SavedTensor(
         "expert fc1 output", inputs * copies * width, ACTIVATION_BYTES, whole,
         by_operator=1.0 / inputs,
     )  # fmt: skip
     act = ("moe", "moe_act")
-    yield SavedTensor("expert activation output", copies * width, ACTIVATION_BYTES, act)
+    yield SavedTensor("expert activation output", copies * width, d.input_bytes, act)
     # The combine weights need the experts' outputs to get their gradient.
     sent = d.sharded_tokens * moe.top_k * model.hidden_size
     yield SavedTensor("combine input", sent, ACTIVATION_BYTES, whole)

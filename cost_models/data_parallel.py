@@ -134,7 +134,7 @@ def data_parallel_seconds(
         shards = full(shard.size)
         bucket = bucket_parameters(full(data.size))
         payload = bucket * reduce_bytes
-        weights = bucket * training.weight_bytes
+        weights = bucket * training.gathered_weight_bytes
         across = group_s("all_reduce", payload / shards, replicate)
         whole = zero
         if {0, 1} & zero_stages:
@@ -166,7 +166,7 @@ def data_parallel_seconds(
         ends = Axis(np.minimum(plans.pp, 2), places.pp.stride * np.maximum(plans.pp - 1, 1))
         tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
     latency = full(send_s(fabric, 0.0, places.pp))
-    weight_bytes = training.weight_bytes
+    weight_bytes = training.gathered_weight_bytes
     # torchao's float8 training gathers weights already cast (enable_fsdp_float8_all_gather).
     narrow = (plans.stack == code("stack", "torch")) & (training.precision == "fp8")
     gathered_bytes = np.where(narrow, 1.0, weight_bytes)

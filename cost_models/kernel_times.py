@@ -25,6 +25,9 @@ VECTOR_FRACTION = 1 / 16
 # Rate of weight-gradient GEMMs over forward ones of equal FLOP (SimuMax @4dcaae51 kernel tables:
 # A100 0.681 / 0.717, B200 0.481 / 0.494).
 WEIGHT_GRADIENT_FRACTION = 0.96
+# In both gradients Hopper adds fp8 products to fp32 registers at intervals (torchao config.py,
+# Transformer Engine _2X_ACC_DGRAD): without it 1.1 to 1.2 times as fast (pytorch/ao#2377).
+SPLIT_ACCUMULATOR = 1 / 1.15
 # FlashAttention-2 over the Triton FlashAttention before it: 1.3 to 1.5 times as fast forward, about
 # twice backward (flash-attention-2, section 4.1).
 FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
@@ -160,16 +163,21 @@ def _gemm_time(
     if kernel.weights:
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(1, m, k, n) + last
+    if narrow and precision == "fp8" and machine.profile.family == "hopper":
+        backward = backward / SPLIT_ACCUMULATOR
     if narrow:
         # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
-        # reads once more for the largest value, writes the transpose in a pass of its own, and
-        # casts the saved input again for the weight gradient.
+        # reads once more for the largest value, unless compiled into the kernel before, writes the
+        # transpose in a pass of its own, and casts the saved input again for the weight gradient.
         shard = d.sharded_tokens / d.tokens
         inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
         gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
         torch = d.gathered_input
-        forward = forward + memory_s((4.0 + torch) * inputs)
-        backward = backward + memory_s((4.0 + 4.0 * torch) * gradients + 3.0 * torch * inputs)
+        fused = d.compiled
+        forward = forward + memory_s((4.0 + torch - 2.0 * fused) * inputs)
+        backward = backward + memory_s(
+            (4.0 + 4.0 * torch - 2.0 * fused) * gradients + 3.0 * torch * inputs
+        )
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
 

@@ -43,6 +43,7 @@ class Dims:
     early: Array
     serial: Array
     accumulate_bytes: Array
+    input_bytes: Array
     modules: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
     def recomputed(self, module: str) -> Array:
@@ -116,6 +117,9 @@ class Pass:
 Kernel = Gemm | FlashAttention | Pass
 # Runtimes with apex kernels and without Transformer Engine.
 _APEX = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
+_ENGINE = [code("stack", name) for name in ("megatron", "megatron-sync")]
+# What Transformer Engine keeps of a matrix product's input: the value it was cast to.
+_INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0}
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
 # Of them, without the fused accumulation and the asynchronous all-reduce of Megatron-LM 2022.
 _EARLY = [code("stack", name) for name in ("megatron-2021", "deepspeed")]
@@ -129,6 +133,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
     sequence_parallel = plans.sequence_parallel.astype(np.float64)
     torch = (plans.stack == code("stack", "torch")).astype(np.float64)
     apex = np.isin(plans.stack, _APEX).astype(np.float64)
+    engine = np.isin(plans.stack, _ENGINE).astype(np.float64)
     early = np.isin(plans.stack, _EARLY).astype(np.float64)
     return Dims(
         sequences=sequences,
@@ -156,6 +161,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         early=early,
         serial=np.maximum(early, torch + (plans.stack == code("stack", "megatron-sync"))),
         accumulate_bytes=early * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
+        input_bytes=2.0 - engine * (2.0 - _INPUT_BYTES.get(training.precision, 2.0)),
         modules=plans.recompute_modules,
     )
 

@@ -319,6 +319,10 @@ class TrainingSpec(Spec):
     fp8_recipe: FP8Recipe = Field(
         "tensorwise", description="how fp8 values are scaled; read where precision is fp8"
     )
+    fp8_param_gather: bool = Field(
+        False,
+        description="Megatron: weights stored and gathered in fp8; read where precision is fp8",
+    )
     gradient_dtype: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="the buffer gradients accumulate in"
     )
@@ -334,6 +338,12 @@ class TrainingSpec(Spec):
     def weight_bytes(self) -> int:
         """Bytes of one stored training weight (fp8 training keeps bf16 weights by default)."""
         return 2
+
+    @property
+    def gathered_weight_bytes(self) -> int:
+        """Bytes of one weight that the distributed optimizer gathers."""
+        narrow = self.precision == "fp8" and self.fp8_param_gather
+        return DTYPE_BYTES["fp8"] if narrow else self.weight_bytes
 
     @property
     def optimizer_bytes_per_parameter(self) -> float:

@@ -120,7 +120,12 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
     training, plans = s.training, g.plans
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
-    element = state_memory.element_bytes(training, _is_stack(g, "torch"), _is_stack(g, "deepspeed"))
+    element = state_memory.element_bytes(
+        training,
+        _is_stack(g, "torch"),
+        _is_stack(g, "deepspeed"),
+        _is_stack(g, "megatron", "megatron-sync"),
+    )
     copies, weight_copies = _copies(g, slot)
     weights: Array = 0.0
     gradients: Array = 0.0

@@ -23,14 +23,22 @@ class ElementBytes:
     optimizer: Array
 
 
-@formula("byte", "megatron-core", "torch", "deepspeed")
-def element_bytes(training: TrainingSpec, torch: Array, deepspeed: Array) -> ElementBytes:
+# Transformer Engine caches each weight as it stands and transposed in the narrow dtype.
+_CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
+
+
+@formula("byte", "megatron-core", "torch", "deepspeed", "transformer-engine")
+def element_bytes(
+    training: TrainingSpec, torch: Array, deepspeed: Array, transformer_engine: Array
+) -> ElementBytes:
     """Bytes per parameter by runtime (1 where it is the plan's, else 0), before sharding.
 
     Megatron: half-precision weights, the accumulation buffer, fp32 master and moments.  torch
     (FSDP2 with a mixed-precision policy): the stored weight is the master, its gradient has its
     dtype, and half precision exists of gathered layers only.  DeepSpeed's BF16_Optimizer
-    accumulates in fp32 beside the half-precision gradients, which it keeps.
+    accumulates in fp32 beside the half-precision gradients, which it keeps.  Transformer Engine
+    keeps what it cast of a weight for all micro-batches of a step (is_first_microbatch), and the
+    half-precision weight beside it unless weights are stored in fp8.
     """
     accumulated = float(DTYPE_BYTES[training.gradient_dtype])
     states = training.optimizer_bytes_per_parameter
@@ -38,8 +46,11 @@ def element_bytes(training: TrainingSpec, torch: Array, deepspeed: Array) -> Ele
     master = 0.0 if training.master_weights_dtype == "none" else 4.0
     stored = master or half
     kept = half * (accumulated > half)
+    cast = _CAST_WEIGHT_BYTES.get(training.precision, 0.0) * transformer_engine
+    if training.precision == "fp8" and training.fp8_param_gather:
+        cast = cast - half * transformer_engine
     return ElementBytes(
-        half + torch * (stored - half),
+        half + torch * (stored - half) + cast,
         accumulated + torch * (stored - accumulated) + deepspeed * kept,
         states - torch * master,
     )

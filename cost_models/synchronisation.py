@@ -35,7 +35,7 @@ class Sharded:
         link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
         self.contention = s.machine.fitted.contention / link
         self.reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
-        self.weight_bytes = float(s.training.weight_bytes)
+        self.weight_bytes = float(s.training.gathered_weight_bytes)
         self.copied_s = torch * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
         self.used = bool(np.any(plans.zero_stage >= 2))
@@ -124,7 +124,7 @@ def step_seconds(
         beside = 1.0 - shown / np.maximum(reduce_s + gather_s, 1e-30)
         passing = (plain + expert) * (
             (reduce_s > 0) * float(DTYPE_BYTES[training.gradient_reduce_dtype])
-            + (gather_s > 0) * training.weight_bytes
+            + (gather_s > 0) * training.gathered_weight_bytes
         )
         link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
         shown = shown + s.machine.fitted.contention * passing * np.maximum(beside, 0.0) / link
@@ -178,7 +178,7 @@ class _StepCollectives:
                 np.where(scatters, spread(group.reduce_scatter_s_per_byte), 0.0),
             )
             gathered = np.where(gathers, spread(group.all_gather_s_per_byte), 0.0)
-            return reduced * reduce_bytes, gathered * s.training.weight_bytes
+            return reduced * reduce_bytes, gathered * s.training.gathered_weight_bytes
 
         self.plain = rates(dp.plain)
         self.expert = rates(dp.expert) if s.model.moe is not None else (0.0, 0.0)

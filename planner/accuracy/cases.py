@@ -87,6 +87,12 @@ def case_of(run: Run) -> Case:
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
+    if "titan" in run["stack"] and not fixed.get("compile"):
+        # Its configuration refuses asynchronous tensor parallelism without torch.compile, and its
+        # float8 page asks for it, to fuse the casts (configs.py, quantization/float8.md).
+        if fixed.get("overlap_tp") or precision == "fp8":
+            fixed["compile"] = True
+            assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
     fixed.update(_loss(run, fixed))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
@@ -160,7 +166,7 @@ def _variants(
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["stack"] != "deepspeed")),
-            ("recompute", recompute_of(run, fixed["stack"] == "torch")),
+            ("recompute", recompute_of(run, fixed["stack"] == "torch", fixed.get("recompute"))),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):

@@ -71,8 +71,11 @@ def schedule_of(run: Run, pp: int, vpp: int | None) -> str:
     return plain if named == "1f1b" else named
 
 
-def recompute_of(run: Run, torch: bool) -> list[dict[str, Any]]:
-    """What is computed again: one choice, or those it may be where the row does not say."""
+def recompute_of(run: Run, torch: bool, default: str | None) -> list[dict[str, Any]]:
+    """What is computed again: one choice, or those it may be where the row does not say.
+
+    default: what the software's own recipes do.
+    """
     text, notes = run["recompute"].lower(), run.notes.lower()
     full = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     none: dict[str, Any] = {"recompute": "none"}
@@ -82,6 +85,8 @@ def recompute_of(run: Run, torch: bool) -> list[dict[str, Any]]:
         if re.search(r"every other|selective layer", f"{text} {notes}"):
             selective = _every(2)
     if not run.known("recompute"):
+        if default:
+            return [{"recompute": default}]
         return [none, full] if torch else [none, selective, _every(4), _every(2), full]
     if named := tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op"):
         return [{"recompute": "selective", "recompute_modules": named}]

@@ -27,7 +27,9 @@ class Software:
 
 _OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 _SERIAL = {"overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_p2p": False}
-_BF16_GRADIENTS = {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
+_NARROW = {
+    "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "fp8_param_gather": True,
+}  # fmt: skip
 _FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
 SOFTWARE: tuple[Software, ...] = (
     Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
@@ -75,9 +77,13 @@ SOFTWARE: tuple[Software, ...] = (
              "PyTorch runtime with eager kernels and flash-attention-2",
              {"stack": "torch", **_OVERLAP, **_FLASH2}),
     # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
-    # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False).
-    Software("nemo|bridge|mlperf", "NeMo, Megatron-Bridge: Transformer Engine, gradients in bf16",
-             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _BF16_GRADIENTS),
+    # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False); weights are
+    # stored in fp8 (fp8_params).  NeMo's recipes for GPT-3 175B and Nemotron 340B recompute nothing
+    # (NeMo-Framework-Launcher conf/training, activations_checkpoint_granularity null).
+    Software("nemo", "NeMo: Transformer Engine, gradients in bf16, no recompute unless stated",
+             {"stack": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
+    Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
+             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _NARROW),
     # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
     Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
              r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",

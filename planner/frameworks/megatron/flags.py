@@ -237,6 +237,8 @@ def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Flag]:
     if training.precision == "fp8":
         yield flag(group, "--fp8-format", "hybrid", "E4M3 forward, E5M2 gradients")
         yield flag(group, "--fp8-recipe", training.fp8_recipe, FP8_RECIPES[training.fp8_recipe])
+        if training.fp8_param_gather:
+            yield switch(group, "--fp8-param-gather", "weights stored and gathered in fp8")
     if training.precision == "fp4":
         yield flag(group, "--fp4-format", "e2m1", "four-bit values in the linear layers")
         yield flag(group, "--fp4-recipe", "nvfp4", "a scale per 16 values")
