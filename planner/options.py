@@ -49,6 +49,7 @@ _TRAINING = (
     Field("global_batch_size", "training", "sequences per optimizer step", "INT"),
     Field("precision", "training", "bf16, fp16, fp8, fp4", "NAME"),
     Field("fp8_recipe", "training", "tensorwise, delayed, rowwise, blockwise, mxfp8", "NAME"),
+    Field("fp8_param_gather", "training", "weights stored and gathered in fp8 (Megatron)"),
     Field("tokens", "training", "of the whole training, for days, cost and energy", "NUMBER"),
     Field("gradient_dtype", "training", "gradient accumulation: fp32, bf16, fp16", "NAME"),
     Field("gradient_reduce_dtype", "training", "gradient reduction: fp32, bf16, fp16", "NAME"),

@@ -87,12 +87,12 @@ def case_of(run: Run) -> Case:
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
-    if "titan" in run["stack"] and not fixed.get("compile"):
-        # Its configuration refuses asynchronous tensor parallelism without torch.compile, and its
-        # float8 page asks for it, to fuse the casts (configs.py, quantization/float8.md).
-        if fixed.get("overlap_tp") or precision == "fp8":
-            fixed["compile"] = True
-            assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
+    # torchtitan's configuration refuses asynchronous tensor parallelism without torch.compile, and
+    # its float8 page asks for it, to fuse the casts (configs.py, quantization/float8.md).
+    needs = fixed.get("overlap_tp") or precision == "fp8"
+    if "titan" in run["stack"] and needs and not fixed.get("compile"):
+        fixed["compile"] = True
+        assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
     fixed.update(_loss(run, fixed))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)

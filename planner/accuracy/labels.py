@@ -71,7 +71,7 @@ def schedule_of(run: Run, pp: int, vpp: int | None) -> str:
     return plain if named == "1f1b" else named
 
 
-def recompute_of(run: Run, torch: bool, default: str | None) -> list[dict[str, Any]]:
+def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict[str, Any]]:
     """What is computed again: one choice, or those it may be where the row does not say.
 
     default: what the software's own recipes do.
