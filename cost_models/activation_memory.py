@@ -282,7 +282,9 @@ def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
         gone = copies * (inputs + 1.0) * width
     else:
         local = d.tokens * model.ffn_hidden_size / d.tp
-        widest = inputs * local + d.tokens * hidden
+        # Of a gated MLP in two matrices (torch) two input gradients wait for their sum.
+        summed = 1.0 + (inputs - 1.0) * d.gathered_input
+        widest = inputs * local + summed * d.tokens * hidden
         gone = (inputs + 1.0) * local
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length * (1.0 - d.flash)
     widest = np.maximum(widest, 2.0 * scores - gone)

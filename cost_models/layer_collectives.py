@@ -191,16 +191,40 @@ class Collectives:
         gathered = chunk * d.cp
         gather = self._op("all_gather", gathered, self._places.cp)
         scatter = self._op("reduce_scatter", gathered, self._places.cp)
+        around = self._torch_ring(chunk, attention_forward_s, attention_backward_s)
         sent = traffic.ulysses_payload_bytes(
             d.tokens, d.heads, kv_heads, head_dim, ACTIVATION_BYTES
         )
         exchange = self._op("all_to_all", sent, self._places.cp)
         kinds = [plans.cp_kind == code("cp_kind", kind) for kind in ("p2p", "all_gather", "a2a")]
-        # torch goes around chunk by chunk also where it has gathered them all.
-        steps = d.gathered_input
-        forward = np.select(kinds, [ring[0], gather + merged[0] * steps, exchange])
-        backward = np.select(kinds, [ring[1], gather + scatter + merged[1] * steps, exchange])
-        return forward, backward
+        torch = d.gathered_input > 0
+        forward = np.where(torch, around[0] + merged[0], gather)
+        backward = np.where(torch, around[1] + merged[1], gather + scatter)
+        return (
+            np.select(kinds, [ring[0], forward, exchange]),
+            np.select(kinds, [ring[1], backward, exchange]),
+        )
+
+    def _torch_ring(
+        self, chunk_bytes: Array, forward_s: Array, backward_s: Array
+    ) -> tuple[Array, Array]:
+        """What shows, forward and backward, where torch gathers all keys and values at once.
+
+        The gather runs under the first of cp chunks of attention; then attention goes chunk by
+        chunk all the same.  Backward gathers again, and the gradients of keys and values go
+        around in fp32, each hop under the next chunk (torch _context_parallel/_attention.py).
+        Until 2026 torchtitan repeated keys and values for every head of the queries before
+        (its commit ff0829c1).
+        """
+        d = self._d
+        repeated = chunk_bytes * d.heads / d.kv_heads
+        gather = self._op("all_gather", repeated * d.cp, self._places.cp)
+        hop = send_s(self._fabric, 2.0 * repeated, self._places.cp)
+        gradients = self._beside(hop, backward_s / d.cp) * (d.cp - 1.0) + hop
+        return (
+            self._beside(gather, forward_s / d.cp),
+            self._beside(gather, backward_s / d.cp) + gradients,
+        )
 
     def _merging_s(self, head_dim: float, kv_heads: Array) -> tuple[Array, Array]:
         """Seconds of adding up what each chunk of a ring contributes, forward and backward.

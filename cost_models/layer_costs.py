@@ -47,9 +47,13 @@ class BlockSeconds:
 
 
 @formula("s", "derived")
-def launch_bound_s(kernels_s: Array, launches: Array, launch_s: float) -> Array:
-    """Seconds of a pass: its kernels, or the host launching them where they are shorter."""
-    return np.maximum(kernels_s, launches * launch_s)
+def launch_bound_s(kernels_s: Array, exposed_s: Array, launches: Array, launch_s: float) -> Array:
+    """Seconds of a pass beside its exposed collectives.
+
+    The kernels; or, where kernels and collectives together are shorter than the host takes to
+    launch them, what is missing to that.
+    """
+    return np.maximum(kernels_s, launches * launch_s - exposed_s)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,6 @@ def _layer(
     size: tuple[int, ...],
 ) -> BlockSeconds:
     times = kernel_times(layer_kernels(model, kind, d), machine, d)
-    forward, backward = _passes(times, machine, d)
     operators = d.recomputed("op")
     again = sum(
         t.forward_s * np.maximum(d.recomputed(t.module), operators * t.redone) for t in times
@@ -104,6 +107,9 @@ def _layer(
     tp = network.tensor_parallel(kind, times)
     cp_forward, cp_backward = network.context_parallel(
         sum(t.forward_s for t in core), sum(t.backward_s for t in core)
+    )
+    forward, backward = _passes(
+        times, tp.forward_s + cp_forward, tp.backward_s + cp_backward, machine, d
     )
     ep_forward, ep_backward = network.expert_parallel(kind, forward + backward)
     again = again + tp.recompute_s + ep_forward * d.recomputed("moe")
@@ -128,7 +134,7 @@ def _end(
     size: tuple[int, ...],
 ) -> BlockSeconds:
     times = kernel_times(kernels, machine, d)
-    forward, backward = _passes(times, machine, d)
+    forward, backward = _passes(times, collectives_s / 2.0, collectives_s / 2.0, machine, d)
     zero = np.zeros(size)
     return BlockSeconds(
         forward_s=_full(forward, size),
@@ -148,13 +154,22 @@ def _weights(times: tuple[KernelTime, ...]) -> Array:
     return sum(t.weight_gradient_s for t in times)
 
 
-def _passes(times: tuple[KernelTime, ...], machine: Machine, d: Dims) -> tuple[Array, Array]:
+def _passes(
+    times: tuple[KernelTime, ...],
+    forward_exposed_s: Array,
+    backward_exposed_s: Array,
+    machine: Machine,
+    d: Dims,
+) -> tuple[Array, Array]:
     """Forward and backward seconds of a block; backward launches about twice the kernels."""
     launch = machine.fitted.host_launch_s
     launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
     # Routing hands the host the counts it sizes the next buffers with: the device waits for it.
     waits = SYNC_LAUNCHES * launch if any(t.name == "router" for t in times) else 0.0
     return (
-        launch_bound_s(sum(t.forward_s for t in times), launches, launch) + waits,
-        launch_bound_s(sum(t.backward_s for t in times), 2.0 * launches, launch),
+        launch_bound_s(sum(t.forward_s for t in times), forward_exposed_s, launches, launch)
+        + waits,
+        launch_bound_s(
+            sum(t.backward_s for t in times), backward_exposed_s, 2.0 * launches, launch
+        ),
     )

@@ -101,13 +101,20 @@ def test_a_label_is_a_schedule(label: str, vpp: int | None, schedule: str) -> No
         ("full", ["full"]),
         ("yes", ["full"]),
         ("selective", ["selective"]),
-        ("unknown", ["none", "selective", "full"]),
-        ("", ["none", "selective", "full"]),
+        ("unknown", ["none", "selective", "full", "full", "full"]),
+        ("", ["none", "selective", "full", "full", "full"]),
     ],
 )
 def test_a_label_is_a_recomputation(label: str, modes: list[str]) -> None:
     choices = recompute_of(row(recompute=label), torch=False)
     assert [choice["recompute"] for choice in choices] == modes
+    assert len({str(choice) for choice in choices}) == len(choices)
+
+
+def test_what_a_row_leaves_open_is_what_the_software_does_by_default() -> None:
+    assert recompute_of(row(recompute=""), torch=False, default="none") == [{"recompute": "none"}]
+    (stated,) = recompute_of(row(recompute="full"), torch=False, default="none")
+    assert stated["recompute"] == "full"
 
 
 def test_named_modules_and_counted_layers_are_kept() -> None:
