@@ -184,3 +184,20 @@ def test_selective_recompute_drops_its_own_tensors(
     assert float(np.max(dropped)) == sum(plain[name] for name in names)
     assert {name for name in plain if recomputed[name] < plain[name]} == names
     assert all(recomputed[name] == 0 for name in names)
+
+
+@pytest.mark.parametrize("stack", ["megatron", "torch"])
+def test_transformer_engine_keeps_what_it_cast(stack: str) -> None:
+    """fp8: two norm outputs and the activation's at one byte, attention's output in both."""
+    model = gpt(4096, 32)
+    row = Plans.from_rows([ParallelPlan(stack=stack)])
+
+    def kept(precision: str) -> float:
+        training = TrainingSpec.model_validate(
+            {"seq_length": 2048, "global_batch_size": 64, "precision": precision}
+        )
+        return float(np.max(layer_activation_bytes(model, "dense", dims(model, training, row))[0]))
+
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    saved = 2048 * (2 * hidden + ffn - hidden) if stack == "megatron" else 0
+    assert kept("bf16") - kept("fp8") == saved

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cost_models.spec import TrainingSpec
-from cost_models.state_memory import gradient_bytes, optimizer_bytes, weight_bytes
+from cost_models.state_memory import (
+    element_bytes,
+    gradient_bytes,
+    optimizer_bytes,
+    weight_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,24 @@ def test_optimizer_choices() -> None:
     assert states(optimizer="sgd") == 8.0
     assert states(optimizer_state_dtype="bf16") == 8.0
     assert states(master_weights_dtype="none", optimizer_state_dtype="fp8") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "stored", "weights"),
+    [("bf16", False, 2.0), ("fp8", False, 4.0), ("fp8", True, 2.0), ("fp4", False, 3.125)],
+)
+def test_transformer_engine_caches_cast_weights(
+    precision: str, stored: bool, weights: float
+) -> None:
+    """As it stands and transposed, beside the half-precision weight unless stored in fp8."""
+    training = TrainingSpec.model_validate(
+        {
+            "seq_length": 1,
+            "global_batch_size": 1,
+            "precision": precision,
+            "fp8_param_gather": stored,
+        }
+    )
+    assert element_bytes(training, 0.0, 0.0, 1.0).weights == weights
+    assert element_bytes(training, 0.0, 1.0, 0.0).weights == 2.0
+    assert training.gathered_weight_bytes == (1 if stored else 2)
