@@ -114,7 +114,10 @@ class SourceMemory(Document):
 
 
 class MemorySummary(Document):
-    """Errors are shares of the published peak; caught: an out-of-memory run that does not fit."""
+    """Errors are shares of the published peak; under-predicted: by more than 3 %.
+
+    Caught: an out-of-memory run that is predicted not to fit.
+    """
 
     n: int
     median_abs_ln: FiniteFloat | None

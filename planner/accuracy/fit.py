@@ -34,7 +34,7 @@ BOUNDS = {
     "sustained_blackwell": (0.55, 1.0),
     "contention": (0.05, 0.4),
     "straggler": (0.0, 0.03),
-    "host_launch_s": (5e-5, 2e-4),
+    "host_launch_s": (5e-5, 1.5e-4),
     "tp_overlap_exposed": (0.2, 0.8),
 }
 NAMES = tuple(f.name for f in fields(Fitted))

@@ -168,7 +168,7 @@ def _bars(middle: float, p90: float, longest: float) -> str:
 
 
 def _memory(memory: MemorySummary) -> str:
-    heads = ("source", "rows", "median", "mean", "mean with sign", "under-predicted")
+    heads = ("source", "rows", "median", "mean", "mean with sign", "low by more than 3 %")
     parts: list[tuple[str, SourceMemory | MemorySummary]] = [
         *list(memory.by_source.items())[:MOST_ROWS],
         ("all", memory),

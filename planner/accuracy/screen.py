@@ -158,7 +158,7 @@ def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
             ),
             f"mean {share(memory.mean_abs_error)}",
             f"signed {_signed(memory.mean_error or 0.0)}",
-            f"{share(memory.under_predicted_share or 0.0)} under-predicted",
+            f"{share(memory.under_predicted_share or 0.0)} under-predicted by more than 3 %",
         ]
     if memory.oom_rows:
         style = "" if memory.oom_caught == memory.oom_rows else "yellow"

@@ -36,13 +36,13 @@ def test_the_logarithm_of_an_enormous_ratio_is_finite() -> None:
 
 
 def test_memory_errors_by_hand() -> None:
-    found = memory_errors([90.0, 120.0, 50.0], [100.0, 100.0, 50.0])
+    found = memory_errors([90.0, 120.0, 50.0, 98.0], [100.0, 100.0, 50.0, 100.0])
     assert found is not None
-    assert found.n == 3
-    assert found.mean_abs_error == pytest.approx((0.1 + 0.2 + 0.0) / 3)
-    assert found.mean_error == pytest.approx(0.1 / 3)
-    assert found.under_predicted_share == pytest.approx(1 / 3)
-    assert found.median_abs_ln == pytest.approx(-math.log(0.9))
+    assert found.n == 4
+    assert found.mean_abs_error == pytest.approx((0.1 + 0.2 + 0.0 + 0.02) / 4)
+    assert found.mean_error == pytest.approx(0.08 / 4)
+    assert found.under_predicted_share == pytest.approx(1 / 4)  # 2 % low is close enough
+    assert found.median_abs_ln == pytest.approx(-(math.log(0.9) + math.log(0.98)) / 2)
     assert memory_errors([], []) is None
 
 
