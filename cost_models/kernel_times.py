@@ -37,6 +37,7 @@ FLASH1_SLOWDOWN = {"forward": 1.4, "backward": 2.0}
 FP8_RECIPE_FRACTION = {
     "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
 }  # fmt: skip
+WHOLE_TENSOR_RECIPES = ("tensorwise", "delayed")
 # Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
 
@@ -169,7 +170,9 @@ def _gemm_time(
         # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
         # reads once more for the largest value, unless compiled into the kernel before, writes the
         # transpose in a pass of its own, and casts the saved input again for the weight gradient.
-        shard = d.sharded_tokens / d.tokens
+        # Where one scale holds for the whole tensor, each rank casts its shard before the gather.
+        whole = precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
+        shard = d.sharded_tokens / d.tokens if whole else 1.0
         inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
         gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
         torch = d.gathered_input

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models import communication as traffic
 from cost_models.activation_memory import ACTIVATION_BYTES
-from cost_models.kernel_times import KernelTime, Machine
+from cost_models.kernel_times import WHOLE_TENSOR_RECIPES, KernelTime, Machine
 from cost_models.kernels import memory_pass_s
 from cost_models.layers import Dims, routed_tokens
 from cost_models.network import collective_s, send_s
@@ -56,7 +56,7 @@ class Collectives:
         self._fitted = machine.fitted
         self._bandwidth = machine.accelerator.memory_bytes_per_s
         self._memory = machine.profile.memory
-        whole = machine.fp8_recipe in ("tensorwise", "delayed")
+        whole = machine.fp8_recipe in WHOLE_TENSOR_RECIPES
         self._fp8 = machine.precision == "fp8" and whole
         self._sequence_parallel = plans.sequence_parallel.astype(np.float64)
 

@@ -192,9 +192,7 @@ def _kernels(
             # Flash attention runs the causal half; the definition of HFU counts the square.
             counted = flop * (2.0 if t.name == "attention" else 1.0)
             share = layers if chosen else redone
-            again += (
-                counted * share * plan.tp * tokens / float(np.max(d.tokens)) / plan.cp * plan.cp
-            )
+            again += counted * share * plan.tp * tokens / float(np.max(d.tokens))
             lines.append(
                 {
                     "layer": kind,

@@ -209,7 +209,9 @@ def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[
     if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
         fewest = 1 if unclear and schedule == "1f1b" else 2
         counts = range(fewest, MOST_CHUNKS + 1)
-        found = [v for v in counts if model.num_layers % (pp * v) == 0]
+        # The two ends may each count for a layer (Megatron, account_for_..._in_pipeline_split).
+        whole = {model.num_layers, model.num_layers + 2}
+        found = [v for v in counts if any(layers % (pp * v) == 0 for layers in whole)]
         return [
             {"schedule": "1f1b" if v == 1 else "interleaved-1f1b", "vpp": v} for v in found or [1]
         ]
