@@ -161,7 +161,7 @@ def _passes(
     machine: Machine,
     d: Dims,
 ) -> tuple[Array, Array]:
-    """Forward and backward seconds of a block; backward launches about twice the kernels."""
+    """Forward and backward seconds of a block; a module's autograd node costs the host the same."""
     launch = machine.fitted.host_launch_s
     launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
     # Routing hands the host the counts it sizes the next buffers with: the device waits for it.
@@ -169,7 +169,5 @@ def _passes(
     return (
         launch_bound_s(sum(t.forward_s for t in times), forward_exposed_s, launches, launch)
         + waits,
-        launch_bound_s(
-            sum(t.backward_s for t in times), backward_exposed_s, 2.0 * launches, launch
-        ),
+        launch_bound_s(sum(t.backward_s for t in times), backward_exposed_s, launches, launch),
     )

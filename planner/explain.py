@@ -14,8 +14,10 @@ from cost_models.kernel_times import kernel_times
 from cost_models.layer_kernels import layer_kernels
 from cost_models.layers import dims
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import TrainingSpec
 from cost_models.stage_memory import MEMORY_PARTS
 from cost_models.stages import KINDS, stage_table
+from cost_models.state_memory import element_bytes
 from cost_models.step_time import TIME_PARTS
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
@@ -219,8 +221,8 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         ("reserved", _reserved(request)),
         (
             "precision",
-            f"{request.training.precision} weights of {request.training.weight_bytes} bytes, "
-            f"{request.training.gradient_dtype} gradients, "
+            f"{request.training.precision}: {_weight_bytes(request.training, plan):g} bytes of "
+            f"weights per parameter, {request.training.gradient_dtype} gradients, "
             f"{request.training.optimizer_bytes_per_parameter:g} bytes of optimizer state per "
             "parameter",
         ),
@@ -242,6 +244,15 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
     return [Note(code=code, text=text) for code, text in notes]
+
+
+def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:
+    """What a runtime holds per parameter beside the optimizer's states."""
+    runtimes = [
+        float(plan.stack in names)
+        for names in (("torch",), ("deepspeed",), ("megatron", "megatron-sync"))
+    ]
+    return float(element_bytes(training, *runtimes).weights)
 
 
 def _reserved(request: PlanRequest) -> str:
