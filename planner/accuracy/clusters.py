@@ -31,6 +31,8 @@ _SPELLINGS = (
     (r"\bgrace blackwell ultra\b", " gb300 "), (r"\bgrace blackwell\b", " gb200 "),
 )  # fmt: skip
 MOST_RANKS = 1_000_000  # of a ClusterSpec
+# A stated rate per accelerator beyond these is a slip of the pen.
+RATES_BYTES_PER_S = (1e7, 1e14)
 # What tells parts of one family apart; a stated word must be the part's own.
 _KINDS = ("sxm", "pcie", "nvl")
 _NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
@@ -133,11 +135,13 @@ def cluster_for(run: Run) -> Read:
     if ranks > per_node:
         rate = nic_bytes_per_s(run["interconnect"], nics_shared)
         nic = entry.node.network
+        if rate is not None and not RATES_BYTES_PER_S[0] <= rate <= RATES_BYTES_PER_S[1]:
+            assumptions.append(f"{rate * 8 / 1e9:.3g} Gb/s per accelerator is no network's rate")
+            rate = None
         if rate is None:
             gbit = nic.bandwidth_bytes_per_s * 8 / 1e9
             assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
         else:
-            rate = min(max(rate, 1e4), 1e18)
             network = (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
     named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
     link = next(named, None)

@@ -139,3 +139,10 @@ def test_a_printed_capacity_is_the_parts_own() -> None:
 def test_a_cluster_needs_accelerators(cells: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="n_gpus"):
         cluster_for(row(**cells))
+
+
+@pytest.mark.parametrize("text", ["900000000 Gb/s InfiniBand", "8x 0.0001 Gb/s Ethernet"])
+def test_a_rate_of_no_network_is_listed_and_the_typical_one_taken(text: str) -> None:
+    stated, typical = cluster_for(row(interconnect=text)), cluster_for(row())
+    assert stated.value.groups[0].network == typical.value.groups[0].network
+    assert any("no network's rate" in note for note in stated.assumptions)
