@@ -32,7 +32,7 @@ BOUNDS = {
     "sustained_ampere": (0.7, 1.0),
     "sustained_hopper": (0.6, 1.0),
     "sustained_blackwell": (0.55, 1.0),
-    "contention": (0.05, 0.4),
+    "contention": (0.12, 0.25),
     "straggler": (0.0, 0.03),
     "tp_overlap_exposed": (0.2, 0.8),
 }
