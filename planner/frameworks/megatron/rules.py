@@ -76,6 +76,14 @@ def _heads_over_tp_and_cp(c: Context, p: Plans) -> BoolArray:
     return np.asarray((heads % (p.tp * p.cp) == 0) & (groups % (p.tp * p.cp) == 0))
 
 
+def _stores_fp8(c: Context) -> bool:
+    return c.training.precision == "fp8" and c.training.fp8_param_gather
+
+
+def _delayed(c: Context) -> bool:
+    return c.training.fp8_recipe == "delayed"
+
+
 def _fp8_widths(c: Context, p: Plans) -> BoolArray:
     model = c.model
     fits = np.asarray(model.hidden_size % 16 == 0)
@@ -322,6 +330,16 @@ FEATURE_RULES: tuple[Rule, ...] = (
             f"(hidden {c.model.hidden_size}, tp {p.tp}, etp {p.etp}, "
             f"{c.training.seq_length // p.cp * p.micro_batch_size} tokens)"
         ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (not _stores_fp8(c)) | (p.zero_stage >= 1),
+        lambda c, p: "fp8_param_gather needs the distributed optimizer (zero_stage 1 or more)",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (not _stores_fp8(c)) | (p.offload_optimizer == 0) | _delayed(c),
+        lambda c, p: "fp8_param_gather with an offloaded optimizer needs the delayed recipe",
     ),
 )
 

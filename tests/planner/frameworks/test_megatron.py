@@ -106,6 +106,13 @@ def test_fused_cross_entropy_is_the_native_one_and_keeps_fp32() -> None:
     assert said["--cross-entropy-fusion-impl"].value == "native"
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_weights_are_stored_in_fp8_where_asked(stored: bool) -> None:
+    case = launch(training={"precision": "fp8", "fp8_param_gather": stored})
+    said = {flag.name for flag in MEGATRON.write(*case).flags}
+    assert ("--fp8-param-gather" in said) is stored
+
+
 def test_every_name_of_a_vocabulary_has_a_name_here() -> None:
     assert set(DISPATCHERS) == set(VOCABULARIES["moe_dispatcher"])
     assert set(CP_COMM) == set(VOCABULARIES["cp_kind"])
@@ -314,6 +321,16 @@ REFUSED += [
         "framework_unsupported",
         "multiples of 16",
         launch(changed("llama", ffn_hidden_size=1800), training={"precision": "fp8"}),
+    ),
+    (
+        "framework_unsupported",
+        "fp8_param_gather needs",
+        launch(zero_stage=0, training={"precision": "fp8", "fp8_param_gather": True}),
+    ),
+    (
+        "framework_unsupported",
+        "the delayed recipe",
+        launch(offload_optimizer=True, training={"precision": "fp8", "fp8_param_gather": True}),
     ),
 ]
 
