@@ -24,7 +24,7 @@ from cost_models.communication import pipeline_message_bytes
 from cost_models.layers import Dims, dims, routed_tokens
 from cost_models.overheads import attention_placeholder_bytes, mlp_placeholder_bytes
 from cost_models.parameters import padded_vocab_size
-from cost_models.plans import Plans, code
+from cost_models.plans import Plans, is_one_of
 from cost_models.sources import Array, formula
 from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
 
@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 # Half-precision activations; dropout masks are one byte per element (fused dropout).
 ACTIVATION_BYTES = 2.0
 MASK_BYTES = 1.0
-_SCATTERS = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
+_SCATTERS = ("megatron-2021", "megatron-2022", "deepspeed")
 FP32_BYTES = 4.0
 
 
@@ -330,7 +330,7 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
     # Every rank of a tp group sends what it holds: the shard, or the whole (megatron-core).
     # Megatron-LM of 2021 and 2022 scattered it before and gathered after (SC'21, section 4.1), and
     # so does DeepSpeed's pipeline (engine.py, pipe_partitioned and grad_partitioned).
-    scattered = np.isin(plans.stack, _SCATTERS).astype(np.float64)
+    scattered = is_one_of(plans.stack, "stack", *_SCATTERS)
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
     message = pipeline_message_bytes(sent, hidden, ACTIVATION_BYTES)
 

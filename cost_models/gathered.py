@@ -109,6 +109,8 @@ def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
 
 def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Array:
     """What `value` says of each plan's own schedule."""
+    if plans.schedule.ndim == 0:
+        return value(SCHEDULES[VOCABULARIES["schedule"][int(plans.schedule)]])
     result: Array | None = None
     for c in np.unique(plans.schedule).tolist():
         own = value(SCHEDULES[VOCABULARIES["schedule"][c]])
@@ -119,8 +121,9 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
 
 def sum_of(values: Iterable[Array]) -> Array:
     """Sum of arrays that broadcast; 0 of none."""
-    total: Array = 0.0
-    for value in values:
+    several = iter(values)
+    total: Array = next(several, 0.0)
+    for value in several:
         total = total + value
     return total
 

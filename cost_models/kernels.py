@@ -5,14 +5,15 @@ Not modelled: clock changes under sustained power beyond the profile's, L2 reuse
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cost_models.profiles import AttentionEfficiency, Curve, GemmEfficiency
 from cost_models.sources import Array, formula
 
-# Tiles of C that matrix libraries choose from, rows x columns.
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-
+# Tiles of C that matrix libraries choose from, rows x columns; each also turned by 90 degrees.
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
 
@@ -52,14 +53,20 @@ def gemm_s(
     units = efficiency.multiprocessors
     unit_flop_per_s = peak_flop_per_s / units * efficiency.tile_fraction
     largest = TILES[0][0] * TILES[0][1]
+    rows = {size: np.ceil(m / size) for size in (64, 128, 256)}
+    columns = {size: np.ceil(n / size) for size in (64, 128, 256)}
+    each = groups / units
     arithmetic: Array = np.inf
-    for tile_m, tile_n in TILES:
-        share = tile_m * tile_n / largest
-        tiles = groups * np.ceil(m / tile_m) * np.ceil(n / tile_n)
-        spread = np.maximum(tiles / units, 1.0)
-        waves = spread + efficiency.wave_share * (np.ceil(tiles / units) - spread)
-        rate = unit_flop_per_s * efficiency.small_tile_fraction ** -np.log2(share)
-        one_s = share * (2.0 * largest * k / rate + efficiency.tile_overhead_s)
+    for high, wide in TILES:
+        share = high * wide / largest
+        count = rows[high] * columns[wide]
+        if high != wide:
+            count = np.minimum(count, rows[wide] * columns[high])
+        count = count * each
+        waves = (1.0 - efficiency.wave_share) * np.maximum(count, 1.0)
+        waves = waves + efficiency.wave_share * np.ceil(count)
+        rate = unit_flop_per_s * efficiency.small_tile_fraction ** -math.log2(share)
+        one_s = (2.0 * high * wide / rate) * k + share * efficiency.tile_overhead_s
         arithmetic = np.minimum(arithmetic, waves * one_s)
     moved = gemm_bytes(m, n, k, element_bytes, output_bytes) * groups
     seconds = efficiency.floor_s + np.maximum(

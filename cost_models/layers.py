@@ -7,10 +7,11 @@ and names for the report are all read off the same records (layer_kernels.py lis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, Plans, code
+from cost_models.plans import RECOMPUTE_MODULES, Plans, code, is_one_of
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
 
@@ -50,9 +51,13 @@ class Dims:
         """1.0 where selective recompute names the module, or `moe`, which holds two others."""
         if not module:
             return 0.0
-        names = (module, "moe") if module in ("moe_act", "shared_experts") else (module,)
-        bits = sum(1 << i for i, name in enumerate(RECOMPUTE_MODULES) if name in names)
-        return ((self.modules & bits) > 0).astype(np.float64)
+        return ((self.modules & _bits(module)) > 0).astype(np.float64)
+
+
+@cache
+def _bits(module: str) -> int:
+    names = (module, "moe") if module in ("moe_act", "shared_experts") else (module,)
+    return sum(1 << i for i, name in enumerate(RECOMPUTE_MODULES) if name in names)
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,13 @@ class Pass:
 
 Kernel = Gemm | FlashAttention | Pass
 # Runtimes with apex kernels and without Transformer Engine.
-_APEX = [code("stack", name) for name in ("megatron-2021", "megatron-2022", "deepspeed")]
-_ENGINE = [code("stack", name) for name in ("megatron", "megatron-sync")]
+_APEX = ("megatron-2021", "megatron-2022", "deepspeed")
+_ENGINE = ("megatron", "megatron-sync")
 # What Transformer Engine keeps of a matrix product's input: the value it was cast to.
 _INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0}
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
 # Of them, without the fused accumulation and the asynchronous all-reduce of Megatron-LM 2022.
-_EARLY = [code("stack", name) for name in ("megatron-2021", "deepspeed")]
+_EARLY = ("megatron-2021", "deepspeed")
 
 
 def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
@@ -132,9 +137,9 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
     tokens = sequences * training.seq_length / cp
     sequence_parallel = plans.sequence_parallel.astype(np.float64)
     torch = (plans.stack == code("stack", "torch")).astype(np.float64)
-    apex = np.isin(plans.stack, _APEX).astype(np.float64)
-    engine = np.isin(plans.stack, _ENGINE).astype(np.float64)
-    early = np.isin(plans.stack, _EARLY).astype(np.float64)
+    apex = is_one_of(plans.stack, "stack", *_APEX)
+    engine = is_one_of(plans.stack, "stack", *_ENGINE)
+    early = is_one_of(plans.stack, "stack", *_EARLY)
     return Dims(
         sequences=sequences,
         seq_length=float(training.seq_length),

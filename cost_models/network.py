@@ -103,7 +103,8 @@ def collective_s(
     ranks = np.asarray(axis.size, dtype=np.float64)
     payload = np.asarray(payload_bytes, dtype=np.float64)
     inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
-    payload, ranks, inner = np.broadcast_arrays(payload, ranks, inner)
+    if not payload.shape == ranks.shape == inner.shape:
+        payload, ranks, inner = np.broadcast_arrays(payload, ranks, inner)
     moved = (ranks > 1) & (payload > 0)
     if op == "all_to_all":
         fraction = all_to_all_fraction or fabric.profile.all_to_all_fraction

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
@@ -19,6 +19,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.spec import Spec
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 Recompute = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["block", "uniform"]
@@ -233,12 +234,18 @@ class Plans:
     def _size(self) -> int:
         return next((len(column) for _, column in self.columns() if column.ndim), 1)
 
+    @cached_property
+    def _is_one(self) -> bool:
+        return all(column.ndim == 0 for _, column in self.columns())
+
     def columns(self) -> Iterator[tuple[str, IntArray]]:
         for name in FIELDS:
             yield name, getattr(self, name)
 
     def take(self, index: Any) -> Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
+        if self._is_one:
+            return self
         picked = {n: (c if c.ndim == 0 else c[index]) for n, c in self.columns()}
         return Plans(**picked, stage_layers_table=self.stage_layers_table)
 
@@ -278,9 +285,21 @@ def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()
     return int(value)
 
 
+@cache
 def code(field: str, name: str) -> int:
     """The integer that stands for a name of a vocabulary."""
     return VOCABULARIES[field].index(name)
+
+
+def is_one_of(codes: IntArray, field: str, *names: str) -> FloatArray:
+    """1.0 where a column of codes holds one of some names of its vocabulary, else 0.0."""
+    flags: FloatArray = _flags(field, names)[codes]
+    return flags
+
+
+@cache
+def _flags(field: str, names: tuple[str, ...]) -> FloatArray:
+    return np.array([float(name in names) for name in VOCABULARIES[field]])
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Plans) if f.name != "stage_layers_table")

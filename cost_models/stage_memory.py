@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models import overheads, state_memory
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, max_of, sum_of
-from cost_models.plans import code
+from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
 from cost_models.sources import Array
@@ -60,6 +60,7 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
     in_flight = [_in_flight(g, stage) for stage in stages]
     rows: dict[str, list[Array]] = {name: [] for name in MEMORY_PARTS}
     activations = _Activations(s, g)
+    driver = overheads.driver_bytes(g.plans)
     for slot, units in enumerate(in_flight):
         parts = {**_states(s, g, slot), **activations.of(slot, units)}
         parts["communication"] = _communication_bytes(s, g, slot, units)
@@ -69,7 +70,7 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
         table = first * activations.table_gradient * (1.0 - _is_stack(g, "torch"))
         over = np.maximum(step - transient, 0.0)
         parts["working"] = parts["working"] + over
-        parts.update(_overheads(s, g, parts, transient, step - over + table))
+        parts.update(_overheads(s, g, parts, driver, transient, step - over + table))
         for name, value in parts.items():
             rows[name].append(value)
     n = len(g.plans)
@@ -84,7 +85,12 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
 
 
 def _overheads(
-    s: Setting, g: Gathered, parts: dict[str, Array], transient: Array, other_phase: Array
+    s: Setting,
+    g: Gathered,
+    parts: dict[str, Array],
+    driver: Array,
+    transient: Array,
+    other_phase: Array,
 ) -> dict[str, Array]:
     """What the allocator and the driver add, or what the cluster reserves for it.
 
@@ -95,7 +101,6 @@ def _overheads(
     given = s.cluster.reserved_bytes_per_accelerator
     if given is not None:
         return {"fragmentation": 0.0, "driver": given}
-    driver = overheads.driver_bytes(g.plans)
     allocated = sum_of(parts[name] for name in (*STATE_PARTS, *STEP_PARTS))
     # One byte less than there is: sums of parts round.
     room = np.maximum(s.nodes.accelerator.memory_bytes - driver - allocated - 1.0, 0.0)
@@ -108,7 +113,7 @@ def _overheads(
 
 def _is_stack(g: Gathered, *names: str) -> Array:
     """1.0 where a plan runs on one of the stacks."""
-    return np.isin(g.plans.stack, [code("stack", name) for name in names]).astype(np.float64)
+    return is_one_of(g.plans.stack, "stack", *names)
 
 
 def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
@@ -249,8 +254,9 @@ class _Activations:
             k: at_layer(g.bytes.layers[k].working + g.bytes.layers[k].dropped) for k in s.kinds
         }
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
-        keeps_all = [code("schedule", name) for name, it in SCHEDULES.items() if it.keeps_all]
-        self.losses = np.where(np.isin(plans.schedule, keeps_all), g.micro_batches, 1.0)
+        keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
+        keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
+        self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
         # torch's last stage returns the logits of all micro-batches (PipelineStage.output_chunks).
         returned = _is_stack(g, "torch") * (plans.pp > 1) * (g.micro_batches - 1.0)
         self.returned = returned * at_layer(g.bytes.head_output)
