@@ -138,4 +138,4 @@ def fragmentation_bytes(
     before it fails, the allocator returns whole segments.
     """
     gaps = share * transient_bytes
-    return gaps + np.clip(room_bytes - gaps, 0.0 * gaps, other_phase_bytes)
+    return gaps + np.minimum(np.maximum(room_bytes - gaps, 0.0), other_phase_bytes)

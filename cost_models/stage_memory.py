@@ -58,7 +58,7 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
     at_stage = g.stages.spread
     stages = [at_stage(row) for row in g.table.stage]
     in_flight = [_in_flight(g, stage) for stage in stages]
-    rows: dict[str, list[Array]] = {name: [] for name in MEMORY_PARTS}
+    rows: dict[str, list[Array]] = {name: [] for name in (*MEMORY_PARTS, "allocated")}
     activations = _Activations(s, g)
     driver = overheads.driver_bytes(g.plans)
     for slot, units in enumerate(in_flight):
@@ -70,15 +70,15 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
         table = first * activations.table_gradient * (1.0 - _is_stack(g, "torch"))
         over = np.maximum(step - transient, 0.0)
         parts["working"] = parts["working"] + over
+        parts["allocated"] = sum_of(parts[name] for name in STATE_PARTS) + transient + over
         parts.update(_overheads(s, g, parts, driver, transient, step - over + table))
         for name, value in parts.items():
             rows[name].append(value)
     n = len(g.plans)
     parts_of = {name: _stack(values, n) for name, values in rows.items()}
-    allocated = sum_of(parts_of[name] for name in (*STATE_PARTS, *STEP_PARTS))
+    allocated = parts_of.pop("allocated")
     reserved = allocated + parts_of["fragmentation"]
     total = reserved + parts_of["driver"]
-    assert isinstance(allocated, np.ndarray)
     return StageMemory(
         parts_of, allocated, reserved, total, _stack(stages, n), _stack(in_flight, n)
     )
@@ -101,9 +101,8 @@ def _overheads(
     given = s.cluster.reserved_bytes_per_accelerator
     if given is not None:
         return {"fragmentation": 0.0, "driver": given}
-    allocated = sum_of(parts[name] for name in (*STATE_PARTS, *STEP_PARTS))
     # One byte less than there is: sums of parts round.
-    room = np.maximum(s.nodes.accelerator.memory_bytes - driver - allocated - 1.0, 0.0)
+    room = s.nodes.accelerator.memory_bytes - driver - parts["allocated"] - 1.0
     share = overheads.fragmentation_share(g.plans)
     return {
         "fragmentation": overheads.fragmentation_bytes(transient, share, other_phase, room),
