@@ -26,7 +26,7 @@ from planner.space import Space
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
 
 FloatArray = NDArray[np.float64]
-# Rows priced at a time: large enough to hide the cost of a NumPy call, small enough to bound memory.
+# Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
 CHUNK = 1 << 18
 _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
