@@ -179,6 +179,37 @@ def emit(
 
 
 @app.command()
+@request_options(PLAN)
+def ranks(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    order: Annotated[
+        str, typer.Option(metavar="NAME", help="the framework that lays the ranks out")
+    ] = "megatron",
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="a picture")] = None,
+    json: Json = False,
+    given: Mapping[str, Any],
+) -> int:
+    """Which rank of a plan sits where, in which groups, and which links those cross."""
+    from planner import output
+    from planner import ranks as placing
+    from planner.drawing.rank_map import ranks_screen, ranks_svg
+
+    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    assert asked.plan is not None
+    answer = placing.ranks(asked, asked.plan, order)
+    if svg is not None:
+        output.write_picture(svg, ranks_svg(answer).encode())
+    if json:
+        output.print_json(answer)
+    else:
+        screen = output.Screen()
+        screen.print(ranks_screen(answer, screen))
+    return FINE
+
+
+@app.command()
 def model(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="preset or config.json")],
     json: Json = False,

@@ -50,6 +50,14 @@ def print_document(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2))
 
 
+def write_picture(path: Path, data: bytes) -> None:
+    """Write what a person asked to see, over what was there; RequestError where that cannot be."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+
+
 def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
     """Write files into a folder that has none of them; where they are now.
 

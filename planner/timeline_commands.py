@@ -166,14 +166,11 @@ def _stage_times(request: PlanRequest, plan: ParallelPlan) -> tuple[Times, Links
 
 def _draw(answer: TimelineAnswer, wanted: Mapping[str, Path], theme: Theme) -> list[Path]:
     """Draw all first, then write: what is refused leaves nothing half done."""
-    from planner.problems import refuse
+    from planner.output import write_picture
 
     drawn = {path: _DRAWERS[kind](answer, theme.value) for kind, path in wanted.items()}
     for path, data in drawn.items():
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise refuse("", "no_file", f"cannot write {path}: {error.strerror}") from None
+        write_picture(path, data)
     return list(drawn)
 
 

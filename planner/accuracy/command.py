@@ -39,7 +39,7 @@ def accuracy(
     if html is not None:
         from planner.accuracy.page import page
 
-        _write(html, page(answer))
+        output.write_picture(html, page(answer).encode())
     if json:
         output.print_json(answer)
         return FINE
@@ -103,12 +103,3 @@ def _watched(predictions: Iterator[Prediction], total: int) -> Iterator[Predicti
             yield prediction
     finally:
         progress.stop()
-
-
-def _write(path: Path, text: str) -> None:
-    from planner.problems import refuse
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None

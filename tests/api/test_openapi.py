@@ -46,6 +46,7 @@ def test_description_is_whole() -> None:
         "/v1/plans",
         "/v1/estimates",
         "/v1/timelines",
+        "/v1/ranks",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",

@@ -1,0 +1,31 @@
+"""Which rank of a plan sits where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from api.dependencies import Body
+from api.problems import declare
+from api.schema import ESTIMATE_EXAMPLES, request_body
+from planner import ranks as placing
+from planner.documents import parse_request
+from planner.frameworks.rank_orders import ORDERS
+
+router = APIRouter(prefix="/ranks", tags=["ranks"])
+Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDERS)}")]
+
+
+@router.post(
+    "",
+    response_model=placing.RanksAnswer,
+    responses=declare(400, 413, 415, 422),
+    openapi_extra=request_body(ESTIMATE_EXAMPLES),
+)
+def ranks(document: Body, order: Order = "megatron") -> Response:
+    """Coordinates, process groups and the links they cross, in a framework's rank order."""
+    request = parse_request(document, need_plan=True)
+    assert request.plan is not None
+    answer = placing.ranks(request, request.plan, order)
+    return Response(answer.model_dump_json(), media_type="application/json")

@@ -1,0 +1,171 @@
+"""Where the ranks of a plan sit: groups as a table, nodes as a picture (text or SVG)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from xml.sax.saxutils import escape
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.drawing.theme import Theme, colours
+from planner.ranks import GroupKind, RanksAnswer
+
+_INKS = ("blue", "green", "yellow", "magenta", "cyan", "red")
+_MOST_CELLS = 32  # of a node, in text
+_MOST_ROWS = 24  # nodes that differ, in text
+_MOST_NODES = 512  # of a picture
+_HUES = (212, 136, 42, 288, 182, 8, 90, 250)
+_CELL, _HIGH, _GAP, _MARGIN = 30, 22, 18, 20
+
+
+def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
+    """The answer to `planner ranks`."""
+    order = ", ".join(f"{axis.name} {axis.size}" for axis in answer.axes)
+    lines: list[RenderableType] = [
+        Text.assemble(
+            (answer.framework, "bold"), f"  {answer.world_size:,} ranks on {answer.nodes:,} x ",
+            f"{answer.accelerators_per_node} accelerators",
+        ),
+        Text(f"fastest axis first: {order}"),
+    ]  # fmt: skip
+    if answer.expert_axes:
+        own = ", ".join(f"{axis.name} {axis.size}" for axis in answer.expert_axes)
+        lines.append(Text(f"of experts: {own}"))
+    lines += ["", _table(answer), "", *_map(answer)]
+    for warning in answer.warnings:
+        lines.append(Text(f"! {warning.text}", "yellow"))
+    return Group(*lines)
+
+
+def _table(answer: RanksAnswer) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, justify in (("groups", "left"), ("size", "right"), ("count", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for name in ("link", "ranks", "carries"):
+        table.add_column(name)
+    for kind in answer.groups:
+        table.add_row(
+            kind.name, f"{kind.size:,}", f"{kind.count:,}", _links(kind),
+            " ".join(_short(group) for group in kind.ranks[:2]) + (" ..." * (kind.count > 2)),
+            kind.carries,
+        )  # fmt: skip
+    return table
+
+
+def _links(kind: GroupKind) -> str:
+    if len(kind.links) == 1:
+        return next(iter(kind.links))
+    return ", ".join(f"{count:,} {name}" for name, count in kind.links.items())
+
+
+def _short(group: tuple[int, ...]) -> str:
+    """Ranks of a group: a range where they follow each other, else the first and the step."""
+    step = group[1] - group[0]
+    if len(group) > 4 and all(b - a == step for a, b in pairwise(group)):
+        each = "" if step == 1 else f" by {step}"
+        return f"[{group[0]}..{group[-1]}{each}]"
+    return "[" + ",".join(map(str, group[:8])) + (",..." if len(group) > 8 else "") + "]"
+
+
+def _coloured(answer: RanksAnswer) -> tuple[str, tuple[int, ...]]:
+    """The axis that the picture colours by: stages, else replicas."""
+    sizes = {axis.name: axis.size for axis in answer.axes}
+    names = [n for n in ("pp", "dp", "dp_shard", "dp_replicate", "cp", "tp") if sizes.get(n, 1) > 1]
+    name = names[0] if names else answer.axes[0].name
+    return name, answer.coordinates[name]
+
+
+def _map(answer: RanksAnswer) -> Iterator[RenderableType]:
+    """A row for each node, equal neighbours together; brackets hold a tensor-parallel group."""
+    name, values = _coloured(answer)
+    per_node = answer.accelerators_per_node
+    tp = answer.coordinates["tp"]
+    grouped = max(tp) > 0
+    rows = [
+        (values[i : i + per_node], tp[i : i + per_node])
+        for i in range(0, answer.world_size, per_node)
+    ]
+    what = {"pp": "pipeline stage", "tp": "tensor-parallel rank", "cp": "context-parallel rank"}
+    brackets = ", a bracket for each tensor-parallel group" if grouped else ""
+    yield Text(f"{what.get(name, 'data-parallel rank')} of each accelerator{brackets}")
+    runs = [(row, len(list(same))) for row, same in groupby(rows)]
+    first = 0
+    for (cells, places), count in runs[:_MOST_ROWS]:
+        label = f"node {first}" if count == 1 else f"nodes {first}-{first + count - 1}"
+        line = Text(f"  {label:14s} ")
+        for cell, place in list(zip(cells, places, strict=True))[:_MOST_CELLS]:
+            if grouped and place == 0:
+                line.append("[")
+            line.append(f"{cell}", _INKS[cell % len(_INKS)])
+            line.append("]" if grouped and place == max(tp) else " ")
+        if len(cells) > _MOST_CELLS:
+            line.append("...")
+        yield line
+        first += count
+    if len(runs) > _MOST_ROWS:
+        yield Text(f"  and {answer.nodes - first:,} nodes more")
+
+
+def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
+    """Nodes as boxes of accelerators, each with its rank, coloured by stage."""
+    name, values = _coloured(answer)
+    per_node = answer.accelerators_per_node
+    nodes = min(answer.nodes, _MOST_NODES)
+    wide = min(per_node, 8)
+    high = -(-per_node // wide)
+    columns = max(1, min(4, nodes, 1100 // (wide * _CELL + _GAP)))
+    box_wide, box_high = wide * _CELL + 8, high * _HIGH + 26
+    lines = -(-nodes // columns)
+    width = 2 * _MARGIN + columns * (box_wide + _GAP) - _GAP
+    top = 78
+    height = top + lines * (box_high + _GAP) + _MARGIN
+    order = " · ".join(f"{axis.name} {axis.size}" for axis in answer.axes)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-labelledby="rm-title">',
+        f'<title id="rm-title">{escape(answer.framework)}: {escape(order)}</title>',
+        f"<style>{colours(theme, 'svg')}"
+        "text{font:11px system-ui,sans-serif;fill:var(--ink);font-variant-numeric:tabular-nums}"
+        ".quiet{fill:var(--quiet)}.title{font-size:17px;font-weight:600}"
+        ".page{fill:var(--page)}.node{fill:var(--idle);stroke:var(--grid)}"
+        ".cell{text-anchor:middle}.group{fill:none;stroke:var(--ink);stroke-width:1.2}</style>",
+        '<rect class="page" width="100%" height="100%"/>',
+        f'<text class="title" x="{_MARGIN}" y="30">{escape(answer.framework)}: '
+        f"{answer.world_size:,} ranks</text>",
+        f'<text class="quiet" x="{_MARGIN}" y="50">fastest axis first: {escape(order)}; '
+        f"colour: {name}; frame: tensor-parallel group"
+        + ("" if nodes == answer.nodes else f"; the first {nodes} of {answer.nodes:,} nodes")
+        + "</text>",
+    ]
+    tp = answer.coordinates["tp"]
+    last = max(tp)
+    for node in range(nodes):
+        x0 = _MARGIN + node % columns * (box_wide + _GAP)
+        y0 = top + node // columns * (box_high + _GAP)
+        parts.append(
+            f'<rect class="node" x="{x0}" y="{y0}" width="{box_wide}" height="{box_high}" rx="4"/>'
+            f'<text class="quiet" x="{x0 + 4}" y="{y0 + 13}">node {node}</text>'
+        )
+        for slot in range(per_node):
+            rank = node * per_node + slot
+            if rank >= answer.world_size:
+                break
+            x = x0 + 4 + slot % wide * _CELL
+            y = y0 + 20 + slot // wide * _HIGH
+            hue = _HUES[values[rank] % len(_HUES)]
+            parts.append(
+                f'<rect x="{x + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_HIGH - 2}" '
+                f'fill="hsl({hue} 70% 50% / .38)"/>'
+                f'<text class="cell" x="{x + _CELL / 2:g}" y="{y + 15}">{rank}</text>'
+            )
+            if last and tp[rank] == 0 and slot % wide + last < wide:
+                parts.append(
+                    f'<rect class="group" x="{x + 1}" y="{y + 1}" '
+                    f'width="{(last + 1) * _CELL - 2}" height="{_HIGH - 2}" rx="3"/>'
+                )
+    parts.append("</svg>")
+    return "\n".join(parts)

@@ -1,0 +1,154 @@
+"""In which order each framework lays its ranks out over the axes of a plan.
+
+Axes are listed from the fastest to the slowest: neighbours along the first differ by one rank.
+The experts of a mixture have a grid of their own over the same ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.catalog.names import resolve
+from cost_models.plans import ParallelPlan
+
+IntArray = NDArray[np.int64]
+
+
+class NoOrder(ValueError):
+    """The framework has no place for an axis that the plan needs."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Axes from fastest to slowest; experts: of the second grid, empty where there is none."""
+
+    label: str
+    source: str
+    axes: tuple[str, ...]
+    experts: tuple[str, ...] = ()
+
+
+_MEGATRON = "megatron-core 0.16.1 parallel_state.py, RankGenerator"
+ORDERS: dict[str, Order] = {
+    "megatron": Order(
+        "Megatron-LM", _MEGATRON, ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp")
+    ),
+    "deepspeed": Order(
+        "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
+        ("tp", "dp", "pp"),
+    ),
+    "torchtitan": Order(
+        "torchtitan", "torchtitan 0.3.0 distributed/parallel_dims.py",
+        ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "efsdp", "dp_replicate", "pp"),
+    ),
+    "colossalai": Order(
+        "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",
+        ("cp", "tp", "pp", "dp"),
+    ),
+    "accelerate": Order(
+        "accelerate", "accelerate 1.15.0 parallelism_config.py",
+        ("tp", "cp", "dp_shard", "dp_replicate"),
+    ),
+    "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
+}  # fmt: skip
+# Megatron's --use-tp-pp-dp-mapping.
+_PP_INSIDE_DP = Order(
+    "Megatron-LM", f"{_MEGATRON}, --use-tp-pp-dp-mapping",
+    ("tp", "cp", "pp", "dp"), ("etp", "ep", "pp", "edp"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ranks as a grid: names and sizes of its axes, the fastest first."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.sizes)
+
+    def stride(self, name: str) -> int:
+        """How far apart neighbours along an axis are."""
+        return math.prod(self.sizes[: self.names.index(name)])
+
+    def size(self, *names: str) -> int:
+        """Ranks of a group along some axes."""
+        return math.prod(self.sizes[self.names.index(name)] for name in names)
+
+    def coordinates(self, name: str) -> IntArray:
+        """Where each rank stands along an axis: shape (world,)."""
+        ranks = np.arange(self.world_size, dtype=np.int64)
+        found: IntArray = ranks // self.stride(name) % self.size(name)
+        return found
+
+    def groups(self, *names: str) -> IntArray:
+        """Ranks that differ along these axes only: shape (groups, members), both ascending."""
+        ranks = np.arange(self.world_size, dtype=np.int64).reshape(self.sizes[::-1])
+        last = len(self.sizes) - 1
+        varied = sorted(last - self.names.index(name) for name in names)
+        moved = np.moveaxis(ranks, varied, range(len(self.sizes) - len(varied), len(self.sizes)))
+        return moved.reshape(-1, self.size(*names))
+
+
+def order_of(framework: str, plan: ParallelPlan) -> Order:
+    """The order of a framework under a plan.
+
+    Raises cost_models.catalog.names.UnknownName with the nearest names.
+    """
+    found = ORDERS[resolve(framework, {name: name for name in ORDERS}, "framework")]
+    if plan.rank_order == "tp-cp-ep-pp-dp":
+        if found is not ORDERS["megatron"]:
+            raise NoOrder(f"{found.label} has no rank order {plan.rank_order}")
+        return _PP_INSIDE_DP
+    return found
+
+
+def grids(order: Order, plan: ParallelPlan) -> tuple[Grid, Grid | None]:
+    """The grid of a plan's ranks, and that of its experts where the order has one.
+
+    Raises NoOrder where the plan needs an axis that the order lacks.
+    """
+    sizes = _sizes(plan)
+    dense = _grid(order.axes, sizes)
+    experts = _grid(order.experts, sizes) if order.experts and plan.ep * plan.etp > 1 else None
+    for name in ("tp", "cp", "pp", "ep"):
+        known = {*order.axes, *(order.experts if experts else ())}
+        if sizes[name] > 1 and name not in known:
+            raise NoOrder(f"{order.label} has no {name} axis; the plan has {name} {sizes[name]}")
+    if plan.ep > 1 and "etp" not in order.experts and plan.etp > 1:
+        raise NoOrder(f"{order.label} does not split experts by tensors (etp {plan.etp})")
+    for grid in (dense, experts):
+        if grid is not None and grid.world_size != plan.accelerators:
+            raise NoOrder(
+                f"{' x '.join(f'{n} {s}' for n, s in zip(grid.names, grid.sizes, strict=True))} "
+                f"is not the plan's {plan.accelerators} ranks"
+            )
+    return dense, experts
+
+
+def _grid(names: tuple[str, ...], sizes: Mapping[str, int]) -> Grid:
+    return Grid(names, tuple(sizes[name] for name in names))
+
+
+def _sizes(plan: ParallelPlan) -> dict[str, int]:
+    """Size of every axis that some order has."""
+    shard = plan.dp
+    if plan.zero_stage == 0:
+        shard = 1
+    elif plan.dp_shard:
+        # A plan counts the ranks of a shard group over dp and cp together.
+        shard = max(min(plan.dp_shard // plan.cp, plan.dp), 1)
+    world = plan.accelerators
+    return {
+        "tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp, "ep": plan.ep,
+        "etp": plan.etp, "edp": world // max(plan.etp * plan.ep * plan.pp, 1),
+        "dp_shard": shard, "dp_replicate": plan.dp // shard,
+        "efsdp": max(shard * plan.cp * plan.tp // plan.ep, 1),
+    }  # fmt: skip
