@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -51,6 +52,7 @@ def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
     app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(RequestValidationError, _parameter_error)
     app.add_exception_handler(IllegalPlan, _illegal_plan)
     app.add_exception_handler(SpaceTooLarge, _space_too_large)
     app.add_exception_handler(HTTPException, _http_error)
@@ -60,6 +62,19 @@ def install(app: FastAPI) -> None:
 async def _request_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
     return _respond(request, problem_document(error.problems))
+
+
+async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
+    """A parameter of the address, said like any field of the document."""
+    assert isinstance(error, RequestValidationError)
+    problems = (
+        Problem(
+            pointer="/" + "/".join(map(str, found["loc"][1:])), code="bad_parameter",
+            detail=found["msg"],
+        )
+        for found in error.errors()
+    )  # fmt: skip
+    return await _request_error(request, RequestError(problems))
 
 
 async def _illegal_plan(request: Request, error: Exception) -> JSONResponse:
