@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,10 @@ from planner.command import (
 )
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.options import request_options
+
+if TYPE_CHECKING:
+    from planner.frameworks.base import Bundle
+    from planner.request import PlanRequest
 
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 
@@ -140,6 +144,9 @@ def emit(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="write all files into this folder")
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="what starts it: slurm, kubernetes")
+    ] = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
@@ -162,6 +169,8 @@ def emit(
             return _nothing_fits("nothing fits; `planner plan` says why", json)
         chosen = best.plan
     bundle = framework.write(asked, chosen)
+    if launcher is not None:
+        bundle = _launched(bundle, asked, launcher)
     memory = solve.estimate(asked, chosen).estimate.memory
     if memory.peak_bytes > memory.capacity_bytes:
         return _nothing_fits(f"the plan does not fit: {overflow(memory)}", json)
@@ -176,6 +185,20 @@ def emit(
     for note in bundle.notes:
         print(f"note: {note.text}", file=sys.stderr)
     return FINE
+
+
+def _launched(bundle: Bundle, asked: PlanRequest, launcher: str) -> Bundle:
+    """The bundle with what starts it; RequestError where that cannot be."""
+    from cost_models.catalog.names import UnknownName
+    from planner import launchers
+    from planner.problems import refuse
+
+    try:
+        return launchers.launched(bundle, asked, launcher)
+    except UnknownName as error:
+        raise refuse("/launcher", "unknown_name", str(error)) from None
+    except launchers.CannotLaunch as error:
+        raise refuse("/launcher", "cannot_launch", str(error)) from None
 
 
 @app.command()

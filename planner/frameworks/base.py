@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -78,11 +79,16 @@ def switch(group: str, name: str, why: str) -> Flag:
 
 
 class Bundle(Spec):
-    """Everything that carries one plan into one framework: files, and what each flag is for."""
+    """Everything that carries one plan into one framework: files, and what each flag is for.
+
+    starts: where `main` is called: on every node, told apart by NODE_RANK and MASTER_ADDR, or on
+    the first one, from which it reaches the nodes of HOSTFILE by ssh.
+    """
 
     framework: str
     versions: str
     main: str
+    starts: Literal["every node", "first node"] = "every node"
     files: dict[str, str]
     flags: tuple[Flag, ...]
     notes: tuple[Note, ...] = ()

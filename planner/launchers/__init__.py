@@ -1,0 +1,42 @@
+"""From a bundle to something that starts on every node: Slurm, Kubernetes.
+
+A launcher is one file with one function, (bundle, request) -> bundle, and one line here; it adds
+its own file, which starts the framework's main one, and changes none of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+
+from cost_models.catalog.names import resolve
+from planner.frameworks.base import Bundle
+from planner.request import PlanRequest
+
+# Name -> module with a function `launch`; imported when first asked for.
+LAUNCHERS: dict[str, str] = {
+    "kubernetes": "planner.launchers.kubernetes",
+    "slurm": "planner.launchers.slurm",
+}
+
+
+class CannotLaunch(ValueError):
+    """The launcher cannot start this bundle, and why."""
+
+
+def launched(bundle: Bundle, request: PlanRequest, launcher: str) -> Bundle:
+    """The bundle with what starts it.
+
+    Raises cost_models.catalog.names.UnknownName with the nearest names, or CannotLaunch.
+    """
+    known = {name: name for name in LAUNCHERS}
+    module = import_module(LAUNCHERS[resolve(launcher, known, "launcher")])
+    launch: Callable[[Bundle, PlanRequest], Bundle] = module.launch
+    return launch(bundle, request)
+
+
+def job_name(request: PlanRequest) -> str:
+    """The model's name as a job may be called: letters, digits and dashes (RFC 1123)."""
+    plain = re.sub(r"[^a-z0-9]+", "-", request.model.name.lower()).strip("-")[:40].strip("-")
+    return plain if plain and plain[0].isalpha() else f"train-{plain}".strip("-")

@@ -178,6 +178,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         framework="deepspeed",
         versions=VERSIONS,
         main="launch.sh",
+        starts="first node",
         files=files,
         flags=(
             *variables,
