@@ -87,7 +87,8 @@ def _job(name: str, count: int, bundle: Bundle, request: PlanRequest) -> dict[st
     accelerator = request.cluster.groups[0].accelerator
     resource = _RESOURCES.get(accelerator.vendor)
     if resource is None:
-        raise CannotLaunch(f"no resource name of Kubernetes is known for {accelerator.vendor}")
+        vendor = accelerator.vendor or "an accelerator with no vendor"
+        raise CannotLaunch(f"what Kubernetes calls the accelerators of {vendor} is not known")
     # Kubernetes sets JOB_COMPLETION_INDEX in every pod of an Indexed Job.
     command = f'NODE_RANK="$JOB_COMPLETION_INDEX" exec bash /bundle/{bundle.main}'
     container = {

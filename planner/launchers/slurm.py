@@ -30,6 +30,7 @@ _EVERY_NODE = """\
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT="${{MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}}"
 export MASTER_ADDR MASTER_PORT
+# shellcheck disable=SC2016  # every task expands its own SLURM_NODEID
 srun --kill-on-bad-exit=1 --label \\
   bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$@"' start "$BUNDLE/{main}" "$@"
 """

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.output import Screen
 from planner.request import PlanRequest, SearchSpec
 from planner.version import __version__
+from tests.fixtures.work import bounded_work
 from tests.planner.test_documents import ASKED, BAD, LLAMA_CONFIG
 from tests.planner.test_loading import BAD_TEXTS
 
@@ -368,9 +368,8 @@ def test_bad_request(
         request.write_text(json.dumps(asked))
     except ValueError:  # Python itself will not write such a number
         return
-    started = time.process_time()
-    status, out, err = ask("plan", str(request), "--json")
-    assert time.process_time() - started < 1.0
+    with bounded_work():
+        status, out, err = ask("plan", str(request), "--json")
     assert (status, err) == (2, "")
     document = json.loads(out)
     assert document["status"] == 422
@@ -385,9 +384,8 @@ def test_bad_file(ask: Any, tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(text.encode())
     for words in (["plan", str(path)], ["plan", "--model", str(path)], ["model", str(path)]):
-        started = time.process_time()
-        status, out, err = ask(*words)
-        assert time.process_time() - started < 1.0
+        with bounded_work():
+            status, out, err = ask(*words)
         assert (status, out) == (2, "")
         assert err.startswith("Bad input:\n  /")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import planner.documents as documents
 from cost_models.plans import ParallelPlan
 from planner.documents import parse_request
 from planner.problems import MOST_PROBLEMS, RequestError, problem_document
+from tests.fixtures.work import bounded_work
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-70b",
@@ -210,10 +210,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 @pytest.mark.parametrize(("over", "pointer", "code", "says"), BAD.values(), ids=BAD)
 def test_bad_input(over: dict[str, Any], pointer: str, code: str, says: str) -> None:
-    started = time.process_time()
-    with pytest.raises(RequestError) as caught:
+    with bounded_work(), pytest.raises(RequestError) as caught:
         parse_request({**ASKED, **over})
-    assert time.process_time() - started < 1.0
     found = {(problem.pointer, problem.code): problem for problem in caught.value.problems}
     assert (pointer, code) in found
     text = str(found[pointer, code])
@@ -242,10 +240,8 @@ def test_all_problems_at_once() -> None:
     ids=["top", "model", "search", "limits", "training"],
 )
 def test_a_long_list_of_problems_is_cut(over: dict[str, Any]) -> None:
-    started = time.process_time()
-    with pytest.raises(RequestError) as caught:
+    with bounded_work(), pytest.raises(RequestError) as caught:
         parse_request({**ASKED, **over})
-    assert time.process_time() - started < 1.0
     *listed, rest = caught.value.problems
     assert len(listed) == MOST_PROBLEMS
     assert all(problem.code != "more" for problem in listed)

@@ -11,10 +11,13 @@ import pytest
 import yaml
 
 from cost_models.catalog.names import UnknownName
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
 from planner import cli, frameworks
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS, CannotLaunch, job_name, launched
-from tests.fixtures.launches import MODELS, launch
+from planner.request import PlanRequest
+from tests.fixtures.launches import MODELS, RUNS, launch
 
 # What stands in for a cluster: two nodes, each task run here, one after the other.
 SRUN = """#!/bin/bash
@@ -28,11 +31,27 @@ RECORD = '#!/bin/bash\nprintf "%s\\n" "$(basename "$0") $*" >> "$STUB_OUT/calls"
 KUBERNETES = "1.31"
 
 
+def asked(
+    framework: str, shape: tuple[int, int] = (2, 8), model: str | ModelSpec = "llama"
+) -> tuple[PlanRequest, ParallelPlan]:
+    """A request whose accelerators have a vendor, and a plan for it."""
+    runs = RUNS if framework == "deepspeed" else {}
+    request, plan = launch(model, shape, training={"global_batch_size": 512}, **runs)
+    group = request.cluster.groups[0]
+    own = group.accelerator.model_copy(update={"vendor": "NVIDIA"})
+    groups = (group.model_copy(update={"accelerator": own}),)
+    cluster = request.cluster.model_copy(update={"groups": groups})
+    return request.model_copy(update={"cluster": cluster}), plan
+
+
 def bundle(
-    framework: str, launcher: str, shape: tuple[int, int] = (2, 8), **plan: object
+    framework: str,
+    launcher: str,
+    shape: tuple[int, int] = (2, 8),
+    model: str | ModelSpec = "llama",
 ) -> Bundle:
-    request, row = launch(shape=shape, **plan)  # type: ignore[arg-type]
-    return launched(frameworks.get(framework).write(request, row), request, launcher)
+    request, plan = asked(framework, shape, model)
+    return launched(frameworks.get(framework).write(request, plan), request, launcher)
 
 
 def submitted(made: Bundle, folder: Path) -> list[str]:
@@ -56,16 +75,13 @@ def submitted(made: Bundle, folder: Path) -> list[str]:
     return (stubs / "calls").read_text().splitlines()
 
 
-@pytest.mark.parametrize(("framework", "shape"), [("megatron", (64, 8)), ("deepspeed", (64, 8))])
-def test_the_job_of_64_nodes_passes_shellcheck(
-    framework: str, shape: tuple[int, int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
+def test_the_job_of_64_nodes_passes_shellcheck(framework: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    request, row = launch(shape=shape, training={"global_batch_size": 512})
-    made = launched(frameworks.get(framework).write(request, row), request, "slurm")
-    assert "#SBATCH --nodes=64\n" in made.files["job.sbatch"]
-    (tmp_path / "job.sbatch").write_text(made.files["job.sbatch"])
+    text = bundle(framework, "slurm", (64, 8)).files["job.sbatch"]
+    assert "#SBATCH --nodes=64\n" in text
+    (tmp_path / "job.sbatch").write_text(text)
     result = subprocess.run(
         ["shellcheck", str(tmp_path / "job.sbatch")], capture_output=True, text=True
     )
@@ -90,8 +106,7 @@ def test_slurm_gives_deepspeed_the_nodes_of_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 64])
 def test_the_manifest_fits_its_schema(nodes: int) -> None:
-    request, row = launch(shape=(nodes, 8), training={"global_batch_size": 512})
-    made = launched(frameworks.get("megatron").write(request, row), request, "kubernetes")
+    made = bundle("megatron", "kubernetes", (nodes, 8))
     documents = list(yaml.safe_load_all(made.files["job.yaml"]))
     assert [document["kind"] for document in documents] == ["ConfigMap", "Service", "Job"]
     for document in documents:
@@ -119,7 +134,10 @@ def test_the_schema_would_catch_a_wrong_manifest() -> None:
 def test_what_cannot_be_started_is_refused() -> None:
     with pytest.raises(CannotLaunch, match="by ssh"):
         bundle("deepspeed", "kubernetes")
-    with pytest.raises(UnknownName, match="did you mean slurm"):
+    request, plan = launch()
+    with pytest.raises(CannotLaunch, match="no vendor"):
+        launched(frameworks.get("megatron").write(request, plan), request, "kubernetes")
+    with pytest.raises(UnknownName, match="slurm"):
         bundle("megatron", "slrm")
 
 
@@ -135,12 +153,13 @@ def test_what_cannot_be_started_is_refused() -> None:
     ],
 )
 def test_a_hostile_name_is_a_plain_job_name(name: str, job: str) -> None:
-    request, row = launch(MODELS["llama"].model_copy(update={"name": name}))
-    assert job_name(request) == job
+    model = MODELS["llama"].model_copy(update={"name": name})
+    assert job_name(asked("megatron", model=model)[0]) == job
     for launcher in LAUNCHERS:
-        made = launched(frameworks.get("megatron").write(request, row), request, launcher)
+        made = bundle("megatron", launcher, model=model)
         assert job in made.files[made.main]
-        assert "--uid=0" not in made.files[made.main].split("set -euo")[0]
+        lines = made.files[made.main].splitlines()
+        assert [line for line in lines if line.startswith("#SBATCH --uid")] == []
 
 
 class TestCommand:

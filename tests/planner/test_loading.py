@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from planner.loading import (
     scalar,
 )
 from planner.problems import RequestError
+from tests.fixtures.work import bounded_work
 
 BILLION_LAUGHS = "a0: &a0 [x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
@@ -64,10 +64,8 @@ BAD_TEXTS = {
 def test_bad_text_is_refused_at_once(text: str, code: str, tmp_path: Path) -> None:
     path = tmp_path / "request.yaml"
     path.write_bytes(text.encode())
-    started = time.process_time()
-    with pytest.raises(RequestError) as caught:
+    with bounded_work(), pytest.raises(RequestError) as caught:
         load_document(path)
-    assert time.process_time() - started < 1.0
     (problem,) = caught.value.problems
     assert problem.code == code
     assert len(str(problem)) < 300
