@@ -7,7 +7,7 @@ whys survive in formats that hold no comments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +17,7 @@ from cost_models.plans import ParallelPlan, Plans, Stack
 from cost_models.spec import Spec
 from planner.answer import Note, Reason
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
+from planner.frameworks.reading import Reading
 from planner.request import PlanRequest, Value
 
 
@@ -112,6 +113,9 @@ class Framework:
     rules: what it refuses beyond planner.constraints.RULES.
     axes: values that a search for this framework takes instead of its own defaults, by plan
     field; one value fixes the field, the first one is the plainest.
+    read: from files by name, and the number of accelerators where the files leave it open, to what
+    they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
+    recognises: whether files look like a launch of this framework.
     """
 
     name: str
@@ -122,6 +126,13 @@ class Framework:
     rules: tuple[Rule, ...]
     fields: dict[str, Field]
     render: Callable[[PlanRequest, ParallelPlan], Bundle] = field(repr=False)
+    read: Callable[[Mapping[str, str], int | None], Reading] | None = field(
+        default=None, repr=False
+    )
+    recognises: Callable[[Mapping[str, str]], bool] = field(
+        default=lambda files: False, repr=False
+    )
+    no_reader: str = ""
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""

@@ -17,7 +17,8 @@ from planner import cli, frameworks
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS, CannotLaunch, job_name, launched
 from planner.request import PlanRequest
-from tests.fixtures.launches import MODELS, RUNS, launch
+from tests.fixtures.frameworks.deepspeed import RUNS
+from tests.fixtures.launches import MODELS, launch
 
 # What stands in for a cluster: two nodes, each task run here, one after the other.
 SRUN = """#!/bin/bash

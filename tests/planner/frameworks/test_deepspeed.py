@@ -15,13 +15,11 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.request import PlanRequest
+from tests.fixtures.frameworks.deepspeed import CASES, RUNS
+from tests.fixtures.frameworks.deepspeed import drawn as drawn_launches
 from tests.fixtures.launches import (
-    DEEPSPEED_CASES,
-    GOLDEN,
     MODELS,
-    RUNS,
     TP2,
-    deepspeed_launches,
     launch,
     misfits,
     stored_flags,
@@ -94,19 +92,13 @@ def words(request: PlanRequest, plan: ParallelPlan) -> list[str]:
     return [word for flag in flags if flag.name.startswith("--") for word in flag.words]
 
 
-@pytest.mark.parametrize("case", DEEPSPEED_CASES)
-def test_golden(case: str) -> None:
-    for name, text in DEEPSPEED.write(*DEEPSPEED_CASES[case]).files.items():
-        assert text == (GOLDEN / "deepspeed" / case / name).read_text(), name
-
-
-@pytest.mark.parametrize("case", DEEPSPEED_CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_every_flag_exists_and_fits_its_type_and_choices(case: str) -> None:
-    assert misfits(words(*DEEPSPEED_CASES[case]), FLAGS) == []
+    assert misfits(words(*CASES[case]), FLAGS) == []
 
 
 @settings(max_examples=200, deadline=None)
-@given(drawn=deepspeed_launches())
+@given(drawn=drawn_launches())
 def test_every_drawn_flag_exists_and_fits(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
     if DEEPSPEED.reasons(*drawn):
         return
@@ -115,13 +107,13 @@ def test_every_drawn_flag_exists_and_fits(drawn: tuple[PlanRequest, ParallelPlan
 
 @pytest.mark.slow
 def test_the_real_config_class_accepts_every_case_and_refuses_broken_ones() -> None:
-    questions = [as_question(*case) for case in DEEPSPEED_CASES.values()]
+    questions = [as_question(*case) for case in CASES.values()]
     wrong_batch = json.loads(json.dumps(questions[0]))
     wrong_batch["config"]["train_batch_size"] += 1
     wrong_key = json.loads(json.dumps(questions[0]))
     wrong_key["config"]["zero_optimization"]["overlap"] = True
     *answers, bad_batch, bad_key = ask_deepspeed([*questions, wrong_batch, wrong_key])
-    for (request, plan), answer in zip(DEEPSPEED_CASES.values(), answers, strict=True):
+    for (request, plan), answer in zip(CASES.values(), answers, strict=True):
         assert answer == {
             "world_size": plan.dp,
             "train_batch_size": request.training.global_batch_size,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
+import ast
 import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -21,32 +21,22 @@ from planner.constraints import Context
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.request import PlanRequest
-from tests.fixtures.launches import (
-    ALL_CASES,
-    CASES,
-    DRAWN,
-    FIRST_NODE,
-    MODELS,
-    launch,
-    launches,
-    run_script,
-    stored_flags,
-)
+from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
+from tests.fixtures.launches import GOLDEN, MODELS, launch, launches, run_script, written
 
-NAMES = sorted(frameworks.FRAMEWORKS)
-STORED = {"megatron": "megatron", "deepspeed": "megatron_deepspeed"}
-LAUNCHER_OPTIONS = {"--nnodes", "--nproc_per_node", "--num_nodes", "--num_gpus"}
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
 
 
-def bundle(framework: str, case: str) -> Bundle:
-    return frameworks.get(framework).write(*CASES[framework][case])
+@pytest.mark.parametrize(("name", "case"), ALL_CASES)
+def test_golden(name: str, case: str) -> None:
+    stored = {path.name: path.read_text() for path in (GOLDEN / name / case).iterdir()}
+    assert bundle(name, case).files == stored
 
 
-def written(folder: Path, made: Bundle) -> Path:
-    for name, text in made.files.items():
-        (folder / name).write_text(text)
-    return folder / made.main
+@pytest.mark.parametrize("name", NAMES)
+def test_ten_golden_plans_and_none_left_over(name: str) -> None:
+    assert len(CASES[name]) >= 10
+    assert {path.name for path in (GOLDEN / name).iterdir()} == set(CASES[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,14 +44,6 @@ def test_every_field_of_the_plan_is_said_or_refused_with_a_reason(name: str) -> 
     fields = frameworks.get(name).fields
     assert set(fields) == set(ParallelPlan.model_fields)
     assert [key for key, said in fields.items() if not said.supported and not said.note] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_in_the_field_table_are_names_the_framework_has(name: str) -> None:
-    keys = {flag.name for case in CASES[name] for flag in bundle(name, case).flags}
-    known = set(stored_flags(STORED[name])["flags"])
-    said = {n for field in frameworks.get(name).fields.values() for n in field.names}
-    assert said <= keys | known | LAUNCHER_OPTIONS | {"zero_optimization.offload_optimizer"}
 
 
 def test_names_and_aliases_and_the_nearest_of_an_unknown_one() -> None:
@@ -91,86 +73,17 @@ def test_every_flag_has_a_why_and_stands_in_the_files(name: str, case: str) -> N
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_the_script_is_sound_bash_and_hands_over_exactly_the_flags(
-    name: str, case: str, tmp_path: Path
-) -> None:
-    made = bundle(name, case)
-    main = written(tmp_path, made)
-    subprocess.run(["/bin/bash", "-n", main], check=True)
-    (*_, call) = run_script(tmp_path, made.main)
-    options = [f for f in made.flags if f.name.startswith("--")]
-    words = [word for flag in options for word in flag.words]
-    assert call[-len(words) :] == words
-
-
-@pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_shellcheck_has_nothing_to_say(name: str, case: str, tmp_path: Path) -> None:
+def test_scripts_are_sound_and_python_compiles(name: str, case: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    main = written(tmp_path, bundle(name, case))
-    result = subprocess.run(["shellcheck", main], capture_output=True, text=True)
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_default_run_is_short_and_says_so_and_the_environment_lengthens_it(
-    name: str, tmp_path: Path
-) -> None:
-    case = {"megatron": "llama-uneven", "deepspeed": "llama-ulysses"}[name]
-    request, _ = CASES[name][case]
     made = bundle(name, case)
-    text = written(tmp_path, made).read_text()
-
-    def iterations(**variables: str) -> list[str]:
-        (*_, call) = run_script(tmp_path, made.main, variables={**FIRST_NODE, **variables})
-        return call[call.index("--train-iters") + 1 : call.index("--train-iters") + 2]
-
-    assert iterations() == iterations(TRAIN_ITERS="") == ["20"]
-    assert iterations(TRAIN_ITERS="500") == ["500"]
-    hostile = "1 2;touch pwned $(touch pwned) `touch pwned` *"
-    assert iterations(TRAIN_ITERS=hostile) == [hostile]
-    assert not (tmp_path / "pwned").exists()
-    tokens, each = request.training.tokens, request.training.tokens_per_iteration
-    assert tokens is not None
-    length = f"iterations of {each} tokens; the {tokens:.4g} tokens asked for are"
-    assert f"{length} {round(tokens / each)} iterations" in text
-    assert "MOCK DATA" in text.split("set -euo")[0]
-    assert "--lr 1.0e-4  # PLACEHOLDER" in text
-
-
-@pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_what_the_plan_does_not_carry_is_listed_before_the_model_and_in_one_note(
-    name: str, case: str
-) -> None:
-    made, model = bundle(name, case), CASES[name][case][0].model
-    (note,) = [note for note in made.notes if note.code == "not_carried"]
-    before, _, _ = made.files[made.main].partition("MODEL_ARGS=(")
-    listed = re.findall(r"^#   (.+: .+)$", before, re.MULTILINE)
-    assert note.text.endswith("; ".join(listed) + ".")
-    facts = {line.partition(":")[0] for line in listed}
-    assert len(facts) == len(listed)
-    assert {"norm epsilon", "activation"} <= facts
-    assert any("soft-capping" in fact for fact in facts)
-    assert ("rotary base" in facts) == ("rope scaling" in facts) == (model.position == "rope")
-    assert ("routed scaling factor" in facts) == (model.moe is not None)
-    assert ("weight of the prediction loss" in facts) == (model.mtp_num_layers > 0)
-
-
-@pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_options_named_for_what_is_not_carried_exist_and_are_not_given(
-    name: str, case: str
-) -> None:
-    made = bundle(name, case)
-    known = stored_flags(STORED[name])
-    (note,) = [note for note in made.notes if note.code == "not_carried"]
-    options = set(re.findall(r"--[a-z0-9-]+", note.text))
-    assert options
-    for option in options:
-        assert option in known["flags"]
-        assert set(known["flags"][option].get("versions", known["versions"])) == set(
-            known["versions"]
-        )
-    assert options & {flag.name for flag in made.flags} <= {"--swiglu"}
+    written(tmp_path, made)
+    for file, text in made.files.items():
+        if file.endswith(".sh"):
+            result = subprocess.run(["shellcheck", tmp_path / file], capture_output=True, text=True)
+            assert result.stdout == ""
+        if file.endswith(".py"):
+            compile(text, file, "exec")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -187,7 +100,13 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     calls = run_script(tmp_path, made.main, ("torchrun", "deepspeed", "python3", "touch"))
     assert [call for call in calls if call[0] == "touch"] == []
     assert not (tmp_path / "pwned").exists()
-    assert made.flags == frameworks.get(name).write(request, plan).flags
+    plain = frameworks.get(name).write(request, plan)
+    for file, text in made.files.items():
+        if file.endswith(".py"):
+            assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(plain.files[file]))
+        if file.endswith((".json", ".yaml")):
+            assert yaml.safe_load(text) == yaml.safe_load(plain.files[file])
+    assert made.flags == plain.flags
 
 
 def test_only_plain_words_are_defaults_of_variables() -> None:
@@ -241,20 +160,11 @@ def test_what_is_written_obeys_the_batch_identity_and_what_is_not_says_why(
         assert refused.value.reasons == reasons
         return
     made = framework.write(request, plan)
-    said = {flag.name: flag.value for flag in made.flags}
-    batch, micro = (int(str(said[k])) for k in ("--global-batch-size", "--micro-batch-size"))
+    batch, micro = request.training.global_batch_size, plan.micro_batch_size
     accumulation, rest = divmod(batch, micro * plan.dp)
     assert rest == 0
     identity = f"train_batch {batch} = micro_batch {micro} * accumulation {accumulation}"
     assert f"{identity} * dp {plan.dp}" in made.files[made.main]
-    if "ds_config.json" in made.files:
-        config = json.loads(made.files["ds_config.json"])
-        assert (
-            config["train_batch_size"]
-            == config["train_micro_batch_size_per_gpu"]
-            * config["gradient_accumulation_steps"]
-            * plan.dp
-        )
 
 
 def test_all_reasons_are_raised_at_once() -> None:

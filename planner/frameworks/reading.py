@@ -1,0 +1,93 @@
+"""What a launch file of a framework says, read without running a line of it."""
+
+from __future__ import annotations
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ClusterSpec, ModelSpec, Spec, TrainingSpec
+from planner.answer import Reason
+from planner.request import PlanRequest
+
+
+class Setting(Spec):
+    """One option, variable or key as it stands in a file.
+
+    value: None for a switch; several words for an option that takes several.  line: from 1.
+    """
+
+    name: str
+    value: str | tuple[str, ...] | None = None
+    file: str
+    line: int
+
+
+class Refusal(Spec):
+    """What the framework itself would refuse before anything runs, and where it stands."""
+
+    reason: Reason
+    setting: Setting | None = None
+
+
+class Reading(Spec):
+    """The specs and the plan of a launch, and everything that was not understood.
+
+    settings: all of them, in the order in which they take effect; unknown: those that the
+    framework does not have; unread: those that it has and a plan has no place for.  assumed: what
+    the files leave open, one sentence each with the value taken.  refusals: settings that the
+    framework refuses and that no plan can hold; the plan has the nearest value that it can hold.
+    nodes, accelerators_per_node: None where the files leave them to the machine.
+    """
+
+    framework: str
+    model: ModelSpec
+    training: TrainingSpec
+    plan: ParallelPlan
+    nodes: int | None = None
+    accelerators_per_node: int | None = None
+    settings: tuple[Setting, ...] = ()
+    unknown: tuple[Setting, ...] = ()
+    unread: tuple[Setting, ...] = ()
+    assumed: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    def request(self, cluster: ClusterSpec) -> PlanRequest:
+        """The question that the launch is an answer to."""
+        return PlanRequest(
+            model=self.model, cluster=cluster, training=self.training, plan=self.plan
+        )
+
+    def find(self, name: str) -> Setting | None:
+        """The setting of that name that takes effect: the last one."""
+        return next((one for one in reversed(self.settings) if one.name == name), None)
+
+
+class Unreadable(ValueError):
+    """Files that hold no launch that can be read: what was found, where, and what is needed."""
+
+    def __init__(self, text: str, file: str = "", line: int = 0) -> None:
+        self.text, self.file, self.line = text, file, line
+        place = f"{file}:{line}: " if line else f"{file}: " if file else ""
+        super().__init__(place + text)
+
+
+def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
+    """The plan with every field that changes nothing in it at its default.
+
+    Two plans with the same canonical form run the same way.
+    """
+    idle = {
+        "cp_kind": plan.cp == 1,
+        "dp_shard": plan.zero_stage == 0 or plan.dp_shard == plan.dp * plan.cp,
+        "reshard_after_forward": plan.zero_stage < 3,
+        "recompute_method": plan.recompute != "full",
+        "schedule": plan.pp == 1,
+        "rank_order": plan.pp == 1 or plan.dp == 1,
+        "moe_dispatcher": model.moe is None,
+        "overlap_grad_reduce": plan.dp * plan.cp == 1,
+        "overlap_param_gather": plan.dp * plan.cp == 1 or plan.zero_stage == 0,
+        "overlap_tp": plan.tp == 1,
+        "overlap_p2p": plan.pp == 1 or plan.vpp == 1,
+        "overlap_ep": model.moe is None or plan.ep == 1,
+    }
+    fields = ParallelPlan.model_fields
+    own = {name: fields[name].default for name, still in idle.items() if still}
+    return plan.model_copy(update=own)
