@@ -43,8 +43,8 @@ from planner.frameworks.bash.syntax import (
 )
 from planner.frameworks.reading import Unreadable
 
-MAX_TEXT = 1 << 20
-MAX_EXPANDED = 1 << 22
+MAX_TEXT = 1 << 18
+MAX_EXPANDED = 1 << 21
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 50
 MAX_ROUNDS = 100
@@ -349,8 +349,7 @@ class _Shell:
                     found.extend(element)
             else:
                 found.extend(self.runs(part))
-        for text, _ in found:
-            self.charge(len(text))
+        self.charge(sum(len(text) + 1 for text, _ in found))
         return tuple(run for run in found if run[0])
 
     def fields(self, word: Word) -> list[Value]:
