@@ -146,15 +146,26 @@ def benign_scripts(draw: st.DrawFn) -> str:
     return "\n".join(lines) + "\n"
 
 
-@settings(max_examples=50, deadline=None)
-@given(script=benign_scripts())
-def test_words_are_those_that_bash_hands_over(script: str) -> None:
+def as_bash_has_it(script: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "x.sh").write_text(script)
         (real,) = run_script(Path(folder), "x.sh")
     call = launched(script)
     assert texts(call) == real
     assert all(word.known for word in (*call.before, call.program, *call.arguments))
+
+
+@settings(max_examples=50, deadline=None)
+@given(script=benign_scripts())
+def test_words_are_those_that_bash_hands_over(script: str) -> None:
+    as_bash_has_it(script)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=2000, deadline=None)
+@given(script=benign_scripts())
+def test_words_of_many_scripts_are_those_that_bash_hands_over(script: str) -> None:
+    as_bash_has_it(script)
 
 
 CALL = "torchrun pretrain_gpt.py"
