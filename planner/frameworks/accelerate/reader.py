@@ -26,12 +26,13 @@ CONFIG = ("--config_name", "--model_name_or_path")
 # Options of the training script that say nothing a plan has a place for, or are placeholders.
 SCRIPT_ONLY = frozenset({"--learning_rate", "--max_train_steps", "--sync_each_batch"})
 # Keys of the launch that no plan needs to know.
-LAUNCH_ONLY = frozenset(
-    "config_file compute_environment machine_rank main_process_ip main_process_port rdzv_backend "
-    "same_network main_training_function use_cpu debug fsdp_auto_wrap_policy fsdp_state_dict_type "
-    "fsdp_cpu_ram_efficient_loading dynamo_use_regional_compilation parallelism_config_cp_backend "
-    "parallelism_config_sp_backend".split()
-)
+_LAUNCH_ONLY = """
+config_file compute_environment machine_rank main_process_ip main_process_port rdzv_backend
+same_network main_training_function use_cpu debug fsdp_auto_wrap_policy fsdp_state_dict_type
+fsdp_cpu_ram_efficient_loading dynamo_use_regional_compilation parallelism_config_cp_backend
+parallelism_config_sp_backend
+"""
+LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
 # What accelerate reads under fsdp_config without an option for it.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
 TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "FSDP", "DEEPSPEED",
