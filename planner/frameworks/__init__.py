@@ -15,6 +15,7 @@ FRAMEWORKS: dict[str, str] = {
     "accelerate": "planner.frameworks.accelerate",
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "nanotron": "planner.frameworks.nanotron",
 }
 ALIASES: dict[str, str] = {
     "huggingface-accelerate": "accelerate",
