@@ -250,7 +250,7 @@ def _plan(
     mode = values.choice(GRID + "tp_mode", choices=MODES, default="ALL_REDUCE")
     full = values.boolean(GRID + "recompute_layer")
     micro = values.integer(TOKENS + "micro_batch_size")
-    zero = values.integer(OPTIMIZER + "zero_stage", least=0)
+    zero = values.integer(OPTIMIZER + "zero_stage", default=0, least=0)
     if zero > 1:
         assumed.append(f"optimizer.zero_stage: {zero} is what 1 is, states sharded")
     dtype = values.choice("model.dtype", choices=DTYPES, default="bfloat16")
