@@ -17,11 +17,12 @@ from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
-from planner.frameworks.values import Values, hint, only_launch, options
+from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.yaml_files import YamlFile
 
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
 GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
+LAYERS = 10_000
 # The classes leave these out, but the trainer reads them.
 SECTIONS = ("tokens", "optimizer", "data_stages", "checkpoints", "logging")
 MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
@@ -55,8 +56,11 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = Values({one.name: one for one in keys}, config.name)
     refusals = list(_refused(config, keys))
     assumed: list[str] = []
-    model = _model(config, values, assumed)
-    training, plan = _plan(model, values, assumed)
+    try:
+        model = _model(config, values, assumed)
+        training, plan = _plan(model, values, assumed)
+    except ValidationError as error:
+        raise malformed(error, config.name) from None
     nodes, each = _processes(launch, accelerators)
     world = nodes * each if nodes and each else accelerators
     if world is not None and world != plan.accelerators:
@@ -172,7 +176,7 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
         raise Unreadable("model.model_config is missing", config.name)
     if values.boolean(MODEL + "is_llama_config"):
         assumed.append("is_llama_config: a plan is written with Qwen2Config, which builds the same")
-    layers = values.integer(MODEL + "num_hidden_layers", default=32)
+    layers = values.integer(MODEL + "num_hidden_layers", default=32, most=LAYERS)
     hidden = values.integer(MODEL + "hidden_size", default=4096)
     heads = values.integer(MODEL + "num_attention_heads", default=32)
     llama = values.boolean(MODEL + "is_llama_config")
@@ -183,25 +187,22 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
     skipped = values.integer(MODEL + "no_rope_layer", default=0, least=0)
     if skipped > 1:
         assumed.append(f"no_rope_layer: every {skipped}th layer is without rotation, planned with")
-    try:
-        return ModelSpec(
-            num_layers=layers,
-            hidden_size=hidden,
-            num_attention_heads=heads,
-            head_dim=max(hidden // heads, 1),
-            num_query_groups=values.integer(MODEL + "num_key_value_heads", default=heads),
-            ffn_hidden_size=values.integer(MODEL + "intermediate_size", default=11008),
-            gated_mlp=True,
-            vocab_size=values.integer(MODEL + "vocab_size", default=32000),
-            tied_embeddings=values.boolean(MODEL + "tie_word_embeddings"),
-            qkv_bias=values.boolean(MODEL + "attention_bias") and not llama,
-            norm="rmsnorm",
-            position="none" if skipped == 1 else "rope",
-            sliding_window=values.integer(MODEL + "sliding_window_size") if window else None,
-            moe=_experts(config, values, layers),
-        )
-    except ValidationError as error:
-        raise Unreadable(f"holds no model: {error.errors()[0]['msg']}", config.name) from None
+    return ModelSpec(
+        num_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        head_dim=max(hidden // heads, 1),
+        num_query_groups=values.integer(MODEL + "num_key_value_heads", default=heads),
+        ffn_hidden_size=values.integer(MODEL + "intermediate_size", default=11008),
+        gated_mlp=True,
+        vocab_size=values.integer(MODEL + "vocab_size", default=32000),
+        tied_embeddings=values.boolean(MODEL + "tie_word_embeddings"),
+        qkv_bias=values.boolean(MODEL + "attention_bias") and not llama,
+        norm="rmsnorm",
+        position="none" if skipped == 1 else "rope",
+        sliding_window=values.integer(MODEL + "sliding_window_size") if window else None,
+        moe=_experts(config, values, layers),
+    )
 
 
 def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any] | None:
@@ -209,7 +210,9 @@ def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any
         return None
     node: Any = config.values
     for part in MOE.rstrip(".").split("."):
-        node = node[part]
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict):
+        raise values.fault((MOE.rstrip("."),), "must be a mapping")
     listed = node.get("layers", [-1])
     values.asked.add(MOE + "layers")
     layers = list(range(num_layers)) if listed == [-1] else listed
@@ -241,7 +244,7 @@ def _pattern(layers: Any, num_layers: int, values: Values) -> dict[str, int]:
 def _plan(
     model: ModelSpec, values: Values, assumed: list[str]
 ) -> tuple[TrainingSpec, ParallelPlan]:
-    dp, tp, pp = (values.integer(GRID + name) for name in ("dp", "tp", "pp"))
+    dp, tp, pp = (values.integer(GRID + name, most=DEGREE) for name in ("dp", "tp", "pp"))
     cp = values.integer(GRID + "context_parallel_size", default=1)
     engines = {name: schedule for schedule, name in ENGINES.items()}
     engine = values.choice(GRID + "pp_engine", choices=engines, default="afab")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
@@ -25,7 +26,6 @@ from planner.request import PlanRequest
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     COPIES,
-    DEEPSEEK,
     MISTRAL,
     MODELS_HERE,
     QWEN3,
@@ -34,6 +34,7 @@ from tests.fixtures.frameworks.accelerate import (
     full,
 )
 from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, unreached, written
+from tests.fixtures.mutations import damaged
 
 ACCELERATE = frameworks.get("accelerate")
 ROOT = Path(__file__).parents[3]
@@ -509,5 +510,15 @@ def test_missing_files_are_named(missing: str) -> None:
         read(files)
 
 
-def test_the_deepseek_fixture_is_the_shared_one_without_prediction_layers() -> None:
-    assert DEEPSEEK.mtp_num_layers == 0
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(sorted(CASES)))
+    whole = ACCELERATE.write(*CASES[case]).files
+    files = data.draw(damaged({file: text for file, text in whole.items() if file != "train.py"}))
+    try:
+        reading = read(files, data.draw(st.sampled_from([None, 8])))
+    except Unreadable as error:
+        assert error.text
+        return
+    assert reading.plan.accelerators >= 1

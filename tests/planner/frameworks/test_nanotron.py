@@ -41,12 +41,12 @@ from tests.fixtures.launches import (
     GOLDEN,
     LLAMA,
     MODELS,
-    TP2,
     launch,
     run_script,
     unreached,
     written,
 )
+from tests.fixtures.mutations import damaged
 
 NANOTRON = frameworks.get("nanotron")
 CLASSES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "nanotron_config.json").read_text())[
@@ -526,4 +526,17 @@ def test_cases_hold_every_model() -> None:
     assert {request.model.name for request, _ in CASES.values()} == {
         model.name for model in MODELS_HERE.values()
     }
-    assert TP2["sequence_parallel"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(sorted(CASES)))
+    whole = NANOTRON.write(*CASES[case]).files
+    files = data.draw(damaged({file: text for file, text in whole.items()}))
+    try:
+        reading = read(files, data.draw(st.sampled_from([None, 8])))
+    except Unreadable as error:
+        assert error.text
+        return
+    assert reading.plan.accelerators >= 1
