@@ -137,8 +137,9 @@ def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Set
 def malformed(error: ValidationError, file: str) -> Unreadable:
     """What no model, training or plan can be, as an error of the files."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return Unreadable(f"says what cannot be planned: {place} {first['msg']}".strip(), file)
+    place = "".join(f"{part}: " for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    return Unreadable(f"says what cannot be planned: {place}{what}", file)
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from cost_models.parameters import total_parameters
@@ -518,7 +518,7 @@ def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> N
     files = data.draw(damaged({file: text for file, text in whole.items() if file != "train.py"}))
     try:
         reading = read(files, data.draw(st.sampled_from([None, 8])))
-    except Unreadable as error:
-        assert error.text
-        return
-    assert reading.plan.accelerators >= 1
+    except Unreadable:
+        event("unreadable")
+    else:
+        assert reading.framework == "accelerate"

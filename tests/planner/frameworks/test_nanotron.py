@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from cost_models.plans import ParallelPlan
@@ -491,7 +491,10 @@ UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
     ("must be one of bfloat16", {"config": (": bfloat16", ": int8")}),
     ("model.model_config is missing", {"config": ("model_config:", "model_cfg:")}),
     ("Starcoder2Config", {"config": ("is_qwen2_config", "is_starcoder2_config")}),
-    ("holds no model", {"config": ("num_key_value_heads: 4", "num_key_value_heads: 5")}),
+    (
+        "not a multiple of num_query_groups",
+        {"config": ("num_key_value_heads: 4", "num_key_value_heads: 5")},
+    ),
     ("is not among the files", {"launch": ("BUNDLE/config.yaml", "BUNDLE/other.yaml")}),
     ("no call of torchrun run_train.py", {"launch": ("run_train.py", "train.py")}),
     ("nproc_per_node must be a whole", {"launch": ("--nproc_per_node 8", "--nproc_per_node x")}),
@@ -533,10 +536,10 @@ def test_cases_hold_every_model() -> None:
 def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(sorted(CASES)))
     whole = NANOTRON.write(*CASES[case]).files
-    files = data.draw(damaged({file: text for file, text in whole.items()}))
+    files = data.draw(damaged(whole))
     try:
         reading = read(files, data.draw(st.sampled_from([None, 8])))
-    except Unreadable as error:
-        assert error.text
-        return
-    assert reading.plan.accelerators >= 1
+    except Unreadable:
+        event("unreadable")
+    else:
+        assert reading.framework == "nanotron"
