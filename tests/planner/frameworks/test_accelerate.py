@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -215,6 +216,18 @@ def test_every_key_takes_effect_and_a_wrong_one_is_refused(tmp_path: Path) -> No
     for name, answer in zip(changed, answers, strict=True):
         assert answer != plain, name
     assert "unknown keys (['reshard_after_forward'])" in answers[-1]
+
+
+@pytest.mark.slow
+def test_why_tp_is_refused_still_holds() -> None:
+    """accelerate imports a name for FSDP with tp that the installed transformers does not have."""
+    pytest.importorskip("transformers")
+    accelerator = pytest.importorskip("accelerate.accelerator")
+    preparation = inspect.getsource(accelerator.Accelerator._prepare_tp)
+    line = "from transformers.integrations.tensor_parallel import ReplicateParallel"
+    assert line in preparation
+    with pytest.raises(ImportError):
+        exec(line)
 
 
 def oracle_parameters(config: dict[str, Any]) -> int:
