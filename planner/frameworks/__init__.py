@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 FRAMEWORKS: dict[str, str] = {
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "torchtitan": "planner.frameworks.torchtitan",
 }
 ALIASES: dict[str, str] = {
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "titan": "torchtitan",
 }
 
 

@@ -88,21 +88,14 @@ SCRIPT = """\
 {head}
 set -euo pipefail
 
-{nodes}
-MASTER_PORT="${{MASTER_PORT:-29500}}"
+{rendezvous}
 # The registry module lies beside this script.
 BUNDLE="${{BASH_SOURCE[0]%/*}}"
 [ -d "$BUNDLE" ] || BUNDLE=.
 export PYTHONPATH="$BUNDLE${{PYTHONPATH:+:$PYTHONPATH}}"
 {variables}
 {exports}
-LAUNCH_ARGS=(
-  --nnodes "$NNODES"
-  --nproc_per_node {processes}
-  --node_rank "$NODE_RANK"
-  --master_addr "$MASTER_ADDR"
-  --master_port "$MASTER_PORT"
-)
+{launch}
 {arrays}
 
 torchrun "${{LAUNCH_ARGS[@]}}" -m torchtitan.train \\
@@ -126,8 +119,8 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     head = shell.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
-        nodes=shell.nodes(nodes(c.cluster)),
-        processes=accelerators_per_node(c.cluster),
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        launch=shell.torchrun(accelerators_per_node(c.cluster)),
         variables=shell.overridable(arguments),
         exports="\n".join(map(shell.export, variables)),
         arrays=arrays,

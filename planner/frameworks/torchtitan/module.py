@@ -10,6 +10,8 @@ from planner.frameworks.base import Flag
 from planner.frameworks.shell import comment
 from planner.frameworks.torchtitan.packages import Package, package_of
 
+# Longest line of the imports.
+LINE = 100
 COMMON = """\
 def linear(inputs, outputs, bias=False):
     init = {"weight": partial(nn.init.normal_, std=DEFAULTS.init_std), "bias": nn.init.zeros_}
@@ -309,7 +311,7 @@ def _entry(flag: Flag, indent: int) -> str:
     why = comment(flag.why)
     if isinstance(flag.value, tuple):
         rows = "".join(f"{pad}    {row},\n" for row in flag.value)
-        return f"{pad}{name}=[  {why}\n{rows}{pad}],"
+        return f"{pad}{why}\n{pad}{name}=[\n{rows}{pad}],"
     return f"{pad}{name}={flag.value},  {why}"
 
 
@@ -390,9 +392,14 @@ def _imports(
         "torchtitan.protocols.model_spec": ["ModelSpec"],
         "torchtitan.trainer": ["Trainer"],
     }
-    return "\n".join(
-        f"from {module} import {', '.join(found)}" for module, found in names.items() if found
-    )
+    return "\n".join(_import(module, found) for module, found in names.items() if found)
+
+
+def _import(module: str, names: Sequence[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= LINE:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
 
 
 def _blocks(model: ModelSpec, package: Package) -> str:
@@ -462,8 +469,9 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
     )
     spaces = "\n\n".join(
         f"{name} = SimpleNamespace(\n{_entries(of[group], 4)}\n)"
-        for name, group in (("MODEL", "model"), ("DEFAULTS", "defaults"), ("KERNELS", "kernels"))
+        for name, group in (("MODEL", "model"), ("KERNELS", "kernels"), ("DEFAULTS", "defaults"))
     )
+    spaces = spaces.replace("DEFAULTS = ", f"{missing}\nDEFAULTS = ")
     windows = "from dataclasses import dataclass" + (
         ", replace" if package.name == "gpt_oss" else ""
     )
@@ -472,6 +480,6 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
         f"{windows}\nfrom functools import partial\nfrom types import SimpleNamespace\n\n"
         "import torch\nfrom torch import nn\n"
         f"{_imports(model, package, converters, str(checkpoint.value))}\n\n"
-        f"{missing}\n{spaces}\n\n{_converters(converters)}\n\n\n"
+        f"{spaces}\n\n{_converters(converters)}\n\n\n"
         f"{_blocks(model, package)}{DATA}{text}"
     )

@@ -6,6 +6,7 @@ module; several words are the items of a list.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
@@ -34,8 +35,9 @@ CHECKPOINT_WHYS = {
 
 
 def _set(group: str, name: str, value: object, why: str) -> Flag:
-    """One setting; its value as Python writes it."""
-    return flag(group, f"{group}.{name}", repr(value), why)
+    """One setting; its value as Python writes it, text in double quotes."""
+    text = json.dumps(value) if isinstance(value, str | list) else repr(value)
+    return flag(group, f"{group}.{name}", text, why)
 
 
 def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Flag]:
@@ -135,7 +137,7 @@ def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if precision == "fp8" and c.training.fp8_recipe == "rowwise":
         linear = "Float8LinearConverter.Config"
         skipped = 'filter_fqns=["lm_head", "router.gate"]'
-        yield flag(group, linear, f"recipe_name='rowwise', {skipped}, {compiled}", why)
+        yield flag(group, linear, f'recipe_name="rowwise", {skipped}, {compiled}', why)
         if experts:
             yield flag(group, "Float8GroupedExpertsConverter.Config", compiled, "and the experts")
     elif precision == "fp8":
@@ -217,6 +219,12 @@ def _part_names(counts: tuple[int, ...]) -> tuple[str, ...]:
 def _parallelism(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     group, shard = "parallelism", shard_degree(plan)
     yield _set(
+        group,
+        "spmd_backend",
+        "partial_dtensor",
+        "FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)",
+    )
+    yield _set(
         group, "data_parallel_replicate_degree", plan.dp // shard, "copies of everything sharded"
     )
     spanned = f"FSDP shards span it x cp {plan.cp}" if plan.zero_stage else "nothing is sharded"
@@ -287,10 +295,10 @@ def _compiled(plan: ParallelPlan) -> tuple[tuple[str, bool], ...]:
 def _rest(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     """What has a component of its own."""
     name = ATTENTION[plan.attention_kernel]
-    yield flag("kernels", "attn_backend", repr(name), "FlexAttention, or varlen flash-attention")
+    yield _set("kernels", "attn_backend", name, "FlexAttention, or varlen flash-attention")
     if c.model.moe is not None:
         dispatcher = DISPATCHERS[plan.moe_dispatcher]
-        yield flag("kernels", "moe_comm_backend", repr(dispatcher), "how tokens reach experts")
+        yield _set("kernels", "moe_comm_backend", dispatcher, "how tokens reach experts")
     yield flag(
         "trainer",
         "activation_checkpoint",
