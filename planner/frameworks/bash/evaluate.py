@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -53,9 +54,12 @@ _FIRST_MARK = 0xF0000
 _MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
 # Set by bash or the login, to what no script says.
 _AMBIENT = frozenset(
-    "BASH BASH_SOURCE BASHPID HOME HOSTNAME LINENO LOGNAME OLDPWD PATH PPID PWD RANDOM SECONDS "
-    "SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID SLURM_NODELIST "
-    "SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -".split()
+    re.findall(
+        r"\S+",
+        "BASH BASH_SOURCE BASHPID HOME HOSTNAME LINENO LOGNAME OLDPWD PATH PPID PWD RANDOM SECONDS "
+        "SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID "
+        "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
+    )
 )
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
@@ -119,10 +123,8 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     if sum(len(text) for text in files.values()) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
     shell = _Shell(files)
-    try:
+    with suppress(_Exit):
         shell.file(main, ())
-    except _Exit:
-        pass
     shell.conclude()
     return shell.outcome
 
@@ -607,9 +609,7 @@ class _Shell:
             if command.assignments:
                 self.variables, self.exported = kept, exported
 
-    def call(
-        self, name: str, words: list[Value], names: list[str | None], command: Simple
-    ) -> bool:
+    def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
         if name in self.functions:
             kept, depth = self.positional, self.depth
             self.positional = tuple(words[1:])
@@ -632,7 +632,8 @@ class _Shell:
         if name == "false":
             return False
         if name == "shift":
-            count = int(names[1]) if len(names) > 1 and (names[1] or "").isdigit() else 1
+            given = names[1] if len(names) > 1 else None
+            count = int(given[:4]) if given and given.isdigit() else 1
             self.positional = self.positional[count:]
         elif name == "set" and "--" in names[:3]:
             self.positional = tuple(words[names.index("--") + 1 :])
@@ -680,17 +681,14 @@ class _Shell:
         self.charge(len(self.files[found]))
         if verb == "read":
             kept = self.positional
-            self.script(whole(_MARK.sub("\ufffd", self.files[found]), found),
-                        arguments or kept)
+            self.script(whole(_MARK.sub("\ufffd", self.files[found]), found), arguments or kept)
         else:
             with _Copy(self, True):
                 for gone in set(self.variables) - self.exported:
                     if not gone.startswith("SLURM_"):
                         del self.variables[gone]
-                try:
+                with suppress(_Exit):
                     self.file(found, arguments)
-                except _Exit:
-                    pass
         self.depth -= 1
 
     def write(self, name: str, words: list[Value], redirect: Redirect) -> None:
