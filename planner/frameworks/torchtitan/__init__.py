@@ -13,6 +13,7 @@ from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torchtitan.module import module
+from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES, SCHEDULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
 from planner.frameworks.uncarried import Uncarried
@@ -167,5 +168,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
-    no_reader="not yet written",
+    read=read,
+    recognises=recognises,
 )
