@@ -341,10 +341,9 @@ class Program:
         return self.unknown(node)
 
     def binary(self, node: ast.expr, left: Value, op: ast.operator, right: Value) -> Value:
-        if isinstance(op, ast.Pow):
-            small = all(isinstance(v, int) and abs(v) < 64 for v in (left, right))
-            return left**right if small and right >= 0 else self.unknown(node)
         apply = _BINARY.get(type(op))
+        if isinstance(op, ast.Pow) and all(isinstance(v, int) for v in (left, right)):
+            apply = operator.pow if abs(left) < 1024 and 0 <= right < 64 else None
         sized = [v for v in (left, right) if isinstance(v, str | list | tuple)]
         if apply is None or (sized and not isinstance(op, ast.Add | ast.Mult)):
             return self.unknown(node)
