@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 
 from cost_models.spec import ModelSpec
 from planner.constraints import Context
-from planner.frameworks.base import Flag
+from planner.frameworks.base import Flag, one_line
 from planner.frameworks.shell import comment
 from planner.frameworks.torchtitan.packages import Package, package_of
 
-# Longest line of the imports.
+# Longest line of the module.
 LINE = 100
 COMMON = """\
 def linear(inputs, outputs, bias=False):
@@ -138,7 +139,7 @@ def moe():
                 dim=MODEL.dim,
                 hidden_dim=MODEL.moe_hidden_dim,
                 num_experts=MODEL.num_experts,
-                param_init={name: weight for name in names},
+                param_init=dict.fromkeys(names, weight),
             ),
             token_dispatcher=make_token_dispatcher_config(
                 num_experts=MODEL.num_experts,
@@ -190,9 +191,9 @@ def prediction(index):
 """
 WHOLE = """\
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = @MODEL@.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -289,9 +290,9 @@ def config():
                     },
                 )
             ],
-            @IMPLEMENTATION@
+@IMPLEMENTATION@
         ),
-        @CHECKPOINT@
+@CHECKPOINT@
         training=TrainingConfig(
 @TRAINING@
         ),
@@ -308,11 +309,21 @@ def config():
 def _entry(flag: Flag, indent: int) -> str:
     """One keyword argument with its why; several words are a list, one item per line."""
     pad, name = " " * indent, flag.name.rsplit(".", 1)[-1]
-    why = comment(flag.why)
     if isinstance(flag.value, tuple):
         rows = "".join(f"{pad}    {row},\n" for row in flag.value)
-        return f"{pad}{why}\n{pad}{name}=[\n{rows}{pad}],"
-    return f"{pad}{name}={flag.value},  {why}"
+        return f"{_above(flag.why, pad)}{pad}{name}=[\n{rows}{pad}],"
+    return _beside(f"{pad}{name}={flag.value},", flag.why, pad)
+
+
+def _above(why: str, pad: str) -> str:
+    """Comment lines."""
+    return "".join(f"{pad}{comment(row)}\n" for row in wrap(one_line(why), LINE - 2 - len(pad)))
+
+
+def _beside(code: str, why: str, pad: str) -> str:
+    """Code and its why behind it, or above it where the line would be too long."""
+    line = f"{code}  {comment(why)}"
+    return line if len(line) <= LINE else f"{_above(why, pad)}{code}"
 
 
 def _entries(flags: Iterable[Flag], indent: int) -> str:
@@ -325,9 +336,11 @@ def _converters(flags: Sequence[Flag]) -> str:
         return "CONVERTERS = []  # computation in bf16"
     rows = []
     for flag in flags:
-        rows.append(
-            f"    {flag.name.removeprefix('converters.')}({flag.value}),  {comment(flag.why)}"
-        )
+        name, why = flag.name.removeprefix("converters."), _above(flag.why, "    ")
+        call = f"    {name}({flag.value}),"
+        if len(call) > LINE:
+            call = f"    {name}(\n        {flag.value}\n    ),"
+        rows.append(why + call)
     return "\n".join(["CONVERTERS = [", *rows, "]"])
 
 
@@ -408,9 +421,9 @@ def _blocks(model: ModelSpec, package: Package) -> str:
     oss = package.name == "gpt_oss"
     shared = moe is not None and bool(moe.shared_expert_ffn_hidden_size)
     attention = {"deepseek_v3": LATENT, "gpt_oss": SINKS}.get(package.name, GQA)
-    weights = ("w1_EFD", "w2_EDF", "w3_EFD")
+    weights = "w1_EFD w2_EDF w3_EFD"
     if oss:
-        weights = ("mlp1_weight_EGD", "mlp1_bias_EG", "mlp2_weight_EDF", "mlp2_bias_ED")
+        weights = "mlp1_weight_EGD mlp1_bias_EG mlp2_weight_EDF mlp2_bias_ED"
     pieces = (
         COMMON,
         MLP if "dense" in kinds or shared else "",
@@ -427,7 +440,7 @@ def _blocks(model: ModelSpec, package: Package) -> str:
         QK_NORM="norm(MODEL.head_dim) if MODEL.qk_norm else None"
         if package.name == "qwen3"
         else "None",
-        NAMES=", ".join(f'"{name}"' for name in weights),
+        NAMES=", ".join(f'"{name}"' for name in weights.split()),
         SHARED=SHARED if shared else "",
         MOE="GptOssMoE" if oss else "MoE",
         GROUPED="GptOssGroupedExperts" if oss else "GroupedExperts",
@@ -449,10 +462,7 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
     rate, implementation = of["optimizer"]
     loss = "CrossEntropyLoss.Config(global_vocab_size=MODEL.vocab_size)"
     if model.mtp_num_layers:
-        loss = (
-            "MTPLoss.Config(\n            mtp_scale=DEFAULTS.mtp_scale, "
-            "global_vocab_size=MODEL.vocab_size\n        )"
-        )
+        loss = "MTPLoss.Config(mtp_scale=DEFAULTS.mtp_scale, global_vocab_size=MODEL.vocab_size)"
     converters = of.get("converters", [])
     text = _filled(
         CONFIG,
@@ -461,8 +471,8 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
         HOOK="register_moe_load_balancing_hook" if model.moe else "None",
         LOSS=loss,
         LR=f'"lr": {rate.value},  {comment(rate.why)}',
-        IMPLEMENTATION=_entry(implementation, 0),
-        CHECKPOINT=_entry(checkpoint, 0),
+        IMPLEMENTATION=_entry(implementation, 12),
+        CHECKPOINT=_entry(checkpoint, 8),
         TRAINING=_entries(of["training"], 12),
         PARALLELISM=_entries(of["parallelism"], 12),
         COMPILE=_entries(of["compile"], 12),

@@ -202,9 +202,7 @@ class Program:
                 first = ast.unparse(node).splitlines()[0]
                 self.note(node, f"`{first}` is not followed")
 
-    def extend(
-        self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Value]
-    ) -> None:
+    def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Value]) -> None:
         """`.append` and `.extend` of a list."""
         known = self.value(target, scope)
         added = [self.value(one, scope)] if verb == "append" else self.items(one, scope)
@@ -278,8 +276,9 @@ class Program:
                 joined = "".join(map(str, parts))
                 self.charge(node, len(joined))
                 return joined
-            case ast.ListComp(elt=element, generators=[one]) | ast.GeneratorExp(
-                elt=element, generators=[one]
+            case (
+                ast.ListComp(elt=element, generators=[one])
+                | ast.GeneratorExp(elt=element, generators=[one])
             ):
                 return list(self.comprehension(element, one, scope))
             case ast.Call():

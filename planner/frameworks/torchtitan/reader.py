@@ -161,9 +161,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=(*launcher, *told.settings),
         unknown=tuple(told.unknown),
         unread=tuple(
-            one
-            for one in told.settings
-            if one.name not in told.asked and one not in told.unknown
+            one for one in told.settings if one.name not in told.asked and one not in told.unknown
         ),
         assumed=tuple(told.assumed),
         refusals=tuple(told.refusals),
@@ -309,9 +307,7 @@ def _overrides(told: _Told, words: Sequence[Argument]) -> None:
             made = None if kind == "none" else Call(f"{checkpoints.get(kind, kind)}.Config", 0)
             told.config.set("activation_checkpoint", made, word.line)
             told.settings.append(
-                Setting(
-                    name="activation_checkpoint", value=kind, file=word.file, line=word.line
-                )
+                Setting(name="activation_checkpoint", value=kind, file=word.file, line=word.line)
             )
             continue
         if not text.startswith("--"):
@@ -403,9 +399,7 @@ def _flavor(tree: Tree, call: Call) -> Architecture:
         package,
         {**model, "name": f"{package} {flavor}"},
         attention=str(tree.get(call, "attn_backend", row["attn_backend"])),
-        dispatcher=str(
-            tree.get(call, "moe_comm_backend", row.get("moe_comm_backend", "standard"))
-        ),
+        dispatcher=str(tree.get(call, "moe_comm_backend", row.get("moe_comm_backend", "standard"))),
         converters=[one for one in converters if isinstance(one, Call)],
     )
 
@@ -440,7 +434,7 @@ def _plan(
     if not experts and ep > 1:
         told.assume(f"expert_parallel_degree {ep} has no effect without experts")
         ep = 1
-    local, micro, batch = _batch(told, dp, pp)
+    micro, batch = _batch(told, dp, pp)
     schedule, vpp, split = _pipeline(told, model, pp)
     compiled = bool(told.get("compile.enable"))
     components = told.get("compile.components") if compiled else []
@@ -482,8 +476,8 @@ def _plan(
     return plan, _training(told, architecture, batch, pp)
 
 
-def _batch(told: _Told, dp: int, pp: int) -> tuple[int, int, int]:
-    """(local, micro and global batch)."""
+def _batch(told: _Told, dp: int, pp: int) -> tuple[int, int]:
+    """(micro-batch, global batch)."""
     local = int(told.get("training.local_batch_size"))
     micro = int(told.get("parallelism.pipeline_parallel_microbatch_size"))
     batch = int(told.get("training.global_batch_size"))
@@ -504,7 +498,7 @@ def _batch(told: _Told, dp: int, pp: int) -> tuple[int, int, int]:
         )
         batch = local * dp
     if pp == 1:
-        return local, local, batch
+        return local, batch
     if local % micro:
         told.refuse(
             f"local batch {local} is not a multiple of pipeline micro-batches of {micro}",
@@ -513,10 +507,8 @@ def _batch(told: _Told, dp: int, pp: int) -> tuple[int, int, int]:
         )
         micro = 1
     if batch > local * dp:
-        told.assume(
-            f"{batch // (local * dp)} passes of the pipeline per step are costed as one"
-        )
-    return local, micro, batch
+        told.assume(f"{batch // (local * dp)} passes of the pipeline per step are costed as one")
+    return micro, batch
 
 
 def _reshards(told: _Told, pp: int) -> bool:

@@ -44,9 +44,15 @@ def document() -> dict[str, Any]:
 
 def hidden_dim(call: Call) -> Value:
     """compute_ffn_hidden_dim of torchtitan.models.common.feed_forward."""
-    width = call.args[0] if call.args else call.kwargs.get("dim")
-    factor, multiple = call.kwargs.get("ffn_dim_multiplier"), call.kwargs.get("multiple_of", 1)
-    numbers = (width, multiple, factor if factor is not None else 1)
+    words: dict[str, Value] = {
+        "dim": None,
+        "multiple_of": 1,
+        "ffn_dim_multiplier": None,
+        **call.kwargs,
+    }
+    width = call.args[0] if call.args else words["dim"]
+    factor, multiple = words["ffn_dim_multiplier"], words["multiple_of"]
+    numbers = (width, multiple, 1 if factor is None else factor)
     if not all(isinstance(n, int | float) and 0 < n < 1e9 for n in numbers):
         return call
     found = int(2 * 4 * width / 3)

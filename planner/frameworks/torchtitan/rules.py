@@ -127,8 +127,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: (
-            package_of(m).name != "gpt_oss"
-            or (m.moe is not None and "dense" not in m.layer_kinds)
+            package_of(m).name != "gpt_oss" or (m.moe is not None and "dense" not in m.layer_kinds)
         ),
         "every layer of gpt_oss is one of experts",
     ),
@@ -174,9 +173,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: (
-            c.training.precision != "fp8" or c.training.fp8_recipe in ("rowwise", "mxfp8")
-        ),
+        lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in ("rowwise", "mxfp8"),
         lambda c, p: f"float8 is scaled rowwise or as mxfp8, not {c.training.fp8_recipe}",
     ),
     rule(
@@ -186,9 +183,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: (
-            c.training.precision != "fp4" or (c.model.moe is None and c.model.mla is None)
-        ),
+        lambda c, p: c.training.precision != "fp4" or (c.model.moe is None and c.model.mla is None),
         lambda c, p: "NVFP4 has a converter for dense layers, none for experts",
     ),
     rule(

@@ -37,6 +37,7 @@ CHECKPOINT_WHYS = {
 def _set(group: str, name: str, value: object, why: str) -> Flag:
     """One setting; its value as Python writes it, text in double quotes."""
     text = json.dumps(value) if isinstance(value, str | list) else repr(value)
+    text = text.replace("range(0, ", "range(")
     return flag(group, f"{group}.{name}", text, why)
 
 
@@ -202,11 +203,15 @@ def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     return counts
 
 
+def _span(start: int, count: int) -> str:
+    return f"{start}, {start + count}" if start else str(count)
+
+
 def _part_names(counts: tuple[int, ...]) -> tuple[str, ...]:
     """The modules of every part as Python lists."""
     rows, start = [], 0
     for index, count in enumerate(counts):
-        items = [f'*(f"layers.{{i}}" for i in range({start}, {start + count}))']
+        items = [f'*(f"layers.{{i}}" for i in range({_span(start, count)}))']
         if index == 0:
             items.insert(0, '"tok_embeddings"')
         if index == len(counts) - 1:
@@ -344,5 +349,3 @@ def environment() -> tuple[Flag, ...]:
     """Variables of every run."""
     why = "segments that grow: less lost to fragmentation"
     return (flag("environment", "PYTORCH_ALLOC_CONF", "expandable_segments:True", why),)
-
-

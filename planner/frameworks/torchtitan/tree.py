@@ -166,10 +166,14 @@ class Tree:
         if not known:
             return {}
         full = [index for index, size in enumerate(sizes) if size is None]
-        period = full[0] + 1 if full else None
-        if full and full != list(range(period - 1, len(layers), period)):
+        if not full:
+            return {"sliding_window": max(known)}
+        period = full[0] + 1
+        if full != list(range(period - 1, len(layers), period)):
             period = max(round(len(layers) / len(full)), 1)
-            result.assumed.append(f"of {len(layers)} layers {len(full)} attend fully, evenly")
+            result.assumed.append(
+                f"of {len(layers)} layers {len(full)} attend fully, spread evenly"
+            )
         return {"sliding_window": max(known), "full_attention_period": period}
 
     # MLPs and experts.
@@ -183,7 +187,9 @@ class Tree:
         routed = [i for i, one in enumerate(layers) if one.kwargs.get("moe") is not None]
         dense = [i for i, one in enumerate(layers) if one.kwargs.get("moe") is None]
         if dense:
-            result.model["ffn_hidden_size"] = self.width(self.part(layers[dense[0]], "feed_forward"))
+            result.model["ffn_hidden_size"] = self.width(
+                self.part(layers[dense[0]], "feed_forward")
+            )
         if not routed:
             return
         moe = self.part(layers[routed[0]], "moe")

@@ -28,10 +28,7 @@ from planner.frameworks.torchtitan.python import MAX_STEPS, Program
 from planner.frameworks.torchtitan.rules import SCHEDULES
 from planner.request import PlanRequest
 from tests.fixtures.frameworks.torchtitan import (
-    BY_OPERATOR,
     CASES,
-    COMPILED,
-    DEEPSEEK,
     FULL,
     PIPE,
     QWEN3,
@@ -174,9 +171,7 @@ UNJUDGED = (
 # Refusals.
 
 
-def runs(
-    model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any
-) -> Case:
+def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any) -> Case:
     return launch(model, shape, **{**RUNS, **plan})
 
 
@@ -345,7 +340,9 @@ def test_every_setting_exists_and_has_its_type(case: str) -> None:
 
 HEAD = "from torchtitan.trainer import Trainer\n"
 LLAMA8 = HEAD + "from torchtitan.models.llama3.config_registry import llama3_8b\n"
-ATTRIBUTES = LLAMA8 + """
+ATTRIBUTES = (
+    LLAMA8
+    + """
 WORLD = {"tp": 2}
 
 def config() -> Trainer.Config:
@@ -357,6 +354,7 @@ def config() -> Trainer.Config:
     c.activation_checkpoint = None
     return c
 """
+)
 
 
 def told(text: str, size: int | None = 16, arguments: str = "") -> Reading:
@@ -427,7 +425,9 @@ def test_a_config_by_name_alone() -> None:
 
 
 def test_a_model_of_ones_own_by_the_helpers_of_torchtitan() -> None:
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 from torchtitan.config import ParallelismConfig, TrainingConfig
 from torchtitan.models.common import Embedding, RMSNorm, compute_ffn_hidden_dim
 from torchtitan.models.common.config_utils import make_gqa_config, make_ffn_config
@@ -450,7 +450,9 @@ def layers(n, dim, *, heads=8):
 def config() -> Trainer.Config:
     parts = [["tok_embeddings", "layers.0"], [f"layers.{i}" for i in range(1, 6)]]
     return Trainer.Config(
-        model_spec=ModelSpec(model=Llama3Model.Config(dim=512, vocab_size=1000, layers=layers(6, 512))),
+        model_spec=ModelSpec(
+            model=Llama3Model.Config(dim=512, vocab_size=1000, layers=layers(6, 512))
+        ),
         training=TrainingConfig(local_batch_size=4, seq_len=1024, disable_cuda_graphs=True),
         parallelism=ParallelismConfig(
             pipeline_parallel_degree=2,
@@ -458,6 +460,7 @@ def config() -> Trainer.Config:
         ),
     )
 """
+    )
     reading = told(text, 4)
     model = reading.model
     assert (model.num_layers, model.num_query_groups, model.ffn_hidden_size) == (6, 2, 1536)
@@ -571,7 +574,7 @@ def test_arithmetic_names_and_branches_are_followed() -> None:
 def test_toml_and_other_files_are_told_apart() -> None:
     assert TITAN.read is not None
     script = "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file x.toml\n"
-    with pytest.raises(Unreadable, match="TOML configures torchtitan up to 0.2.2"):
+    with pytest.raises(Unreadable, match="TOML configures torchtitan up to"):
         TITAN.read({"run.sh": script, "x.toml": "[model]\n"}, None)
     with pytest.raises(Unreadable, match="no script calls a training program"):
         TITAN.read({"run.sh": "echo\n"}, None)

@@ -119,9 +119,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = DeepSeekV3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -218,30 +218,35 @@ def config():
         ),
         activation_checkpoint=None,  # nothing is computed again
         training=TrainingConfig(
-            local_batch_size=8,  # sequences of a data-parallel rank per step: 8 pipeline micro-batches of 1
+            # sequences of a data-parallel rank per step: 8 pipeline micro-batches of 1
+            local_batch_size=8,
             global_batch_size=64,  # local 8 x dp 8 x 1 accumulation steps
             seq_len=2048,  # tokens of one sequence
             dtype="float32",  # stored weights, gradients and (by default) states
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=8,  # copies of everything sharded
             data_parallel_shard_degree=1,  # nothing is sharded
-            fsdp_reshard_after_forward="always",  # one rank per shard: frees only the half-precision copy
+            # one rank per shard: frees only the half-precision copy
+            fsdp_reshard_after_forward="always",
             tensor_parallel_degree=1,  # ranks that split every layer
             enable_sequence_parallel=False,  # norms split over those ranks
             context_parallel_degree=1,  # ranks that split every sequence
             pipeline_parallel_degree=2,  # stages of layers
             pipeline_parallel_schedule="LoopedBFS",  # order of the work
             pipeline_parallel_microbatch_size=1,  # sequences per pass
-            # 4 parts of 2, 2, 2, 2 layers, dealt to the stages in turn; unsaid, torchtitan counts the embedding and the head as a layer each
+            # 4 parts of 2, 2, 2, 2 layers, dealt to the stages in turn; unsaid, torchtitan counts
+            # the embedding and the head as a layer each
             module_fqns_per_model_part=[
-                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 2))],
+                ["tok_embeddings", *(f"layers.{i}" for i in range(2))],
                 [*(f"layers.{i}" for i in range(2, 4))],
                 [*(f"layers.{i}" for i in range(4, 6))],
                 [*(f"layers.{i}" for i in range(6, 8)), "norm", "lm_head"],
@@ -250,6 +255,7 @@ def config():
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )

@@ -58,7 +58,10 @@ DEFAULTS = SimpleNamespace(
 )
 
 CONVERTERS = [
-    Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head", "router.gate"], model_compile_enabled=True),  # every linear layer but the head and the router; needs torchao
+    # every linear layer but the head and the router; needs torchao
+    Float8LinearConverter.Config(
+        recipe_name="rowwise", filter_fqns=["lm_head", "router.gate"], model_compile_enabled=True
+    ),
 ]
 
 
@@ -114,9 +117,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Llama3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -220,14 +223,17 @@ def config():
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=1,  # copies of everything sharded
             data_parallel_shard_degree=8,  # FSDP shards span it x cp 1
-            fsdp_reshard_after_forward="default",  # gathered weights are freed after the forward pass
+            # gathered weights are freed after the forward pass
+            fsdp_reshard_after_forward="default",
             tensor_parallel_degree=2,  # ranks that split every layer
             enable_sequence_parallel=True,  # norms split over those ranks
             context_parallel_degree=1,  # ranks that split every sequence
@@ -235,7 +241,9 @@ def config():
         ),
         compile=CompileConfig(
             enable=True,  # torch.compile
-            components=["model", "loss"],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=True,  # tensor-parallel traffic in pieces beside the matrix products
+            # model: kernels of a layer fused; loss: the cross entropy fused
+            components=["model", "loss"],
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=True,
         ),
     )

@@ -112,9 +112,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Llama3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -209,7 +209,8 @@ def config():
             ],
             implementation="fused",  # one kernel; states in the stored dtype
         ),
-        activation_checkpoint=SelectiveAC.Config(),  # per operator: every second matrix product and what is cheap is computed again
+        # per operator: every second matrix product and what is cheap is computed again
+        activation_checkpoint=SelectiveAC.Config(),
         training=TrainingConfig(
             local_batch_size=1,  # sequences of a data-parallel rank per pass
             global_batch_size=64,  # local 1 x dp 16 x 4 accumulation steps
@@ -218,14 +219,17 @@ def config():
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=1,  # copies of everything sharded
             data_parallel_shard_degree=16,  # FSDP shards span it x cp 1
-            fsdp_reshard_after_forward="default",  # gathered weights are freed after the forward pass
+            # gathered weights are freed after the forward pass
+            fsdp_reshard_after_forward="default",
             tensor_parallel_degree=1,  # ranks that split every layer
             enable_sequence_parallel=False,  # norms split over those ranks
             context_parallel_degree=1,  # ranks that split every sequence
@@ -234,6 +238,7 @@ def config():
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )

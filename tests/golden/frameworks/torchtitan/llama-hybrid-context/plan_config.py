@@ -111,9 +111,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Llama3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -217,23 +217,27 @@ def config():
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=True,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=2,  # copies of everything sharded
             data_parallel_shard_degree=2,  # FSDP shards span it x cp 2
             fsdp_reshard_after_forward="never",  # gathered weights stay for the backward pass
             tensor_parallel_degree=2,  # ranks that split every layer
             enable_sequence_parallel=True,  # norms split over those ranks
             context_parallel_degree=2,  # ranks that split every sequence
-            context_parallel_load_balancer="headtail",  # every rank takes an early and a late piece: causal work in balance
+            # every rank takes an early and a late piece: causal work in balance
+            context_parallel_load_balancer="headtail",
             pipeline_parallel_degree=1,  # stages of layers
         ),
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )

@@ -112,9 +112,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Llama3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -211,18 +211,21 @@ def config():
         ),
         activation_checkpoint=FullAC.Config(),  # every layer is computed again in the backward pass
         training=TrainingConfig(
-            local_batch_size=32,  # sequences of a data-parallel rank per step: 32 pipeline micro-batches of 1
+            # sequences of a data-parallel rank per step: 32 pipeline micro-batches of 1
+            local_batch_size=32,
             global_batch_size=64,  # local 32 x dp 2 x 1 accumulation steps
             seq_len=2048,  # tokens of one sequence
             dtype="float32",  # stored weights, gradients and (by default) states
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=1,  # copies of everything sharded
             data_parallel_shard_degree=2,  # FSDP shards span it x cp 1
             fsdp_reshard_after_forward="never",  # gathered weights stay for the backward pass
@@ -232,9 +235,10 @@ def config():
             pipeline_parallel_degree=4,  # stages of layers
             pipeline_parallel_schedule="1F1B",  # order of the work
             pipeline_parallel_microbatch_size=1,  # sequences per pass
-            # 4 parts of 3, 5, 5, 3 layers, dealt to the stages in turn; unsaid, torchtitan counts the embedding and the head as a layer each
+            # 4 parts of 3, 5, 5, 3 layers, dealt to the stages in turn; unsaid, torchtitan counts
+            # the embedding and the head as a layer each
             module_fqns_per_model_part=[
-                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 3))],
+                ["tok_embeddings", *(f"layers.{i}" for i in range(3))],
                 [*(f"layers.{i}" for i in range(3, 8))],
                 [*(f"layers.{i}" for i in range(8, 13))],
                 [*(f"layers.{i}" for i in range(13, 16)), "norm", "lm_head"],
@@ -243,6 +247,7 @@ def config():
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )

@@ -41,7 +41,7 @@ MODEL = SimpleNamespace(
     qkv_bias=False,  # biases of the query/key/value projection
     max_seq_len=2048,  # rows of the rotary table
     qk_norm=False,  # norms on every query and key head
-    moe_layers=range(0, 8),  # layers of experts; the others have the dense MLP
+    moe_layers=range(8),  # layers of experts; the others have the dense MLP
     num_experts=8,  # routed experts per layer
     top_k=2,  # experts per token
     moe_hidden_dim=1792,  # width of one expert
@@ -76,8 +76,13 @@ DEFAULTS = SimpleNamespace(
 )
 
 CONVERTERS = [
-    MXFP8LinearConverter.Config(fqns=["attention", "feed_forward", "shared_experts"], model_compile_enabled=False),  # every linear layer but the head and the router; needs torchao and a Blackwell GPU (SM100 or later)
-    MXFP8GroupedExpertsConverter.Config(pad_multiple=128, model_compile_enabled=False),  # and the experts
+    # every linear layer but the head and the router; needs torchao and a Blackwell GPU (SM100 or
+    # later)
+    MXFP8LinearConverter.Config(
+        fqns=["attention", "feed_forward", "shared_experts"], model_compile_enabled=False
+    ),
+    # and the experts
+    MXFP8GroupedExpertsConverter.Config(pad_multiple=128, model_compile_enabled=False),
 ]
 
 
@@ -138,7 +143,7 @@ def moe():
                 dim=MODEL.dim,
                 hidden_dim=MODEL.moe_hidden_dim,
                 num_experts=MODEL.num_experts,
-                param_init={name: weight for name in names},
+                param_init=dict.fromkeys(names, weight),
             ),
             token_dispatcher=make_token_dispatcher_config(
                 num_experts=MODEL.num_experts,
@@ -160,9 +165,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Qwen3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -266,14 +271,17 @@ def config():
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=1,  # copies of everything sharded
             data_parallel_shard_degree=8,  # FSDP shards span it x cp 1
-            fsdp_reshard_after_forward="default",  # gathered weights are freed after the forward pass
+            # gathered weights are freed after the forward pass
+            fsdp_reshard_after_forward="default",
             tensor_parallel_degree=2,  # ranks that split every layer
             enable_sequence_parallel=True,  # norms split over those ranks
             context_parallel_degree=1,  # ranks that split every sequence
@@ -283,6 +291,7 @@ def config():
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )

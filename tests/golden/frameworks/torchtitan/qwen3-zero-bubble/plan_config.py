@@ -142,7 +142,7 @@ def moe():
                 dim=MODEL.dim,
                 hidden_dim=MODEL.moe_hidden_dim,
                 num_experts=MODEL.num_experts,
-                param_init={name: weight for name in names},
+                param_init=dict.fromkeys(names, weight),
             ),
             token_dispatcher=make_token_dispatcher_config(
                 num_experts=MODEL.num_experts,
@@ -166,9 +166,9 @@ def layer(index):
 
 
 def model():
-    table = skip_param_init if MODEL.enable_weight_tying else partial(
-        nn.init.normal_, std=DEFAULTS.init_std
-    )
+    table = partial(nn.init.normal_, std=DEFAULTS.init_std)
+    if MODEL.enable_weight_tying:
+        table = skip_param_init  # the output layer's
     config = Qwen3Model.Config(
         dim=MODEL.dim,
         vocab_size=MODEL.vocab_size,
@@ -265,18 +265,21 @@ def config():
         ),
         activation_checkpoint=None,  # nothing is computed again
         training=TrainingConfig(
-            local_batch_size=32,  # sequences of a data-parallel rank per step: 32 pipeline micro-batches of 1
+            # sequences of a data-parallel rank per step: 32 pipeline micro-batches of 1
+            local_batch_size=32,
             global_batch_size=64,  # local 32 x dp 2 x 1 accumulation steps
             seq_len=2048,  # tokens of one sequence
             dtype="float32",  # stored weights, gradients and (by default) states
             mixed_precision_param="bfloat16",  # computation, and weights as gathered
             mixed_precision_reduce="float32",  # gradients are reduced in it
             enable_cpu_offload=False,  # shards in host memory
-            disable_cuda_graphs=True,  # costed with a launch per kernel; pipelines and most experts cannot be captured
+            # costed with a launch per kernel; pipelines and most experts cannot be captured
+            disable_cuda_graphs=True,
             max_norm=1.0,  # PLACEHOLDER for the smoke run: gradient clipping
         ),
         parallelism=ParallelismConfig(
-            spmd_backend="partial_dtensor",  # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            # FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)
+            spmd_backend="partial_dtensor",
             data_parallel_replicate_degree=1,  # copies of everything sharded
             data_parallel_shard_degree=2,  # FSDP shards span it x cp 1
             fsdp_reshard_after_forward="never",  # gathered weights stay for the backward pass
@@ -286,9 +289,10 @@ def config():
             pipeline_parallel_degree=4,  # stages of layers
             pipeline_parallel_schedule="ZBVZeroBubble",  # order of the work
             pipeline_parallel_microbatch_size=1,  # sequences per pass
-            # 8 parts of 1, 1, 1, 1, 1, 1, 1, 1 layers, dealt to the stages in a V; unsaid, torchtitan counts the embedding and the head as a layer each
+            # 8 parts of 1, 1, 1, 1, 1, 1, 1, 1 layers, dealt to the stages in a V; unsaid,
+            # torchtitan counts the embedding and the head as a layer each
             module_fqns_per_model_part=[
-                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 1))],
+                ["tok_embeddings", *(f"layers.{i}" for i in range(1))],
                 [*(f"layers.{i}" for i in range(1, 2))],
                 [*(f"layers.{i}" for i in range(2, 3))],
                 [*(f"layers.{i}" for i in range(3, 4))],
@@ -302,6 +306,7 @@ def config():
         compile=CompileConfig(
             enable=False,  # torch.compile
             components=[],  # model: kernels of a layer fused; loss: the cross entropy fused
-            enable_async_tensor_parallel=False,  # tensor-parallel traffic in pieces beside the matrix products
+            # tensor-parallel traffic in pieces beside the matrix products
+            enable_async_tensor_parallel=False,
         ),
     )
