@@ -369,9 +369,9 @@ def _imports(
             "ParamGroupConfig",
             *(["register_moe_load_balancing_hook"] if experts else []),
         ],
-        "torchtitan.components.quantization": [
+        "torchtitan.components.quantization": sorted(
             flag.name.removeprefix("converters.").removesuffix(".Config") for flag in converters
-        ],
+        ),
         "torchtitan.components.tokenizer": ["BaseTokenizer"],
         "torchtitan.config": ["CompileConfig", "ParallelismConfig", "TrainingConfig"],
         "torchtitan.distributed.activation_checkpoint": (

@@ -37,7 +37,8 @@ CHECKPOINT_WHYS = {
 def _set(group: str, name: str, value: object, why: str) -> Flag:
     """One setting; its value as Python writes it, text in double quotes."""
     text = json.dumps(value) if isinstance(value, str | list) else repr(value)
-    text = text.replace("range(0, ", "range(")
+    if isinstance(value, range) and value == range(value.stop):
+        text = f"range({value.stop})"
     return flag(group, f"{group}.{name}", text, why)
 
 

@@ -16,7 +16,7 @@ from torchtitan.components.optimizer import (
     ParamGroupConfig,
     register_moe_load_balancing_hook,
 )
-from torchtitan.components.quantization import MXFP8LinearConverter, MXFP8GroupedExpertsConverter
+from torchtitan.components.quantization import MXFP8GroupedExpertsConverter, MXFP8LinearConverter
 from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
