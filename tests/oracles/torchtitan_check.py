@@ -12,6 +12,7 @@ the model as it is, and an empty module.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
@@ -132,6 +133,8 @@ def _verdict(case: dict[str, Any], name: str) -> dict[str, Any]:
             }
         finally:
             dist.destroy_process_group()
+            trainer = schedule = part = weights = held = None
+            gc.collect()  # the trainer turns automatic collection off
     return {**answer, "stages": stages}
 
 
