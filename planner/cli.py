@@ -85,7 +85,7 @@ def plan(
         screen = output.Screen()
         screen.print(terminal.plan_screen(answer, asked_of(asked), screen))
         screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer.best, source, given):
+        for line in next_steps.after_plan(asked, answer, source, given):
             screen.print(f"  {line}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
@@ -154,6 +154,7 @@ def emit_files(
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.emission import NothingFits, emit
+    from planner.frameworks.shell import one_script
     from planner.output import print_json, write_files
 
     if output == "":
@@ -168,7 +169,7 @@ def emit_files(
         print_json(bundle)
         return FINE
     if output is None:
-        print(bundle.files[bundle.main], end="")
+        print(bundle.files[bundle.main] if launcher else one_script(bundle), end="")
     for path in written:
         print(path)
     for note in bundle.notes:

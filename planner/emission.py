@@ -9,8 +9,6 @@ from planner.frameworks.base import Bundle
 from planner.problems import Problem, RequestError, refuse
 from planner.request import PlanRequest
 
-DEFAULT_FRAMEWORK = "megatron"
-
 
 class NothingFits(RequestError):
     """There is no plan to write files for: none fits, or the given one does not."""
@@ -30,7 +28,7 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     """
     asked = request
     if asked.search.framework is None:
-        asked = asked.for_framework(DEFAULT_FRAMEWORK)
+        asked = asked.for_framework(frameworks.PREFERRED)
     assert asked.search.framework is not None
     framework = frameworks.get(asked.search.framework)
     plan = asked.plan

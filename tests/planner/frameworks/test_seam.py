@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -111,6 +112,37 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
         if file.endswith((".json", ".yaml")):
             assert yaml.safe_load(text) == yaml.safe_load(plain.files[file])
     assert made.flags == plain.flags
+
+
+@pytest.mark.parametrize(("name", "case"), ALL_CASES)
+def test_one_script_carries_every_file_and_calls_the_main_one(
+    name: str, case: str, tmp_path: Path
+) -> None:
+    made = bundle(name, case)
+    script = tmp_path / "run.sh"
+    script.write_text(shell.one_script(made))
+    if len(made.files) == 1:
+        assert script.read_text() == made.files[made.main]
+        return
+    # Everything but the last line, which would start it.
+    unpacked = tmp_path / "run"
+    head, _, last = script.read_text().rstrip("\n").rpartition("\n")
+    assert last == f'exec bash "$BUNDLE"/{made.main} "$@"'
+    subprocess.run(["bash", "-c", head], env={**os.environ, "BUNDLE": str(unpacked)}, check=True)
+    assert {path.name: path.read_text() for path in unpacked.iterdir()} == made.files
+
+
+def test_a_delimiter_inside_a_file_ends_nothing(tmp_path: Path) -> None:
+    files = {"main.sh": "true\n", "odd name.txt": "END_OF_FILE\n$(touch pwned)\nEND_OF_FILE_\n"}
+    made = Bundle(framework="x", versions="1", main="main.sh", files=files, flags=())
+    script = shell.one_script(made)
+    subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "BUNDLE": str(tmp_path)},
+        cwd=tmp_path,
+        check=True,
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 
 def test_only_plain_words_are_defaults_of_variables() -> None:
