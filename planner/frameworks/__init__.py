@@ -20,6 +20,13 @@ ALIASES: dict[str, str] = {
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
 }
+# Taken where nobody names one and it can run the plan.
+PREFERRED = "megatron"
+
+
+def by_preference() -> list[str]:
+    """All names, the preferred one first."""
+    return [PREFERRED, *(name for name in FRAMEWORKS if name != PREFERRED)]
 
 
 def get(name: str) -> Framework:
