@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 FRAMEWORKS: dict[str, str] = {
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "pytorch": "planner.frameworks.pytorch",
 }
 ALIASES: dict[str, str] = {
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "native": "pytorch",
+    "torch": "pytorch",
 }
 # Taken where nobody names one and it can run the plan.
 PREFERRED = "megatron"
