@@ -6,6 +6,7 @@ CONFIG block differs from plan to plan.
 
 from __future__ import annotations
 
+import textwrap
 from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
@@ -20,6 +21,7 @@ from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
 
 VERSIONS = "torch 2.13"
+WIDTH = 100  # of a line of the script
 
 FIELDS = {
     "tp": says("tp"),
@@ -86,8 +88,18 @@ torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" "train_iters=$TRAIN_ITERS" "$@
 
 def _block(entries: tuple[Flag, ...], missing: str) -> str:
     """The CONFIG block as Python."""
-    lines = (f'    "{one.name}": {one.value},  # {one.why}' for one in entries)
-    return "\n".join([missing, "CONFIG = {", *lines, "}"])
+    return "\n".join(
+        [missing, "CONFIG = {", *(line for one in entries for line in _lines(one)), "}"]
+    )
+
+
+def _lines(entry: Flag) -> list[str]:
+    """An entry with its why behind it, or above it where the line would be long."""
+    said = f'    "{entry.name}": {entry.value},'
+    line = f"{said}  # {entry.why}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [*(f"    # {part}" for part in textwrap.wrap(entry.why, WIDTH - 6)), said]
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:

@@ -119,10 +119,15 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield from FREE
 
 
+def _python(value: Any) -> str:
+    """A value as Python writes it, names in double quotes (no name has a quote in it)."""
+    return repr(value).replace("'", '"')
+
+
 def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every entry, its value as Python writes it."""
     found = [
-        Flag(name=name, value=repr(value), why=why, group="CONFIG")
+        Flag(name=name, value=_python(value), why=why, group="CONFIG")
         for name, value, why in _entries(c, plan)
     ]
     iterations = train_iterations("CONFIG", c.training)

@@ -62,35 +62,38 @@ CONFIG = {
     "attention_output_bias": True,  # bias of attention's output projection
     "mlp_bias": True,  # biases of the MLP
     "lm_head_bias": False,  # bias of the output layer
-    "norm": 'layernorm',  # kind of every norm
+    "norm": "layernorm",  # kind of every norm
     "norm_bias": True,  # LayerNorm has a bias
     "embedding_norm": False,  # a norm right after the embedding
-    "qk_norm": 'none',  # norms on queries and keys: none, or over each head
-    "position": 'learned',  # how tokens know their place
+    "qk_norm": "none",  # norms on queries and keys: none, or over each head
+    "position": "learned",  # how tokens know their place
     "max_position_embeddings": 4096,  # rows of a learned position table
     "hidden_dropout": 0.1,  # dropout of the residual stream
     "attention_dropout": 0.1,  # dropout of the attention scores
     "seq_length": 2048,  # tokens of one sequence
     "tp": 2,  # ranks that split every matrix
-    "sequence_parallel": True,  # between matrices they split the tokens too: less memory, the same traffic
+    # between matrices they split the tokens too: less memory, the same traffic
+    "sequence_parallel": True,
     "cp": 1,  # ranks that split every sequence, and trade it for heads in attention
     "pp": 1,  # ranks that split the layers; 1 stages on each
-    "schedule": '1F1B',  # in which order stages take micro-batches
+    "schedule": "1F1B",  # in which order stages take micro-batches
     "dp_replicate": 1,  # dp 8 = dp_replicate 1 x dp_shard 8: ranks that hold the same weights
-    "dp_shard": 8,  # dp 8 = dp_replicate 1 x dp_shard 8: ranks that share one copy of the weights, with cp 1
+    # dp 8 = dp_replicate 1 x dp_shard 8: ranks that share one copy of the weights, with cp 1
+    "dp_shard": 8,
     "zero_stage": 3,  # 3: weights, gradients, states sharded; 0: replicated
-    "reshard_after_forward": True,  # free gathered weights after each pass and gather them again, or keep them for the step
+    # free gathered weights after each pass and gather them again, or keep them for the step
+    "reshard_after_forward": True,
     "global_batch_size": 64,  # sequences per step = micro_batch_size 1 x 8 micro-batches x dp 8
     "micro_batch_size": 1,  # sequences that pass together
-    "precision": 'bf16',  # of weights and activations in use; fp32 to compare runs
-    "gradient_reduce_dtype": 'fp32',  # gradients are averaged in it
-    "attention_kernel": 'unfused',  # flash: cuDNN's, or the next; flash2; unfused
-    "recompute": 'full',  # activations dropped, and computed again for the backward
+    "precision": "bf16",  # of weights and activations in use; fp32 to compare runs
+    "gradient_reduce_dtype": "fp32",  # gradients are averaged in it
+    "attention_kernel": "unfused",  # flash: cuDNN's, or the next; flash2; unfused
+    "recompute": "full",  # activations dropped, and computed again for the backward
     "recompute_modules": (),  # when selective: which
-    "recompute_method": 'uniform',  # when full: uniform, all layers; block, some
+    "recompute_method": "uniform",  # when full: uniform, all layers; block, some
     "recompute_num_layers": 1,  # when full by block: first of a stage
     "compile": False,  # torch.compile each layer
-    "optimizer": 'adam',  # adam, or sgd with momentum
+    "optimizer": "adam",  # adam, or sgd with momentum
     "norm_epsilon": 1e-05,  # NOT of the plan: as in the model's config.json
     "rotary_base": 10000.0,  # NOT of the plan: as in the model's config.json
     "init_std": 0.02,  # NOT of the plan: spread of the initial weights
@@ -156,20 +159,21 @@ def all_to_all(x, split, join):
     return torch.cat(parts.unbind(), join)
 
 
+ATTENTION = {
+    "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
+    "flash2": [SDPBackend.FLASH_ATTENTION],
+    "unfused": [SDPBackend.MATH],
+}
+
+
 class CoreAttention(nn.Module):
     """Causal attention of heads that are all here, over the whole sequence."""
-
-    BACKENDS = {
-        "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
-        "flash2": [SDPBackend.FLASH_ATTENTION],
-        "unfused": [SDPBackend.MATH],
-    }
 
     def forward(self, q, k, v):
         if C.cp > 1:  # from all heads of some tokens to some heads of all tokens
             q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        with sdpa_kernel(self.BACKENDS[C.attention_kernel], set_priority=True):
+        with sdpa_kernel(ATTENTION[C.attention_kernel], set_priority=True):
             out = F.scaled_dot_product_attention(
                 q,
                 k,

@@ -65,35 +65,38 @@ CONFIG = {
     "attention_output_bias": False,  # bias of attention's output projection
     "mlp_bias": False,  # biases of the MLP
     "lm_head_bias": False,  # bias of the output layer
-    "norm": 'rmsnorm',  # kind of every norm
+    "norm": "rmsnorm",  # kind of every norm
     "norm_bias": False,  # LayerNorm has a bias
     "embedding_norm": False,  # a norm right after the embedding
-    "qk_norm": 'none',  # norms on queries and keys: none, or over each head
-    "position": 'rope',  # how tokens know their place
+    "qk_norm": "none",  # norms on queries and keys: none, or over each head
+    "position": "rope",  # how tokens know their place
     "max_position_embeddings": None,  # rows of a learned position table
     "hidden_dropout": 0.0,  # dropout of the residual stream
     "attention_dropout": 0.0,  # dropout of the attention scores
     "seq_length": 2048,  # tokens of one sequence
     "tp": 2,  # ranks that split every matrix
-    "sequence_parallel": True,  # between matrices they split the tokens too: less memory, the same traffic
+    # between matrices they split the tokens too: less memory, the same traffic
+    "sequence_parallel": True,
     "cp": 1,  # ranks that split every sequence, and trade it for heads in attention
     "pp": 4,  # ranks that split the layers; 1 stages on each
-    "schedule": '1F1B',  # in which order stages take micro-batches
+    "schedule": "1F1B",  # in which order stages take micro-batches
     "dp_replicate": 1,  # dp 2 = dp_replicate 1 x dp_shard 2: ranks that hold the same weights
-    "dp_shard": 2,  # dp 2 = dp_replicate 1 x dp_shard 2: ranks that share one copy of the weights, with cp 1
+    # dp 2 = dp_replicate 1 x dp_shard 2: ranks that share one copy of the weights, with cp 1
+    "dp_shard": 2,
     "zero_stage": 3,  # 3: weights, gradients, states sharded; 0: replicated
-    "reshard_after_forward": False,  # free gathered weights after each pass and gather them again, or keep them for the step
+    # free gathered weights after each pass and gather them again, or keep them for the step
+    "reshard_after_forward": False,
     "global_batch_size": 64,  # sequences per step = micro_batch_size 1 x 32 micro-batches x dp 2
     "micro_batch_size": 1,  # sequences that pass together
-    "precision": 'bf16',  # of weights and activations in use; fp32 to compare runs
-    "gradient_reduce_dtype": 'fp32',  # gradients are averaged in it
-    "attention_kernel": 'flash',  # flash: cuDNN's, or the next; flash2; unfused
-    "recompute": 'full',  # activations dropped, and computed again for the backward
+    "precision": "bf16",  # of weights and activations in use; fp32 to compare runs
+    "gradient_reduce_dtype": "fp32",  # gradients are averaged in it
+    "attention_kernel": "flash",  # flash: cuDNN's, or the next; flash2; unfused
+    "recompute": "full",  # activations dropped, and computed again for the backward
     "recompute_modules": (),  # when selective: which
-    "recompute_method": 'block',  # when full: uniform, all layers; block, some
+    "recompute_method": "block",  # when full: uniform, all layers; block, some
     "recompute_num_layers": 2,  # when full by block: first of a stage
     "compile": False,  # torch.compile each layer
-    "optimizer": 'adam',  # adam, or sgd with momentum
+    "optimizer": "adam",  # adam, or sgd with momentum
     "norm_epsilon": 1e-05,  # NOT of the plan: as in the model's config.json
     "rotary_base": 10000.0,  # NOT of the plan: as in the model's config.json
     "init_std": 0.02,  # NOT of the plan: spread of the initial weights
@@ -159,20 +162,21 @@ def all_to_all(x, split, join):
     return torch.cat(parts.unbind(), join)
 
 
+ATTENTION = {
+    "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
+    "flash2": [SDPBackend.FLASH_ATTENTION],
+    "unfused": [SDPBackend.MATH],
+}
+
+
 class CoreAttention(nn.Module):
     """Causal attention of heads that are all here, over the whole sequence."""
-
-    BACKENDS = {
-        "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
-        "flash2": [SDPBackend.FLASH_ATTENTION],
-        "unfused": [SDPBackend.MATH],
-    }
 
     def forward(self, q, k, v):
         if C.cp > 1:  # from all heads of some tokens to some heads of all tokens
             q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        with sdpa_kernel(self.BACKENDS[C.attention_kernel], set_priority=True):
+        with sdpa_kernel(ATTENTION[C.attention_kernel], set_priority=True):
             out = F.scaled_dot_product_attention(
                 q,
                 k,
