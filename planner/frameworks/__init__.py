@@ -17,6 +17,7 @@ FRAMEWORKS: dict[str, str] = {
     "megatron": "planner.frameworks.megatron",
     "nanotron": "planner.frameworks.nanotron",
     "torchtitan": "planner.frameworks.torchtitan",
+    "pytorch": "planner.frameworks.pytorch",
 }
 ALIASES: dict[str, str] = {
     "huggingface-accelerate": "accelerate",
@@ -24,6 +25,8 @@ ALIASES: dict[str, str] = {
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
     "titan": "torchtitan",
+    "native": "pytorch",
+    "torch": "pytorch",
 }
 # Taken where nobody names one and it can run the plan.
 PREFERRED = "megatron"
