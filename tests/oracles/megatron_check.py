@@ -21,6 +21,7 @@ process that has imported everything, so that nothing Megatron keeps globally re
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import inspect
 import json
@@ -149,9 +150,7 @@ class Judge:
             args.expert_model_parallel_size,
         )
         sizes = {"pp": pp, "order": self.order()}
-        dense = state.RankGenerator(
-            tp=tp, cp=cp, ep=1, dp=self.world // (tp * cp * pp), **sizes
-        )
+        dense = state.RankGenerator(tp=tp, cp=cp, ep=1, dp=self.world // (tp * cp * pp), **sizes)
         experts = state.RankGenerator(
             tp=etp, cp=1, ep=ep, dp=self.world // (etp * ep * pp), **sizes
         )
@@ -232,17 +231,21 @@ def import_all() -> None:
     transformer_engine_shapes.install()
     sys.path.insert(0, os.environ["MEGATRON_LM_PATH"])
     import gpt_builders  # noqa: F401
-    import megatron.training.arguments  # noqa: F401
     import torch._dynamo  # noqa: F401
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.moe import token_dispatcher
+    from megatron.training import arguments
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
+    # Building its parser takes longer than all that follows.
+    parser = arguments.add_megatron_arguments(
+        argparse.ArgumentParser(description="Megatron-LM", allow_abbrev=False)
+    )
+    arguments.add_megatron_arguments = lambda _: parser
     # A cluster has Apex and DeepEP.
     layers._grad_accum_fusion_available = True
     for name in ("fused_dispatch", "set_deepep_num_sms"):
         setattr(token_dispatcher, name, getattr(token_dispatcher, name) or Idle)
-
 
 
 def in_a_fork(question: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -131,7 +131,7 @@ STANDING_IN = {
 class _Module(types.ModuleType):
     """A module in which every public name exists: Megatron imports many and calls few."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __version__ = VERSION
 
     def __getattr__(self, name: str) -> Any:
@@ -161,6 +161,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Make `import transformer_engine` find this."""
     sys.meta_path.insert(0, _Finder())
-    import transformer_engine.common.recipe  # noqa: F401
+    import transformer_engine.common.recipe
     import transformer_engine.pytorch.distributed
     import transformer_engine.pytorch.ops  # noqa: F401
