@@ -43,6 +43,15 @@ class Idle:
         pass
 
 
+def unpinned(function: Any) -> Any:
+    """Without pinned memory, which only machines with a device have."""
+
+    def made(*values: Any, pin_memory: bool = False, **options: Any) -> Any:
+        return function(*values, **options)
+
+    return made
+
+
 def stand_in(generation: int) -> None:
     """What Megatron asks of a device and of a newer Python."""
     import torch
@@ -57,6 +66,8 @@ def stand_in(generation: int) -> None:
     torch.cuda.get_device_capability = lambda *a, **k: (generation, 0)
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     torch.cuda.Stream = torch.cuda.Event = Idle  # type: ignore[assignment,misc]
+    torch.set_num_threads(1)
+    torch.tensor = unpinned(torch.tensor)  # type: ignore[assignment]
     torch.Tensor.cuda = lambda self, *a, **k: self  # type: ignore[method-assign,assignment]
 
 

@@ -128,6 +128,26 @@ STANDING_IN = {
 }
 
 
+class _Anything(type):
+    """A class whose names are all there."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+
+class _Unused(metaclass=_Anything):
+    def __init__(self, *options: Any, **more: Any) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
 class _Module(types.ModuleType):
     """A module in which every public name exists: Megatron imports many and calls few."""
 
@@ -139,7 +159,7 @@ class _Module(types.ModuleType):
             return STANDING_IN[name]
         if name.startswith("__") or name in MISSING:
             raise AttributeError(name)
-        setattr(self, name, type(name, (), {"apply": staticmethod(lambda *a, **k: None)}))
+        setattr(self, name, type(name, (_Unused,), {}))
         return getattr(self, name)
 
 
