@@ -10,6 +10,7 @@ all pass) with `error`, and what the stages that passed found out:
     parse     its argument parser
     validate  validate_args
     config    core_transformer_config_from_args, so TransformerConfig's own checks
+    optimizer OptimizerConfig and DistributedDataParallelConfig, as its training loop makes them
     batch     its micro-batch calculator and the interleaved schedule's rule: `micro_batches`
     groups    initialize_model_parallel on torch's fake process group: `groups`, by axis
     model     GPTModel for every stage and chunk, on the meta device: `layers` and `parameters` of
@@ -33,7 +34,7 @@ from typing import Any
 
 import transformer_engine_shapes
 
-STAGES = ("parse", "validate", "config", "batch", "groups", "model")
+STAGES = ("parse", "validate", "config", "optimizer", "batch", "groups", "model")
 
 
 class Idle:
@@ -122,6 +123,12 @@ class Judge:
         from megatron.training import arguments
 
         self.built = arguments.core_transformer_config_from_args(self.args)
+
+    def optimizer(self) -> None:
+        from megatron.training import training
+
+        training.get_megatron_optimizer_config(self.args)
+        training.get_megatron_ddp_config(self.args)
 
     def batch(self) -> None:
         from megatron.core import num_microbatches_calculator as calculator
@@ -245,7 +252,7 @@ def import_all() -> None:
     import torch._dynamo  # noqa: F401
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.moe import token_dispatcher
-    from megatron.training import arguments
+    from megatron.training import arguments, training  # noqa: F401
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
     # Building its parser takes longer than all that follows.

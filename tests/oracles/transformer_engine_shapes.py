@@ -22,8 +22,15 @@ MISSING = {"ep"}  # newer than VERSION
 
 
 def _width(features: int, mode: str | None, split: str, tp_size: int) -> int:
-    """Features that one rank holds; only one side of a matrix is split."""
-    return features // tp_size if mode == split else features
+    """Features that one rank holds; only one side of a matrix is split.
+
+    Raises ValueError, where Transformer Engine fails an assertion, if they do not come out whole.
+    """
+    if mode != split:
+        return features
+    if features % tp_size:
+        raise ValueError(f"{features} features over {tp_size} ranks")
+    return features // tp_size
 
 
 class _Weights(torch.nn.Module):
@@ -110,6 +117,19 @@ class DotProductAttention(_Weights):
             self.add("softmax_offset", num_attention_heads // options["tp_size"])
 
 
+class FusedAdam:
+    """Only the names of what it is told are looked at."""
+
+    def __init__(
+        self,
+        master_weight_dtype: Any,
+        exp_avg_dtype: Any,
+        exp_avg_sq_dtype: Any,
+        use_decoupled_grad: bool,
+    ) -> None:
+        pass
+
+
 def get_cpu_offload_context(*options: Any) -> tuple[None, None]:
     return None, None
 
@@ -123,6 +143,7 @@ STANDING_IN = {
         RMSNorm,
         LayerNorm,
         DotProductAttention,
+        FusedAdam,
         get_cpu_offload_context,
     )
 }
