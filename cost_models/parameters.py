@@ -148,7 +148,7 @@ def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
     """Parameters of the largest single matrix of a layer per rank: QKV, or an MLP's first."""
     inputs = 2 if model.gated_mlp else 1
     heads = np.divide(model.num_attention_heads + 2.0 * model.num_query_groups, tp)
-    width = np.maximum(heads * model.head_dim, np.divide(inputs * model.ffn_hidden_size, tp))
+    width: Array = np.maximum(heads * model.head_dim, np.divide(inputs * model.ffn_hidden_size, tp))
     if model.moe is not None:
         width = np.maximum(width, np.divide(inputs * model.moe.expert_ffn_hidden_size, etp))
     return width * model.hidden_size

@@ -18,6 +18,7 @@ from planner import frameworks
 from planner.constraints import Context
 from planner.frameworks.base import Bundle
 from planner.frameworks.megatron.layout import chunks
+from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
 from planner.request import PlanRequest
 
@@ -53,7 +54,7 @@ def ask(path: str, questions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
-    """What Megatron must find where it accepts: as in an answer, without groups."""
+    """What Megatron must find where it accepts: as in an answer."""
     model = request.model
     held = held_parameters(model, Plans.from_rows([plan]))
     blocks = {kind: (b.plain + b.expert).item() for kind, b in held.layers.items()}
@@ -72,7 +73,24 @@ def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
         "micro_batches": accumulation(context, plan),
         "layers": _by_stage(counts, plan.pp),
         "parameters": _by_stage(map(int, parts), plan.pp),
+        "groups": groups(plan),
     }
+
+
+def groups(plan: ParallelPlan) -> dict[str, list[list[int]]]:
+    """Ranks of each group, as the planner lays them out; of experts where they have a grid."""
+    dense, experts = grids(order_of("megatron", plan), plan)
+    made = {axis: sorted(dense.groups(axis).tolist()) for axis in ("tp", "cp", "dp", "pp")}
+    if experts is not None:
+        axes = {"tp": "etp", "ep": "ep", "dp": "edp"}
+        made |= {f"expert-{a}": sorted(experts.groups(name).tolist()) for a, name in axes.items()}
+    return made
+
+
+def found(answer: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """The answer with the groups that are wanted, sorted."""
+    theirs = answer.get("groups", {})
+    return {**answer, "groups": {axis: sorted(theirs.get(axis, [])) for axis in wanted["groups"]}}
 
 
 def _by_stage(chunks: Iterable[int], pp: int) -> list[list[int]]:
