@@ -16,6 +16,7 @@ from planner.frameworks.base import Unsupported
 from tests.fixtures.draws import Case, features, legal, near_misses
 from tests.fixtures.frameworks.megatron import CASES
 from tests.oracles.megatron_questions import MEGATRON, PATHS, ask, expected, found, question
+from tests.planner.frameworks.test_megatron import REFUSED
 
 CHECKOUTS = [pytest.param(path, id=Path(path).name) for path in PATHS] or [
     pytest.param("", marks=pytest.mark.skip(reason="MEGATRON_LM_PATHS names no checkout"))
@@ -25,8 +26,12 @@ GENERATIONS = (8, 9, 10)  # Ampere, Hopper, Blackwell
 # What we refuse although Megatron builds it: words of the reason, and why it is refused.
 NO_OPTION = "it has no option for it, and without one builds another model"
 FORWARD = "an assertion of its first forward pass"
+DEVICE = "an error of building the optimizer, over weights on a device"
 UNSEEN = {
-    "does not split into": f"sequence parallelism scatters the sequence: {FORWARD}",
+    "parts \\(cp": f"a sequence scattered over ranks: {FORWARD}",
+    "heads must divide over tp": f"all-to-all trades the sequence for heads: {FORWARD}",
+    "key/value heads and tp .* x cp": f"all-to-all trades the sequence for heads: {FORWARD}",
+    "heads do not divide over tp .* x cp": f"all-to-all trades the sequence for heads: {FORWARD}",
     "has no experts": "a dense model is written without expert options; its plan has no such axis",
     "two norms, one before each part": NO_OPTION,
     "attention and MLP never run in parallel": NO_OPTION,
@@ -36,23 +41,33 @@ UNSEEN = {
     "linear biases are all, none": NO_OPTION,
     "its shared experts have no biases": NO_OPTION,
     "no bias in the query and key/value": NO_OPTION,
+    "latent attention has rotary positions only": "it rotates whatever is asked",
+    "latent attention without q_lora_rank": "it builds a norm that the model has not",
+    "the position table has": "written, the table would grow to the sequence",
     "training without fp32 master weights": NO_OPTION,
+    "always frees gathered weights": NO_OPTION,
     "there is no GPipe schedule": "written, it would run 1F1B",
+    "the plan is costed for": "costs are of another runtime",
     "is disabled since core 0.18.2": "written, it would run the native kernels: more memory",
     "fp8 needs every width": "an assertion of Transformer Engine's fp8 kernels",
+    "attention sinks with context": f"Transformer Engine's attention: {FORWARD}",
+    "sliding window with context": f"Transformer Engine's attention: {FORWARD}",
     "at least one per group": "groups are chosen by their best top-k // groups scores: by none",
     "latent attention with a sliding window": "no kernel of Transformer Engine has both",
-    "latent attention without q_lora_rank": "builds a norm that the model has not",
+    "unfused attention cannot split": "Transformer Engine's unfused kernel splits no sequence",
+    "to recompute$": "the option would do nothing",
     "recompute_num_layers": "the same as all layers, which is how a plan says it",
-    "unfused attention cannot split the sequence": "Transformer Engine's unfused kernel has no "
-    "context parallelism",
     "need sequence_parallel": f"experts under tensor parallelism: {FORWARD}",
     "sequence_parallel needs tp > 1": "it turns the option off without a word",
-    "the distributed optimizer runs Adam": "an assertion of DistributedOptimizer, once there are "
-    "weights on a device",
+    "do not split in": "its layout can say it, but costs are of equal chunks in the middle stages",
+    "dp_shard .* does not divide": "written, the number of instances would be rounded down",
+    "the distributed optimizer runs Adam": DEVICE,
+    "optimizer states need the distributed optimizer": DEVICE,
+    "offloading the optimizer needs Adam on": f"for SGD and ZeRO 0 {DEVICE}; with its FSDP it "
+    "is neither documented nor tested",
     "on the megatron stack is not possible": "its FSDP would gather and free all weights in every "
     "pass of every micro-batch, which no cost formula counts",
-    "needs host_link_bytes_per_s": "what the host link does is not known",
+    "the same number of processes": "each node's launch says so many, and the ranks would not meet",
 }
 
 
@@ -87,7 +102,8 @@ def test_what_we_write_it_takes_and_builds_as_we_count(path: str) -> None:
 @pytest.mark.parametrize("path", CHECKOUTS)
 def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why(path: str) -> None:
     cases, questions = [], []
-    for case in near_misses(legal(MEGATRON, 150, seed=2), 1200, seed=3):
+    refused = [case for *_, case in REFUSED]
+    for case in [*refused, *near_misses(legal(MEGATRON, 150, seed=2), 800, seed=3)]:
         try:
             questions.append(question(MEGATRON.render(*case), case[1]))
         except (Unsupported, KeyError):
@@ -106,7 +122,7 @@ def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why
     assert not accepted, (len(accepted), accepted[:3])
     assert not unexplained, (len(unexplained), unexplained[:5])
     assert sum(not reasons for _, reasons in cases) > 400
-    assert sum(bool(reasons) for _, reasons in cases) > 300
+    assert sum(bool(reasons) for _, reasons in cases) > 200
     assert reached == set(UNSEEN)
 
 
