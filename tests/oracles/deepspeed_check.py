@@ -3,8 +3,8 @@
     [MEGATRON_DEEPSPEED_PATH=<a checkout>] python tests/oracles/deepspeed_check.py < questions
 
 One question per line, a JSON object: `config` (that of DeepSpeed), `argv` (arguments of
-pretrain_gpt.py), `world_size`, `tp`, `pp` and `dp`, `environment`, `hostfile`.  One answer per line, a
-JSON object: `failed` (a stage, null where all pass) with `error`, and what was found out:
+pretrain_gpt.py), `world_size`, `tp`, `pp` and `dp`, `environment`, `hostfile`.  One answer per
+line, a JSON object: `failed` (a stage, null where all pass) with `error`, and what was found out:
 
     config    DeepSpeedConfig: `micro_batches`; a key that it never reads is refused
     pipeline  the pipeline engine's own condition, repeated: it asks for a device before
@@ -187,6 +187,10 @@ class Judge:
         moved = torch.Tensor.to
         torch.Tensor.to = lambda self, *a, **k: (  # type: ignore[method-assign]
             self if self.is_meta else moved(self, *a, **k)
+        )
+        numbers = torch.Tensor.item
+        torch.Tensor.item = lambda self: (  # type: ignore[method-assign]
+            0.0 if self.is_meta else numbers(self)  # rates of dropped paths
         )
         args.model_type = ModelType.encoder_or_decoder
         args.use_cpu_initialization, args.perform_initialization = True, False

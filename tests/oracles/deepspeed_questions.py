@@ -78,6 +78,14 @@ def expected(request: PlanRequest, plan: ParallelPlan, checkout: str = CHECKOUT)
         parts = [layers * held.layers["dense"].plain.item()] * plan.pp
         parts[0] += held.embedding.item()
         parts[-1] += held.head.item()
+        positions = held.embedding.item() - held.word_table.item()
+        # Two ways of Megatron-DeepSpeed with learned positions that we do not count: sequence
+        # parallelism splits their table over tp, and the last stage's copy of a tied embedding,
+        # which is the whole embedding, has one too.
+        held_positions = positions / plan.tp if plan.sequence_parallel else positions
+        parts[0] += held_positions - positions
+        if plan.pp > 1 and request.model.tied_embeddings:
+            parts[-1] += held_positions
         wanted |= {
             "data_parallel": plan.dp,
             "layers": [layers] * plan.pp,
