@@ -1,0 +1,158 @@
+"""`planner lint` on a terminal: the verdict, what is wrong, and what to change, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.answer import PlanReport
+from planner.bars import memory_bars
+from planner.flow import Flow, prose
+from planner.formats import gib, memory_words, plan_words, seconds, share, short
+from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
+
+_VERDICTS: dict[str, tuple[str, str]] = {
+    "refused": ("will not run", "bold red"),
+    "does not fit": ("runs out of memory", "bold red"),
+    "improvable": ("runs, and a faster plan is known", "bold yellow"),
+    "fine": ("runs, and no plan is known to be faster", "bold green"),
+}
+_HEADS: dict[Severity, tuple[str, str]] = {
+    "error": ("Errors", "bold red"),
+    "warning": ("Warnings", "bold yellow"),
+    "hint": ("Hints", "bold cyan"),
+}
+_MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
+
+
+def lint_screen(answer: LintAnswer, parameters: float, console: Console) -> RenderableType:
+    """The answer to `planner lint`; parameters: of the model, for the first line."""
+    words, style = _VERDICTS[answer.verdict]
+    counts = ", ".join(
+        f"{n} {name}{'s' * (n != 1)}"
+        for name in _HEADS
+        if (n := sum(finding.severity == name for finding in answer.findings))
+    )
+    request = answer.request
+    group, training = request["cluster"]["groups"][0], request["training"]
+    rows: list[RenderableType] = [
+        Text.assemble("The script ", (words, style), f" · {counts}" if counts else ""),
+        Flow(
+            [
+                answer.framework,
+                f"{short(parameters)} parameters",
+                f"{group['nodes']} x {group['accelerators_per_node']} "
+                f"{group['accelerator']['name']}",
+                f"sequence {training['seq_length']:,}",
+                f"batch {training['global_batch_size']:,}",
+                training["precision"],
+            ],
+            indent=2,
+            style="dim",
+        ),
+    ]
+    for severity in _HEADS:
+        rows += _findings(severity, [f for f in answer.findings if f.severity == severity])
+    if answer.estimate is not None:
+        rows += [Text(), _plan("As it is", answer.estimate)]
+        if not answer.estimate.fits:
+            rows += [Text(), *memory_bars(answer.estimate.memory, console)]
+    if answer.mended is not None:
+        rows += [Text(), _plan("Fewest changes that run", answer.mended.report)]
+        rows.append(_changes(answer.mended.changes))
+    if answer.best is not None and not _same(answer.best, answer.mended):
+        rows += [Text(), _plan("Better plan", answer.best.report)]
+        if answer.gain is not None:
+            rows.append(_gain(answer.gain))
+        rows.append(_changes(answer.best.changes))
+    if answer.best is None and answer.verdict != "fine" and answer.mended is None:
+        rows += [Text(), Text("No plan of this framework fits on this cluster", "bold red")]
+    rows += list(_left(answer))
+    return Group(*rows)
+
+
+def _same(one: Better, other: Better | None) -> bool:
+    return other is not None and one.report.plan == other.report.plan
+
+
+def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:
+    if not findings:
+        return []
+    title, style = _HEADS[severity]
+    rows: list[RenderableType] = [Text(), Text(title, style)]
+    for finding in findings[: _MOST[severity]]:
+        rows.append(_finding(finding, style))
+    if (rest := len(findings) - _MOST[severity]) > 0:
+        rows.append(Text(f"  and {rest} more: --json lists all", "dim"))
+    return rows
+
+
+def _finding(finding: Finding, style: str) -> RenderableType:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    said = [word for word in (place, finding.option) if word]
+    head = Flow([Text(f"  {finding.code}", style), *said], "  ", indent=4)
+    return Group(head, prose(finding.text, indent=4))
+
+
+def _plan(title: str, report: PlanReport) -> RenderableType:
+    plan, memory = report.plan.model_dump(), report.memory
+    first, *more = [*plan_words(plan), *memory_words(plan)]
+    return Group(
+        Text(title, "bold"),
+        Flow([f"  {first}", *more], indent=2),
+        Flow(
+            [
+                f"  {seconds(report.iteration_time_s)} per iteration "
+                f"({seconds(report.error_band.low_s)} to {seconds(report.error_band.high_s)})",
+                f"{report.tokens_per_s:,.0f} tokens/s",
+                f"MFU {share(report.mfu)}",
+                f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
+                + (f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""),
+            ],
+            indent=2,
+        ),
+    )
+
+
+def _gain(gain: Gain) -> RenderableType:
+    told = (
+        f"inside the {share(gain.error_share)} by which the ratio of two such runs may be off: "
+        "measure both"
+        if gain.inside_error
+        else f"beyond the {share(gain.error_share)} by which the ratio of two such runs may be off"
+    )
+    style = "yellow" if gain.inside_error else "bold green"
+    return Flow([Text(f"  {gain.speedup:.2f}x faster", style), *told.split()], " ", indent=2)
+
+
+def _changes(changes: Iterable[FlagChange]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    for column in ("", "", ""):
+        grid.add_column(column, overflow="fold")
+    for change in changes:
+        sign, style = ("+", "green") if change.before is None else ("~", "yellow")
+        if change.after is None:
+            sign, style = "-", "red"
+        values = [value for value in (change.before, change.after) if value]
+        grid.add_row(
+            Text(f"  {sign} {change.option}", style),
+            Text(" -> ".join(values)),
+            Text(f"{change.file}:{change.line}" if change.line else "", "dim"),
+            Text(change.why, "dim"),
+        )
+    return grid
+
+
+def _left(answer: LintAnswer) -> Iterator[RenderableType]:
+    """What the files leave open, and what of them no plan has a place for."""
+    if answer.assumed:
+        yield Text()
+        yield Text("Assumed", "bold")
+        yield from (prose(text, hanging=2) for text in answer.assumed)
+    if answer.unread:
+        names = dict.fromkeys(said.name for said in answer.unread)
+        yield Text()
+        yield Flow([Text("Not part of a plan ", "bold"), *names], " ", indent=2, style="dim")
