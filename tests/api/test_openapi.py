@@ -47,6 +47,7 @@ def test_description_is_whole() -> None:
         "/v1/estimates",
         "/v1/timelines",
         "/v1/ranks",
+        "/v1/lints",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",
