@@ -8,6 +8,7 @@ from planner.answer import Note
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, rotary
@@ -212,4 +213,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )
