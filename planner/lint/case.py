@@ -152,13 +152,6 @@ class Case:
         return Place(self.main)
 
     @property
-    def known_options(self) -> tuple[str, ...]:
-        """Names that the framework has."""
-        said = (said.name for said in self.reading.settings)
-        fields = self.framework.fields.values()
-        return tuple(dict.fromkeys([*(n for f in fields for n in f.names), *said]))
-
-    @property
     def main(self) -> str:
         """The file that launches."""
         return self.reading.settings[0].file if self.reading.settings else ""

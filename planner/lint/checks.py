@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cost_models.plans import RecomputeModule
+from cost_models.parameters import padded_vocab_size
+from cost_models.plans import Plans, RecomputeModule
 from planner.axes import divisors
 from planner.formats import gib, seconds, share, size
+from planner.frameworks.megatron.flags import VOCAB_MULTIPLE
+from planner.frameworks.reading import Setting
 from planner.lint.case import MINIMUM_GAIN, Case, Neighbour, Place
 from planner.lint.findings import Finding, Severity
 from planner.lint.flags import ENVIRONMENT, launched
-from planner.lint.knowledge import IGNORED, needs_variable, refuses_unknown
-from planner.problems import nearest
+from planner.lint.knowledge import IGNORED, needs_variable
+from planner.search import cost_model
 from planner.solve import memory_reason
 
 Check = Callable[[Case], Iterator[Finding]]
@@ -39,7 +42,7 @@ _ABOUT: dict[str, tuple[str, ...]] = {
 _FILLS: dict[str, tuple[str, ...]] = {
     "weights": ("tp", "pp"),
     "gradients": ("tp", "pp"),
-    "optimizer": ("zero_stage", "tp"),
+    "optimizer": ("tp", "pp"),
     "activations": ("--micro-batch-size", "train_micro_batch_size_per_gpu", "recompute"),
     "logits": ("--micro-batch-size", "train_micro_batch_size_per_gpu"),
     "working": ("--micro-batch-size", "train_micro_batch_size_per_gpu"),
@@ -54,15 +57,28 @@ def _finding(code: str, severity: Severity, text: str, place: Place, /, **more: 
     )  # fmt: skip
 
 
+def _at(said: Setting) -> Place:
+    return Place(said.file, said.line, said.name)
+
+
 # What the framework refuses.
 
 
 def refusals(case: Case) -> Iterator[Finding]:
-    """What the reader found that no plan can hold."""
+    """What the reader found that no plan can hold, unknown options among it."""
     for refusal in case.reading.refusals:
         said = refusal.setting
-        place = Place(said.file, said.line, said.name) if said else Place(case.main)
-        yield _finding(refusal.reason.code, "error", refusal.reason.text, place)
+        code = "unknown_option" if said in case.reading.unknown else refusal.reason.code
+        yield _finding(code, "error", refusal.reason.text, _at(said) if said else Place(case.main))
+
+
+def unknown_keys(case: Case) -> Iterator[Finding]:
+    """Names that the framework does not have and does not stop at."""
+    stops = [refusal.setting for refusal in case.reading.refusals]
+    for said in case.reading.unknown:
+        if said not in stops:
+            text = f"{case.framework.title} reads no {said.name} and goes on without it"
+            yield _finding("unknown_key", "warning", text, _at(said))
 
 
 def broken_rules(case: Case) -> Iterator[Finding]:
@@ -72,32 +88,13 @@ def broken_rules(case: Case) -> Iterator[Finding]:
         yield _finding(reason.code, "error", reason.text, place)
 
 
-def unknown_options(case: Case) -> Iterator[Finding]:
-    """Options that the framework does not have, with the nearest that it has."""
-    title, known = case.framework.title, case.known_options
-    for said in case.reading.unknown:
-        stops = refuses_unknown(said.name)
-        close = nearest(said.name, known)
-        what = f"{title} has no option {said.name}" if stops else f"no key {said.name} is read"
-        meant = f"; did you mean {' or '.join(close)}?" if close else ""
-        yield _finding(
-            "unknown_option" if stops else "unknown_key",
-            "error" if stops else "warning",
-            what + meant,
-            Place(said.file, said.line, said.name),
-            did_you_mean=close,
-        )
-
-
 def ignored_options(case: Case) -> Iterator[Finding]:
     """Options without effect, since another one is missing."""
     for row in IGNORED.get(case.framework.name, ()):
         said = case.reading.find(row.option)
         if said is not None and not any(map(case.reading.find, row.needs)):
             text = f"without {row.needs[0]} it is not read: {row.why}"
-            yield _finding(
-                "ignored_option", "warning", text, Place(said.file, said.line, said.name)
-            )
+            yield _finding("ignored_option", "warning", text, _at(said))
 
 
 def environment(case: Case) -> Iterator[Finding]:
@@ -107,16 +104,19 @@ def environment(case: Case) -> Iterator[Finding]:
     for wanted in launched(case.framework, case.request, case.plan).values():
         if wanted.group != ENVIRONMENT:
             continue
-        said = case.reading.find(wanted.name)
         (value,) = wanted.words[1:]
-        if said is None:
-            text = f"the script does not set it; {case.framework.title} demands {value}"
-            yield _finding(
-                "environment", "error", f"{text}: {wanted.why}", Place(case.main, 0, wanted.name)
-            )
-        elif said.value not in (value, None):
+        said = case.reading.find(wanted.name)
+        missing = any(wanted.name in text for text in case.reading.assumed)
+        if said is not None and said.value != value:
             text = f"it is {said.value}; {case.framework.title} demands {value}: {wanted.why}"
-            yield _finding("environment", "error", text, Place(said.file, said.line, said.name))
+            yield _finding("environment", "error", text, _at(said))
+        elif said is None and missing:
+            text = (
+                f"the script does not set it to {value}, which {case.framework.title} demands: "
+                f"{wanted.why}"
+            )
+            place = case.place("tp", "cp")
+            yield _finding("environment", "error", text, Place(place.file, place.line, wanted.name))
 
 
 # What runs out of memory.
@@ -195,7 +195,7 @@ def tp_across_nodes(case: Case) -> Iterator[Finding]:
     plan, domain = case.plan, case.domain
     if plan.tp <= domain or case.own is None:
         return
-    text = f"tp {plan.tp} is wider than a node of {domain}: every layer waits for the network"
+    text = f"tp {plan.tp} is wider than {_fastest(case)}: every layer waits for the slower one"
     found = case.fastest(_moved(case, "tp", domain))
     if found is not None and found.seconds < case.own.iteration_time_s:
         gain = 1.0 - found.seconds / case.own.iteration_time_s
@@ -205,6 +205,11 @@ def tp_across_nodes(case: Case) -> Iterator[Finding]:
         )
     else:
         yield _finding("tp_across_nodes", "warning", text, case.place("tp"))
+
+
+def _fastest(case: Case) -> str:
+    tier = case.request.cluster.groups[0].network[0]
+    return f"the {case.domain} accelerators of the fastest network, {tier.name}"
 
 
 def _moved(case: Case, axis: str, most: int) -> Iterator[dict[str, int]]:
@@ -221,7 +226,7 @@ def cp_across_nodes(case: Case) -> Iterator[Finding]:
     plan, domain = case.plan, case.domain
     if plan.cp == 1 or plan.tp * plan.cp <= domain:
         return
-    text = f"tp {plan.tp} x cp {plan.cp} is wider than a node of {domain}"
+    text = f"tp {plan.tp} x cp {plan.cp} is wider than {_fastest(case)}"
     changes = _moved(case, "cp", max(1, domain // plan.tp))
     yield from _slow(case, "cp_across_nodes", "warning", text, changes, ("cp",))
 
@@ -231,7 +236,7 @@ def ep_across_nodes(case: Case) -> Iterator[Finding]:
     plan, domain = case.plan, case.domain
     if plan.ep == 1 or plan.ep * plan.etp <= domain:
         return
-    text = f"ep {plan.ep} x etp {plan.etp} is wider than a node of {domain}"
+    text = f"ep {plan.ep} x etp {plan.etp} is wider than {_fastest(case)}"
     changes = ({"ep": ep} for ep in divisors(plan.ep) if ep * plan.etp <= domain)
     yield from _slow(case, "ep_across_nodes", "warning", text, changes, ("ep",))
 
@@ -267,8 +272,12 @@ def interleaving_unused(case: Case) -> Iterator[Finding]:
     plan, own = case.plan, case.own
     if own is None or plan.pp == 1 or plan.vpp > 1:
         return
-    bubble = own.time_parts_s["bubble"] / own.iteration_time_s
-    text = f"one chunk of layers per stage, {share(bubble)} of the iteration is bubble"
+    bubble, messages = (
+        share(own.time_parts_s[part] / own.iteration_time_s) for part in ("bubble", "pp_comm")
+    )
+    text = (
+        f"one chunk of layers per stage: {bubble} of the iteration is bubble, {messages} messages"
+    )
     changes = (
         {"vpp": vpp, "schedule": "interleaved-1f1b"}
         for vpp in range(2, max(own.layers_per_stage) + 1)
@@ -429,6 +438,28 @@ def loss_unfused(case: Case) -> Iterator[Finding]:
         yield from _slow(case, "loss_unfused", "hint", text, changes, ("cross_entropy",))
 
 
+def vocabulary_padding(case: Case) -> Iterator[Finding]:
+    """Rows that no token has; what they cost is what as many more tokens would."""
+    option = "--make-vocab-size-divisible-by"
+    said = case.reading.find(option)
+    if case.own is None or said is None or not isinstance(said.value, str):
+        return
+    vocab, step = case.model.vocab_size, VOCAB_MULTIPLE * case.plan.tp
+    rows = int(padded_vocab_size(vocab, case.plan.tp, int(said.value)))
+    usual = int(padded_vocab_size(vocab, case.plan.tp, VOCAB_MULTIPLE))
+    larger = case.model.model_copy(update={"vocab_size": vocab + step})
+    other = cost_model(case.request.model_copy(update={"model": larger}))
+    seconds_each = other.evaluate(Plans.from_rows([case.plan])).iteration_time_s[0]
+    more = (rows - usual) / step * (float(seconds_each) / case.own.iteration_time_s - 1.0)
+    gain = more / (1.0 + more)
+    if gain >= MINIMUM_GAIN:
+        text = (
+            f"{rows} rows for {vocab} tokens, {usual} would do: the rest takes {share(gain)} of "
+            "the iteration"
+        )
+        yield _finding("vocabulary_padding", "hint", text, _at(said), gain=gain)
+
+
 # Checks without a plan to compare with.
 
 
@@ -447,7 +478,7 @@ def narrow_accumulation(case: Case) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     refusals,
     broken_rules,
-    unknown_options,
+    unknown_keys,
     ignored_options,
     environment,
     memory,
@@ -466,5 +497,6 @@ CHECKS: tuple[Check, ...] = (
     offload_needless,
     micro_batch_small,
     loss_unfused,
+    vocabulary_padding,
     narrow_accumulation,
 )

@@ -37,13 +37,14 @@ def lint(
     from planner.lint.screen import lint_screen
     from planner.lint.sources import files_at
 
-    answer = linted(files_at(files), parse_cluster(cluster), framework)
+    texts = files_at(files)
+    answer = linted(texts, parse_cluster(cluster), framework)
     if json:
         output.print_json(answer)
     else:
         screen = output.Screen()
         model, _ = parse_model(answer.request["model"])
-        screen.print(lint_screen(answer, total_parameters(model), screen))
+        screen.print(lint_screen(answer, total_parameters(model), next(iter(texts)), screen))
     return NOTHING_FITS if answer.verdict in ("refused", "does not fit") else FINE
 
 

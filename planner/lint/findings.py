@@ -59,7 +59,6 @@ class Finding(Document):
     option: str = ""
     gain: float | None = None
     set: dict[str, Any] = Field({})
-    did_you_mean: tuple[str, ...] = ()
 
 
 class FlagChange(Document):

@@ -73,7 +73,7 @@ def _change(
     if after is None and written.group == ENVIRONMENT:
         return  # nobody minds a variable that orders nothing
     if said is not None and (other or after is None):
-        why = f"{after.name} says it" if after is not None else f"no longer: {written.why}"
+        why = f"{after.name} says it" if after is not None else "no longer needed"
         yield FlagChange(
             option=said.name, before=_words(said), after=None, why=why, file=said.file,
             line=said.line,

@@ -52,8 +52,3 @@ def needs_variable(cluster: ClusterSpec) -> bool:
     accelerator = cluster.groups[0].accelerator
     nvidia = accelerator.vendor.lower() in ("", "nvidia")
     return nvidia and accelerator.peak_fp4_flop_per_s is None
-
-
-def refuses_unknown(name: str) -> bool:
-    """Whether the framework stops at a name that it does not know: options yes, JSON keys no."""
-    return name.startswith("-")

@@ -68,8 +68,6 @@ def lint(
     request, own = case.request, case.own
     runs = own is not None and own.fits and not case.broken
     better = best(case)
-    if runs and better is not None and better.report.plan == case.plan:
-        better = None
     profile = case.costs.setting.profile
     return LintAnswer(
         request=request.document(),

@@ -25,11 +25,14 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
+_LONGEST_VALUE = 24  # beside its option; longer ones stand in the next column
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
 
-def lint_screen(answer: LintAnswer, parameters: float, console: Console) -> RenderableType:
-    """The answer to `planner lint`; parameters: of the model, for the first line."""
+def lint_screen(
+    answer: LintAnswer, parameters: float, main: str, console: Console
+) -> RenderableType:
+    """The answer to `planner lint`; parameters: of the model; main: the launch script."""
     words, style = _VERDICTS[answer.verdict]
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
@@ -39,7 +42,7 @@ def lint_screen(answer: LintAnswer, parameters: float, console: Console) -> Rend
     request = answer.request
     group, training = request["cluster"]["groups"][0], request["training"]
     rows: list[RenderableType] = [
-        Text.assemble("The script ", (words, style), f" · {counts}" if counts else ""),
+        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
         Flow(
             [
                 answer.framework,
@@ -62,12 +65,12 @@ def lint_screen(answer: LintAnswer, parameters: float, console: Console) -> Rend
             rows += [Text(), *memory_bars(answer.estimate.memory, console)]
     if answer.mended is not None:
         rows += [Text(), _plan("Fewest changes that run", answer.mended.report)]
-        rows.append(_changes(answer.mended.changes))
+        rows.append(_changes(answer.mended.changes, main))
     if answer.best is not None and not _same(answer.best, answer.mended):
         rows += [Text(), _plan("Better plan", answer.best.report)]
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
-        rows.append(_changes(answer.best.changes))
+        rows.append(_changes(answer.best.changes, main))
     if answer.best is None and answer.verdict != "fine" and answer.mended is None:
         rows += [Text(), Text("No plan of this framework fits on this cluster", "bold red")]
     rows += list(_left(answer))
@@ -119,39 +122,48 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
 
 def _gain(gain: Gain) -> RenderableType:
     told = (
-        f"inside the {share(gain.error_share)} by which the ratio of two such runs may be off: "
-        "measure both"
+        f"but the ratio of two such runs may be off by {share(gain.error_share)}: measure both"
         if gain.inside_error
-        else f"beyond the {share(gain.error_share)} by which the ratio of two such runs may be off"
+        else f"and the ratio of two such runs may be off by {share(gain.error_share)}"
     )
     style = "yellow" if gain.inside_error else "bold green"
-    return Flow([Text(f"  {gain.speedup:.2f}x faster", style), *told.split()], " ", indent=2)
+    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
 
 
-def _changes(changes: Iterable[FlagChange]) -> RenderableType:
+def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
+    """One line per option, as a diff: + to add, - to remove, ~ another value."""
     grid = Table.grid(padding=(0, 2))
-    for column in ("", "", ""):
-        grid.add_column(column, overflow="fold")
+    grid.add_column(no_wrap=True)
+    grid.add_column()
     for change in changes:
         sign, style = ("+", "green") if change.before is None else ("~", "yellow")
         if change.after is None:
             sign, style = "-", "red"
-        values = [value for value in (change.before, change.after) if value]
-        grid.add_row(
-            Text(f"  {sign} {change.option}", style),
-            Text(" -> ".join(values)),
-            Text(f"{change.file}:{change.line}" if change.line else "", "dim"),
-            Text(change.why, "dim"),
-        )
+        value = " -> ".join(filter(None, (change.before, change.after)))
+        head = Text(f"  {sign} {change.option}", style)
+        why = Text(change.why, "dim")
+        if len(value) <= _LONGEST_VALUE:
+            head.append(f" {value}".rstrip(), "bold")
+        else:
+            why = Text.assemble((value, "bold"), " ", why)
+        if change.line:
+            why.append(
+                f" (line {change.line})"
+                if change.file == main
+                else f" ({change.file}:{change.line})"
+            )
+        grid.add_row(head, why)
     return grid
 
 
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:
     """What the files leave open, and what of them no plan has a place for."""
-    if answer.assumed:
+    demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
+    assumed = [text for text in answer.assumed if not any(name in text for name in demanded)]
+    if assumed:
         yield Text()
         yield Text("Assumed", "bold")
-        yield from (prose(text, hanging=2) for text in answer.assumed)
+        yield from (prose(text, hanging=2) for text in assumed)
     if answer.unread:
         names = dict.fromkeys(said.name for said in answer.unread)
         yield Text()
