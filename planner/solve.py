@@ -58,7 +58,7 @@ def find(request: PlanRequest) -> PlanAnswer:
         best=best,
         plans=tuple(plans),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
-        nearest=tuple(_nearest(asked, model, outcome, rules)),
+        nearest=tuple(near_misses(asked, model, outcome, rules)),
         space=Space(asked, rules).axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
@@ -238,7 +238,7 @@ def _change(
     )
 
 
-def _nearest(
+def near_misses(
     request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
 ) -> list[Nearest]:
     """When nothing fits: the plan that needs least, and changes of the request that do fit."""

@@ -297,13 +297,14 @@ def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:
         for reason in explained[:_MOST_REASONS]
     ]
     for nearest in answer.nearest[:3]:
-        rows += [Text(), *_nearest(nearest)]
+        rows += [Text(), *nearest_rows(nearest)]
     if not any(nearest.plan for nearest in answer.nearest):
         rows.append(Text("  no plan is legal within the limits of the request"))
     return rows
 
 
-def _nearest(nearest: Nearest) -> list[RenderableType]:
+def nearest_rows(nearest: Nearest) -> list[RenderableType]:
+    """The plan that misses by least, and the changes of the request that fit."""
     rows: list[RenderableType] = []
     if nearest.plan is not None and nearest.over_by_bytes is not None:
         plan = nearest.plan.model_dump()

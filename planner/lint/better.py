@@ -8,13 +8,14 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
+from planner.answer import Nearest
 from planner.explain import report
 from planner.lint.case import MINIMUM_GAIN, Case, changed
 from planner.lint.findings import Better
 from planner.lint.flags import changes
 from planner.request import Bounds, PlanRequest
 from planner.search import CHOICES, search
-from planner.solve import prepared, smallest_change
+from planner.solve import near_misses, prepared, smallest_change
 
 # What the search leaves alone and a script may well have chosen: its own value stands beside ours.
 _KEPT = (
@@ -55,6 +56,12 @@ def mended(case: Case) -> Better | None:
         plan = plan.model_copy(update={"recompute_method": "block", "recompute_num_layers": layers})
     found = smallest_change(asked, case.costs, plan, rules)
     return _better(case, _settled(case, found.plan, np.inf)) if found is not None else None
+
+
+def nearest(case: Case) -> tuple[Nearest, ...]:
+    """Where no plan of the framework fits: which misses by least, and what would fit."""
+    asked, rules = prepared(case.request)
+    return tuple(near_misses(asked, case.costs, search(asked, rules, top_k=1), rules))
 
 
 def _open(case: Case) -> PlanRequest:

@@ -156,8 +156,13 @@ def _slow(
     about: tuple[str, ...],
     base: Mapping[str, Any] | None = None,
     before_s: float | None = None,
+    words: str = "",
 ) -> Iterator[Finding]:
-    """The finding, where the fastest of some changes saves enough time."""
+    """The finding, where the fastest of some changes saves enough time.
+
+    base: what all of the changes go with, and what an iteration takes with that alone.
+    words: for the change, where its fields do not speak for themselves.
+    """
     own = case.own
     found = case.fastest(changes, base) if own is not None else None
     if own is None or found is None:
@@ -165,15 +170,13 @@ def _slow(
     before = own.iteration_time_s if before_s is None else before_s
     gain = 1.0 - found.seconds / before
     if gain >= MINIMUM_GAIN:
-        yield _finding(
-            code, severity, f"{text}: {_saves(found, before)}", case.place(*about), gain=gain,
-            set=found.set,
-        )  # fmt: skip
+        text = f"{text}: {_saves(found, before, words)}"
+        yield _finding(code, severity, text, case.place(*about), gain=gain, set=found.set)
 
 
-def _saves(found: Neighbour, before: float) -> str:
+def _saves(found: Neighbour, before: float, words: str = "") -> str:
     usual = {"recompute_num_layers": 0, "schedule": "interleaved-1f1b", "recompute_method": "block"}
-    words = ", ".join(
+    words = words or ", ".join(
         f"{name} {_word(value)}"
         for name, value in found.set.items()
         if value not in ((), usual.get(name))
@@ -297,7 +300,7 @@ def uneven_stages(case: Case) -> Iterator[Finding]:
     text = f"stages of {', '.join(map(str, case.own.layers_per_stage))} layers"
     even = {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
     about = ("stage_layers", "first_stage_layers", "last_stage_layers")
-    yield from _slow(case, "uneven_stages", "warning", text, [even], about)
+    yield from _slow(case, "uneven_stages", "warning", text, [even], about, words="an even split")
 
 
 def gradient_reduce_exposed(case: Case) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.answer import REASONS, Document, PlanReport, ProfileInfo
+from planner.answer import REASONS, Document, Nearest, PlanReport, ProfileInfo
 from planner.frameworks.reading import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]
@@ -104,7 +104,7 @@ class LintAnswer(Document):
     request: what the script says, on a cluster of the script's size.  estimate: of the script as
     it is, where its plan can run at all.  mended: the fewest changes after which it runs, where
     it does not.  best: the fastest plan of the framework; None where the script's own is, or
-    none fits.
+    none fits.  nearest: where none fits, what misses by least and what would fit.
     """
 
     request: dict[str, Any]
@@ -117,6 +117,7 @@ class LintAnswer(Document):
     estimate: PlanReport | None
     mended: Better | None
     best: Better | None
+    nearest: tuple[Nearest, ...]
     gain: Gain | None
     assumed: tuple[str, ...]
     unread: tuple[Setting, ...]

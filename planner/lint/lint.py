@@ -9,7 +9,7 @@ from cost_models.spec import ClusterSpec, Spec
 from planner.answer import PlanReport, ProfileInfo
 from planner.error_band import comparison, likeness
 from planner.frameworks.reading import Reading
-from planner.lint.better import best, mended
+from planner.lint.better import best, mended, nearest
 from planner.lint.case import Case
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (
@@ -67,7 +67,7 @@ def lint(
     case, findings = found_in(files, cluster, framework)
     request, own = case.request, case.own
     runs = own is not None and own.fits and not case.broken
-    better = best(case)
+    better, fewest = best(case), None if runs else mended(case)
     profile = case.costs.setting.profile
     return LintAnswer(
         request=request.document(),
@@ -80,8 +80,9 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
-        mended=None if runs else mended(case),
+        mended=fewest,
         best=better,
+        nearest=() if runs or better or fewest else nearest(case),
         gain=_gain(case, own, better.report) if runs and own and better is not None else None,
         assumed=case.reading.assumed,
         unread=case.reading.unread,

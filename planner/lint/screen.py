@@ -13,6 +13,7 @@ from planner.bars import memory_bars
 from planner.flow import Flow, prose
 from planner.formats import gib, memory_words, plan_words, seconds, share, short
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
+from planner.terminal import nearest_rows
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),
@@ -71,8 +72,9 @@ def lint_screen(
         if answer.gain is not None:
             rows.append(_gain(answer.gain))
         rows.append(_changes(answer.best.changes, main))
-    if answer.best is None and answer.verdict != "fine" and answer.mended is None:
-        rows += [Text(), Text("No plan of this framework fits on this cluster", "bold red")]
+    if answer.nearest:
+        rows += [Text(), Text("No plan of this framework fits here", "bold red")]
+        rows += [row for nearest in answer.nearest for row in nearest_rows(nearest)]
     rows += list(_left(answer))
     return Group(*rows)
 
