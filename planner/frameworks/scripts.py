@@ -15,11 +15,15 @@ _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_
 
 @dataclass(frozen=True)
 class Found:
-    """The call, the script it stands in, and what the script writes and leaves open."""
+    """The call, the script it stands in, and the files at hand, those that it writes too.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
 
     launch: Launch
     script: str
     files: Mapping[str, str]
+    places: Mapping[str, tuple[str, int]]
     notes: tuple[str, ...]
 
 
@@ -38,7 +42,13 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            return Found(calls[-1], name, {**outcome.files, **files}, tuple(outcome.notes))
+            return Found(
+                calls[-1],
+                name,
+                {**files, **outcome.files},
+                outcome.places,
+                tuple(outcome.notes),
+            )
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 

@@ -108,10 +108,14 @@ class Launch:
 
 @dataclass
 class Outcome:
-    """What a script does: the programs it calls, the files it writes, and what was assumed."""
+    """What a script does: the programs it calls, the files it writes, and what was assumed.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
 
     launches: list[Launch] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -698,11 +702,13 @@ class _Shell:
         target = self.shown(_text(self.value(redirect.target))).rsplit("/", 1)[-1]
         if name == "echo":
             texts = [_text(word) for word in words[1:]]
-            self.keep(target, f"{' '.join(texts)}\n")
+            self.keep(target, f"{' '.join(texts)}\n", self.line)
 
-    def keep(self, name: str, text: str) -> None:
+    def keep(self, name: str, text: str, line: int) -> None:
         if name and name != "null":
+            self.charge(len(text))
             self.outcome.files[name] = self.shown(text)
+            self.outcome.places[name] = (self.current, line)
 
     def program(
         self, name: str, words: list[Value], names: list[str | None], command: Simple
@@ -713,10 +719,11 @@ class _Shell:
             targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
             paths = [_text(self.value(target)) for target in targets]
             paths += [_text(word) for word in words[1:] if name == "tee"]
-            body = _text(self.value(bodies[-1].body))
+            body = self.value(bodies[-1].body)
             for path in paths:
                 if not path.startswith("-"):
-                    self.keep(self.shown(path).rsplit("/", 1)[-1], body)
+                    first = body[0][1] if body else self.line
+                    self.keep(self.shown(path).rsplit("/", 1)[-1], _text(body), first)
         if name in _TALKERS or not words:
             return
         if (name == "sbatch" or name in _SHELLS) and bodies:

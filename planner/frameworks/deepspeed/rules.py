@@ -153,11 +153,9 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            (p.recompute != _FULL)
-            | (p.pp == 1)
-            | (p.recompute_method == code("recompute_method", "uniform"))
+            (p.recompute != _FULL) | (p.recompute_method == code("recompute_method", "uniform"))
         ),
-        lambda c, p: "the pipeline engine recomputes uniformly, not by block",
+        lambda c, p: "DeepSpeed's checkpointing recomputes uniformly, not by block",
     ),
     rule(
         "offload",
@@ -193,9 +191,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: (
-            (p.overlap_param_gather == 0) | ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1))
-        ),
+        lambda c, p: p.overlap_param_gather == (p.overlap_grad_reduce & (p.zero_stage == 3)),
         lambda c, p: (
             "weights are gathered ahead only by ZeRO-3, with the same switch as gradients; got "
             f"ZeRO {p.zero_stage}"
