@@ -129,9 +129,7 @@ class Framework:
     read: Callable[[Mapping[str, str], int | None], Reading] | None = field(
         default=None, repr=False
     )
-    recognises: Callable[[Mapping[str, str]], bool] = field(
-        default=lambda files: False, repr=False
-    )
+    recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:

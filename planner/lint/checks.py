@@ -37,6 +37,7 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "vpp_layout": ("vpp",),
     "layers_not_divisible": ("pp",),
     "sequence_parallel": ("sequence_parallel", "tp"),
+    "zero_stage": ("zero_stage",),
 }
 # What to turn where a part of the memory is the largest.
 _FILLS: dict[str, tuple[str, ...]] = {
