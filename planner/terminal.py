@@ -44,7 +44,7 @@ from planner.request import PlanRequest
 from planner.tables import ranking
 
 _MOST_REASONS = 5
-_TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _headroom(memory: Memory) -> RenderableType:
         return Flow([Text(overflow(memory), "bold red")])
     used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
-    tight = [Text("tight", "bold yellow")] if free < _TIGHT else []
+    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight], ", ")
 
 

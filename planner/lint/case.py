@@ -13,11 +13,13 @@ from pydantic import ValidationError
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answer import PlanReport, Reason
+from planner.consistency import contradictions
 from planner.constraints import RULES, Context, Rule, violations
 from planner.explain import report
 from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading
 from planner.lint.spellings import spellings
+from planner.problems import Problem
 from planner.request import PlanRequest
 from planner.search import cost_model
 
@@ -71,9 +73,14 @@ class Case:
         )
 
     @cached_property
+    def contradictions(self) -> tuple[Problem, ...]:
+        """Why nothing of the script can be priced on this cluster, whatever its plan."""
+        return tuple(contradictions(self.model, self.request.cluster, self.training))
+
+    @cached_property
     def own(self) -> PlanReport | None:
         """The script's plan in full; None where no runtime could run it."""
-        if any(rule in RULES for rule, _ in self.broken):
+        if self.contradictions or any(rule in RULES for rule, _ in self.broken):
             return None
         return report(self.costs, self.request, self.plan)
 
@@ -98,13 +105,15 @@ class Case:
         base: Mapping[str, Any] | None = None,
         fitting: bool = True,
     ) -> Neighbour | None:
-        """The fastest plan with one of these changes, of those that fit; None: there is none.
+        """The fastest plan with one of these changes, of those that fit; None: there is none,
+        or the script's own cannot run.
 
         base: further changes that all of them share.  fitting: False takes those that do not fit
         too.  A neighbour may break no rule that the script's plan keeps.
         """
         own = {rule for rule, _ in self.broken}
         found = []
+        changes = changes if self.own is not None else ()
         for change in changes:
             plan = changed(self.plan, {**(base or {}), **change})
             if plan is not None and not (self._breaks(plan) - own):

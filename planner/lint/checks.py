@@ -7,6 +7,7 @@ choice is a fault whatever it costs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ Check = Callable[[Case], Iterator[Finding]]
 MINIMUM_SAVED = 0.02
 # Micro-batches whose gradients may be added up in 16 bits without a word.
 FEW_SUMS = 8
+_COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 _MOST_STAGES = 8  # that a sentence lists
 # Which options a reason is about, where that is not the first field that mends it.
 _ABOUT: dict[str, tuple[str, ...]] = {
@@ -67,15 +69,24 @@ def _at(said: Setting) -> Place:
 
 def refusals(case: Case) -> Iterator[Finding]:
     """What the reader found that no plan can hold, unknown options among it."""
+    unknown = set(case.reading.unknown)
     for refusal in case.reading.refusals:
         said = refusal.setting
-        code = "unknown_option" if said in case.reading.unknown else refusal.reason.code
+        code = "unknown_option" if said in unknown else refusal.reason.code
         yield _finding(code, "error", refusal.reason.text, _at(said) if said else Place(case.main))
+
+
+def precision(case: Case) -> Iterator[Finding]:
+    """A number format that the accelerator has no matrix units for."""
+    for problem in case.contradictions:
+        if problem.pointer == "/training/precision":
+            about = ("--fp4-format", "--fp8-format", "--fp16", "fp16.enabled", "--bf16")
+            yield _finding("precision_unsupported", "error", problem.detail, case.place(*about))
 
 
 def unknown_keys(case: Case) -> Iterator[Finding]:
     """Names that the framework does not have and does not stop at."""
-    stops = [refusal.setting for refusal in case.reading.refusals]
+    stops = {refusal.setting for refusal in case.reading.refusals}
     for said in case.reading.unknown:
         if said not in stops:
             text = f"{case.framework.title} reads no {said.name} and goes on without it"
@@ -446,10 +457,10 @@ def vocabulary_padding(case: Case) -> Iterator[Finding]:
     """Rows that no token has; what they cost is what as many more tokens would."""
     option = "--make-vocab-size-divisible-by"
     said = case.reading.find(option)
-    if case.own is None or said is None or not isinstance(said.value, str):
+    if case.own is None or said is None or not _COUNT.fullmatch(str(said.value)):
         return
     vocab, step = case.model.vocab_size, VOCAB_MULTIPLE * case.plan.tp
-    rows = int(padded_vocab_size(vocab, case.plan.tp, int(said.value)))
+    rows = int(padded_vocab_size(vocab, case.plan.tp, int(str(said.value))))
     usual = int(padded_vocab_size(vocab, case.plan.tp, VOCAB_MULTIPLE))
     larger = case.model.model_copy(update={"vocab_size": vocab + step})
     other = cost_model(case.request.model_copy(update={"model": larger}))
@@ -482,6 +493,7 @@ def narrow_accumulation(case: Case) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     refusals,
     broken_rules,
+    precision,
     unknown_keys,
     ignored_options,
     environment,

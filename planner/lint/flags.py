@@ -18,8 +18,12 @@ from planner.request import PlanRequest
 ENVIRONMENT = "environment"  # the group of variables in what a framework writes
 # Follow from other options where nobody gives them.
 _DERIVED = frozenset({"--padded-vocab-size", "gradient_accumulation_steps"})
-# Counted in layers per stage, so that they mean another plan when the stages change.
-_RELATIVE = frozenset({"--num-layers-per-virtual-pipeline-stage"})
+# What they say, or say unsaid, hangs on another field of the plan.
+_HANGS_ON = {
+    "--num-layers-per-virtual-pipeline-stage": "pp",
+    "--expert-tensor-parallel-size": "tp",
+    "zero_optimization.overlap_comm": "zero_stage",
+}
 _NO_LAYOUT = {
     "pp": 1, "vpp": 1, "schedule": "1f1b", "first_stage_layers": 0, "last_stage_layers": 0,
     "stage_layers": (),
@@ -45,11 +49,15 @@ def changes(
     before = launched(framework, request, reading.plan)
     after = launched(framework, request, plan)
     names = dict.fromkeys([*after, *before])
-    restaged = plan.pp != reading.plan.pp
+    moved = {
+        name
+        for name, field in _HANGS_ON.items()
+        if getattr(plan, field) != getattr(reading.plan, field)
+    }
     return tuple(
         change
         for name in names
-        for change in _change(framework, reading, before.get(name), after.get(name), restaged)
+        for change in _change(framework, reading, before.get(name), after.get(name), moved)
     )
 
 
@@ -58,15 +66,13 @@ def _change(
     reading: Reading,
     before: Flag | None,
     after: Flag | None,
-    restaged: bool,
+    moved: set[str],
 ) -> Iterator[FlagChange]:
     written = after or before
     assert written is not None
     said = _said(framework, reading, written.name)
     other = said is not None and said.name != written.name
-    if _value(before) == _value(after) and not (
-        said is not None and said.name in _RELATIVE and restaged
-    ):
+    if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
     if said is None and (after is None or written.name in _DERIVED):
         return

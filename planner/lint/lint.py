@@ -22,6 +22,7 @@ from planner.lint.findings import (
     Verdict,
 )
 from planner.lint.sources import checked, framework_of, reading_of
+from planner.problems import RequestError
 from planner.version import __version__
 
 
@@ -67,7 +68,9 @@ def lint(
     case, findings = found_in(files, cluster, framework)
     request, own = case.request, case.own
     runs = own is not None and own.fits and not case.broken
-    better, fewest = best(case), None if runs else mended(case)
+    possible = not case.contradictions
+    better = best(case) if possible else None
+    fewest = mended(case) if possible and not runs else None
     profile = case.costs.setting.profile
     return LintAnswer(
         request=request.document(),
@@ -82,7 +85,7 @@ def lint(
         estimate=own,
         mended=fewest,
         best=better,
-        nearest=() if runs or better or fewest else nearest(case),
+        nearest=nearest(case) if possible and not (runs or better or fewest) else (),
         gain=_gain(case, own, better.report) if runs and own and better is not None else None,
         assumed=case.reading.assumed,
         unread=case.reading.unread,
@@ -98,10 +101,12 @@ def found_in(
     reading = reading_of(chosen, files, cluster.accelerators)
     asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
     case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}))
-    found = [*_size(case, cluster)]
-    for check in CHECKS:
-        found += [finding for finding in check(case) if finding not in found]
-    return case, tuple(sorted(found, key=_rank))
+    if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
+        raise RequestError(about_cluster)
+    found = [*_size(case, cluster), *(one for check in CHECKS for one in check(case))]
+    # What a reader and a rule both refuse is said once.
+    once = {(one.code, one.file, one.line, one.option, one.text): one for one in found}
+    return case, tuple(sorted(once.values(), key=_rank))
 
 
 def _rank(finding: Finding) -> tuple[int, float]:

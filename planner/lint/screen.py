@@ -13,7 +13,7 @@ from planner.bars import memory_bars
 from planner.flow import Flow, prose
 from planner.formats import gib, memory_words, plan_words, seconds, share, short
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
-from planner.terminal import nearest_rows
+from planner.terminal import TIGHT, nearest_rows
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),
@@ -105,6 +105,7 @@ def _finding(finding: Finding, style: str) -> RenderableType:
 def _plan(title: str, report: PlanReport) -> RenderableType:
     plan, memory = report.plan.model_dump(), report.memory
     first, *more = [*plan_words(plan), *memory_words(plan)]
+    free = 1.0 - memory.peak_bytes / memory.capacity_bytes
     return Group(
         Text(title, "bold"),
         Flow([f"  {first}", *more], indent=2),
@@ -114,8 +115,12 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
                 f"({seconds(report.error_band.low_s)} to {seconds(report.error_band.high_s)})",
                 f"{report.tokens_per_s:,.0f} tokens/s",
                 f"MFU {share(report.mfu)}",
-                f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
-                + (f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else ""),
+                Text(
+                    f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
+                    + (f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else "")
+                    + (", tight" if 0 <= free < TIGHT else ""),
+                    "red" if free < 0 else "yellow" if free < TIGHT else "",
+                ),
             ],
             indent=2,
         ),
@@ -136,7 +141,7 @@ def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
     """One line per option, as a diff: + to add, - to remove, ~ another value."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for change in changes:
         sign, style = ("+", "green") if change.before is None else ("~", "yellow")
         if change.after is None:

@@ -98,12 +98,27 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if len(found) == 1:
         return found[0]
     names = ", ".join(one.name for one in found or readable)
-    detail = (
-        f"a launch of {names}: name one as the framework"
-        if found
-        else f"no launch of a framework that can be read ({names}): name one as the framework"
-    )
-    raise refuse("/files", "no_framework", detail)
+    if found:
+        detail = f"a launch of {names}: name one as the framework"
+        raise refuse("/files", "no_framework", detail)
+    detail = f"no launch of a framework that can be read ({names})"
+    unknown = Problem(pointer="/files", code="no_framework", detail=detail)
+    # What stopped the readers; one problem where it stopped several.
+    stopped = {
+        problem.detail: problem
+        for framework in readable
+        for problem in _stopped(framework, files)
+        if problem.pointer != "/files"
+    }
+    raise RequestError([unknown, *stopped.values()])
+
+
+def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:
+    try:
+        reading_of(framework, files, 1)
+    except RequestError as error:
+        return error.problems
+    return ()
 
 
 def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int | None) -> Reading:

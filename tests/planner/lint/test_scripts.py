@@ -61,6 +61,10 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
     # What is slow, or not what was meant.
     "slurm_template": ("8x8xh100-sxm", {("tp_across_nodes", 44)}),
     "few_micro_batches": ("8x8xh100-sxm", {("few_micro_batches", 10)}),
+    "exposed": (
+        "8x8xh100-sxm",
+        {("gradient_reduce_exposed", 0), ("param_gather_exposed", 0)},
+    ),
     "no_overlap": ("8x8xh100-sxm", {("ep_across_nodes", 11)}),
     "long_context": ("8x8xh100-sxm", {("cp_across_nodes", 12)}),
     "hand_split": ("8x8xh100-sxm", {("uneven_stages", 12), ("recompute_full", 14)}),
