@@ -166,6 +166,7 @@ class _Shell:
         self.exported: set[str] = set()
         self.functions: dict[str, Command] = {}
         self.positional: tuple[Value, ...] = ()
+        self.called = False
         self.slurm: tuple[Argument, ...] = ()
         self.marks: list[tuple[str, bool]] = []
         self.marked: dict[tuple[str, bool], str] = {}
@@ -287,7 +288,8 @@ class _Shell:
         text = None if value is None else _text(value)
         if part.length:
             size = self.known(text or "")
-            shown = self.unknown(part.source) if size is None or value is None else str(len(size))
+            told = size is not None and (value is not None or self.settled(part.name))
+            shown = str(len(size or "")) if told else self.unknown(part.source)
             return ((shown, part.line),)
         empty = text is None or (":" in part.operator and self.known(text) == "")
         # A variable that holds only another that is unset counts as unset.
@@ -304,9 +306,13 @@ class _Shell:
             return default
         if sign == "+":
             return () if empty else self.value(part.argument)
-        if value is None:
+        if value is None and not self.settled(part.name):
             return ((self.unknown(part.source, unset=True), part.line),)
-        return value
+        return value or ()
+
+    def settled(self, name: str) -> bool:
+        """Whether nothing outside can give a value to what the script leaves without one."""
+        return self.called if name.isdigit() else name in self.variables
 
     def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
         """The value of a part that is one text."""
@@ -404,11 +410,12 @@ class _Shell:
         self.script(whole(_MARK.sub("\ufffd", self.files[name]), name), arguments)
 
     def script(self, source: Source, arguments: Sequence[Value]) -> None:
-        kept = self.current, self.line, self.positional, self.slurm
-        self.current, self.positional = source.file, tuple(arguments)
+        nested = self.current != ""
+        kept = self.current, self.line, self.positional, self.called, self.slurm
+        self.current, self.positional, self.called = source.file, tuple(arguments), nested
         self.batch(source)
         self.statements(parse(source))
-        self.current, self.line, self.positional, self.slurm = kept
+        self.current, self.line, self.positional, self.called, self.slurm = kept
 
     def batch(self, source: Source) -> None:
         """The options of #SBATCH lines, and the variables that Slurm makes of them."""
@@ -615,15 +622,15 @@ class _Shell:
 
     def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
         if name in self.functions:
-            kept, depth = self.positional, self.depth
-            self.positional = tuple(words[1:])
+            kept, depth = (self.positional, self.called), self.depth
+            self.positional, self.called = tuple(words[1:]), True
             try:
                 return self.command(self.functions[name])
             except _Return:
                 self.depth = depth
                 return True
             finally:
-                self.positional = kept
+                self.positional, self.called = kept
         if name == "exit":
             raise _Exit
         if name == "return":
@@ -640,7 +647,7 @@ class _Shell:
             count = int(given[:4]) if given and given.isdigit() else 1
             self.positional = self.positional[count:]
         elif name == "set" and "--" in names[:3]:
-            self.positional = tuple(words[names.index("--") + 1 :])
+            self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
         elif name == "unset":
             for one in names[1:]:
                 self.variables.pop(one or "", None)

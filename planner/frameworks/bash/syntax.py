@@ -629,7 +629,7 @@ class _Parser:
             self.position += 1
             found = Group(self.statements(()), True)
             self.expect(")", "(", line)
-        elif (match := _FUNCTION.match(self.text, self.position)) and not word:
+        elif match := _FUNCTION.match(self.text, self.position):
             self.position = match.end()
             self.blank(newlines=True)
             with self.deeper():
@@ -794,7 +794,7 @@ class _Parser:
         self.blank()
         target = self.word()
         if not target:
-            raise self.error(f"{operator} has no target")
+            raise self.error(f"{operator} is followed by no file name: bash stops here")
         found = Redirect(operator, target)
         if operator in ("<<", "<<-"):
             quoted = any(getattr(part, "quoted", False) for part in target)
