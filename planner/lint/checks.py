@@ -110,25 +110,22 @@ def ignored_options(case: Case) -> Iterator[Finding]:
 
 
 def environment(case: Case) -> Iterator[Finding]:
-    """Variables that the framework demands of its surroundings."""
+    """Variables that the framework demands of its surroundings, where the reader misses them."""
     if not needs_variable(case.request.cluster):
         return
     for wanted in launched(case.framework, case.request, case.plan).values():
-        if wanted.group != ENVIRONMENT:
+        missed = any(wanted.name in text for text in case.reading.assumed)
+        if wanted.group != ENVIRONMENT or not missed:
             continue
         (value,) = wanted.words[1:]
-        said = case.reading.find(wanted.name)
-        missing = any(wanted.name in text for text in case.reading.assumed)
-        if said is not None and said.value != value:
-            text = f"it is {said.value}; {case.framework.title} demands {value}: {wanted.why}"
-            yield _finding("environment", "error", text, _at(said))
-        elif said is None and missing:
-            text = (
-                f"the script does not set it to {value}, which {case.framework.title} demands: "
-                f"{wanted.why}"
-            )
-            place = case.place("tp", "cp")
-            yield _finding("environment", "error", text, Place(place.file, place.line, wanted.name))
+        said, place = case.reading.find(wanted.name), case.place("tp", "cp")
+        have = "the script does not set it" if said is None else f"the script has {said.value}"
+        yield _finding(
+            "environment",
+            "error",
+            f"{have}, and {case.framework.title} demands {value}: {wanted.why}",
+            _at(said) if said else Place(place.file, place.line, wanted.name),
+        )
 
 
 # What runs out of memory.

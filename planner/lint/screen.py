@@ -27,6 +27,7 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "hint": ("Hints", "bold cyan"),
 }
 _LONGEST_VALUE = 24  # beside its option; longer ones stand in the next column
+_MOST_UNREAD = 8
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
 
@@ -172,6 +173,10 @@ def _left(answer: LintAnswer) -> Iterator[RenderableType]:
         yield Text("Assumed", "bold")
         yield from (prose(text, hanging=2) for text in assumed)
     if answer.unread:
-        names = dict.fromkeys(said.name for said in answer.unread)
+        names = list(dict.fromkeys(said.name for said in answer.unread))
+        rest = len(names) - _MOST_UNREAD
+        more = [f"and {rest} more"] if rest > 0 else []
+        title = Text("Not part of a plan ", "bold")
+        words: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
         yield Text()
-        yield Flow([Text("Not part of a plan ", "bold"), *names], " ", indent=2, style="dim")
+        yield Flow(words, " ", indent=2, style="dim")

@@ -41,6 +41,7 @@ def script(name: str) -> str:
     [
         ("qwen_7b", "fine", 0),
         ("gpt3_175b", "improvable", 0),
+        ("gpt_345m", "improvable", 0),
         ("llama2_70b", "improvable", 0),
         ("out_of_memory", "does not fit", 4),
         ("branches", "refused", 4),
@@ -90,6 +91,18 @@ def test_the_screen_says_the_verdict_first_and_fits_one(ask: Any) -> None:
     ):
         assert words in out, words
     assert len(lines) <= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "measure"),
+    [("gpt_345m", "1x8xa100-sxm", True), ("gpt3_175b", "16x8xh100-sxm", False)],
+)
+def test_a_gain_inside_the_error_is_said_to_be(
+    ask: Any, name: str, cluster: str, measure: bool
+) -> None:
+    _, out, _ = ask("lint", script(name), "--cluster", cluster)
+    assert "x faster," in out
+    assert ("measure both" in out) == measure
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
