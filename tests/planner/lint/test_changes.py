@@ -133,7 +133,7 @@ MOVES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("name", ["megatron", "deepspeed"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=1200, deadline=None)
 @given(data=st.data())
 def test_lead_from_a_plan_to_another(name: str, data: st.DataObject) -> None:
     framework = frameworks.get(name)
@@ -153,5 +153,3 @@ def test_lead_from_a_plan_to_another(name: str, data: st.DataObject) -> None:
     files = said_again(framework, reading, (group.nodes, group.accelerators_per_node), found)
     again = framework.read(files, None)
     assert canonical(again.plan, request.model) == canonical(plan, request.model)
-    if canonical(plan, request.model) == canonical(own, request.model):
-        assert not [one for one in found if one.after is None]
