@@ -372,7 +372,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "framework_unsupported",
         lambda c, p: p.cross_entropy != _IN_PLACE,
         lambda c, p: (
-            "Transformer Engine's cross entropy, in_place, is disabled since core 0.18.2 as unstable"
+            "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable"
         ),
     ),
     rule(
