@@ -16,12 +16,17 @@ FRAMEWORKS: dict[str, str] = {
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
     "nanotron": "planner.frameworks.nanotron",
+    "torchtitan": "planner.frameworks.torchtitan",
+    "pytorch": "planner.frameworks.pytorch",
 }
 ALIASES: dict[str, str] = {
     "huggingface-accelerate": "accelerate",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "titan": "torchtitan",
+    "native": "pytorch",
+    "torch": "pytorch",
 }
 # Taken where nobody names one and it can run the plan.
 PREFERRED = "megatron"

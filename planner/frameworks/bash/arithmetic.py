@@ -83,9 +83,7 @@ def evaluate(text: str, value: Callable[[str], int | None]) -> int | None:
 class _Expression:
     """Precedence climbing over the tokens; ValueError for what is no expression."""
 
-    def __init__(
-        self, tokens: list[re.Match[str]], value: Callable[[str], int | None]
-    ) -> None:
+    def __init__(self, tokens: list[re.Match[str]], value: Callable[[str], int | None]) -> None:
         self.tokens, self.value, self.next, self.depth = tokens, value, 0, 0
 
     def whole(self) -> int:

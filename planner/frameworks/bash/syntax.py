@@ -169,18 +169,7 @@ class Chain:
     background: bool
 
 
-Command = (
-    Simple
-    | Condition
-    | Calculation
-    | If
-    | For
-    | While
-    | Unrolled
-    | Case
-    | Function
-    | Group
-)
+Command = Simple | Condition | Calculation | If | For | While | Unrolled | Case | Function | Group
 Statements = tuple[Chain, ...]
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -198,7 +187,16 @@ _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
 _BRACES = re.compile(r"\{[^{}\s]*\}")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]|!(?=\s)|(?:==|!=|=~|=)(?=\s)|-[a-z]{1,2}(?=\s)")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|[0-7]{1,3}|.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b"}
+_ESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "e": "\x1b",
+}
 
 
 class Source:
@@ -446,8 +444,9 @@ class _Parser:
             inner = skipped.source[2:-1]
             if inner.endswith(")"):
                 parts.append(
-                    Arithmetic(self.part(start + 3, start + 1 + len(inner)), line, quoted,
-                               skipped.source)
+                    Arithmetic(
+                        self.part(start + 3, start + 1 + len(inner)), line, quoted, skipped.source
+                    )
                 )
             else:
                 parts.append(skipped)
@@ -579,7 +578,8 @@ class _Parser:
                     raise self.error(f"unexpected {self.char()!r}")
 
     def chain(self) -> Chain:
-        first, rest = self.pipeline(), []
+        first = self.pipeline()
+        rest: list[tuple[str, Pipeline]] = []
         while True:
             self.blank()
             operator = self.text[self.position : self.position + 2]
@@ -629,7 +629,7 @@ class _Parser:
             self.position += 1
             found = Group(self.statements(()), True)
             self.expect(")", "(", line)
-        elif (match := _FUNCTION.match(self.text, self.position)) and not word:
+        elif match := _FUNCTION.match(self.text, self.position):
             self.position = match.end()
             self.blank(newlines=True)
             with self.deeper():
@@ -649,7 +649,8 @@ class _Parser:
         return word
 
     def if_(self, line: int) -> Command:
-        branches, otherwise = [], ()
+        branches: list[tuple[Statements, Statements]] = []
+        otherwise: Statements = ()
         word = "if"
         self.position += 2
         while word in ("if", "elif"):
@@ -709,7 +710,7 @@ class _Parser:
         self.blank()
         subject = self.word()
         self.keyword("in", opened="case", line=line)
-        branches = []
+        branches: list[tuple[tuple[Word, ...], Statements]] = []
         while True:
             self.blank(newlines=True)
             if self.reserved() == "esac":
@@ -793,7 +794,7 @@ class _Parser:
         self.blank()
         target = self.word()
         if not target:
-            raise self.error(f"{operator} has no target")
+            raise self.error(f"{operator} is followed by no file name: bash stops here")
         found = Redirect(operator, target)
         if operator in ("<<", "<<-"):
             quoted = any(getattr(part, "quoted", False) for part in target)

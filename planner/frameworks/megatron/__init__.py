@@ -9,6 +9,7 @@ from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
@@ -55,7 +56,7 @@ FIELDS = {
     "cross_entropy": says(
         "--cross-entropy-loss-fusion",
         "--cross-entropy-fusion-impl",
-        note="fused: native, in_place: te",
+        note="fused: native; in_place is Transformer Engine's, which is disabled",
     ),
     "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
     "overlap_grad_reduce": says("--overlap-grad-reduce"),
@@ -171,4 +172,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )

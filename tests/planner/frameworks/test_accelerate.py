@@ -220,7 +220,7 @@ def test_every_key_takes_effect_and_a_wrong_one_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_why_tp_is_refused_still_holds() -> None:
-    """For FSDP with tp accelerate imports a name that transformers does not have."""
+    """What it imports for FSDP with tp, the installed transformers does not have."""
     pytest.importorskip("transformers")
     accelerator = pytest.importorskip("accelerate.accelerator")
     preparation = inspect.getsource(accelerator.Accelerator._prepare_tp)
