@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code, is_one_of
-from cost_models.spec import ModelSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule
@@ -32,6 +32,8 @@ ATTENTION = {"flash": "flex", "flash2": "varlen"}
 DISPATCHERS = {"alltoall": "standard", "deepep": "deepep"}
 # FlexAttention's mask under context parallelism is cut in blocks of so many tokens.
 FLEX_BLOCK = 128
+# And its kernels work on heads of at least so many elements.
+FLEX_WIDTH = 16
 # NVFP4's kernels work on tiles of so many elements.
 NVFP4_BLOCK = 128
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
@@ -86,6 +88,18 @@ def _states_ok(c: Context) -> bool:
     if c.training.master_weights_dtype == "none":
         return c.training.optimizer_state_dtype == "bf16"
     return c.training.optimizer_state_dtype in ("fp32", "bf16")
+
+
+def narrow_states(training: TrainingSpec) -> bool:
+    """Whether states are bf16 beside fp32 weights."""
+    return training.master_weights_dtype == "fp32" and training.optimizer_state_dtype == "bf16"
+
+
+def _heads(model: ModelSpec) -> tuple[int, int]:
+    """Widths of a head: of queries and keys, of values."""
+    if model.mla is None:
+        return model.head_dim, model.head_dim
+    return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
 
 
 def _groups_ok(model: ModelSpec) -> bool:
@@ -253,6 +267,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
+        lambda c, p: ~_is(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH),
+        lambda c, p: (
+            f"FlexAttention (flash) needs heads of at least {FLEX_WIDTH}, got "
+            f"{min(_heads(c.model))}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
         lambda c, p: "tied embeddings are not supported with a pipeline",
     ),
@@ -365,6 +387,13 @@ RULES: tuple[Rule, ...] = (
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
         lambda c, p: "only what FSDP shards goes to the host: optimizer offload needs ZeRO-3",
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) | (not narrow_states(c.training)),
+        lambda c, p: (
+            "Adam on the host has states in the dtype of the weights, not bf16 beside fp32"
+        ),
     ),
     rule(
         "offload",

@@ -22,6 +22,7 @@ from planner.frameworks.torchtitan.rules import (
     ATTENTION,
     DISPATCHERS,
     SCHEDULES,
+    narrow_states,
     shard_degree,
 )
 
@@ -312,9 +313,7 @@ def _rest(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         CHECKPOINT_WHYS[plan.recompute],
     )
     yield _set("optimizer", "lr", float(LEARNING_RATE), "PLACEHOLDER for the smoke run")
-    narrow = (
-        c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "bf16"
-    )
+    narrow = narrow_states(c.training)
     yield _set(
         "optimizer",
         "implementation",

@@ -207,7 +207,7 @@ def config():
                     },
                 )
             ],
-            implementation="fused",  # one kernel; states in the stored dtype
+            implementation="fused_opt_states_bf16",  # one kernel; states in bf16
         ),
         # per operator: every second matrix product and what is cheap is computed again
         activation_checkpoint=SelectiveAC.Config(),

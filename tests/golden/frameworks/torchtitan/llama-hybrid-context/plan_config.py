@@ -206,7 +206,7 @@ def config():
                     },
                 )
             ],
-            implementation="fused_opt_states_bf16",  # one kernel; states in bf16
+            implementation="fused",  # one kernel; states in the stored dtype
         ),
         activation_checkpoint=None,  # nothing is computed again
         training=TrainingConfig(
