@@ -203,6 +203,17 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
+            (p.pp == 1)
+            | (p.recompute_modules != _BITS["op"])
+            | ~_is(p, "schedule", *SPLIT_BACKWARD)
+        ),
+        lambda c, p: (
+            f"{p.schedule} runs backward twice, and operators' outputs are kept for one pass only"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
             ~_is(p, "recompute", "full")
             | _is(p, "recompute_method", "block")
             | (p.recompute_num_layers == 1)
