@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from cost_models.units import GIB
+from planner import frameworks
 from planner.answer import (
     Baseline,
     Change,
     EstimateAnswer,
+    Launch,
     Nearest,
     PlanAnswer,
     PlanReport,
@@ -22,7 +25,6 @@ from planner.axes import SEARCHED, divisors
 from planner.constraints import RULES, Context, Rule, violations
 from planner.explain import report, reports
 from planner.formats import overflow, value_words
-from planner.frameworks import get as framework
 from planner.request import Bounds, PlanRequest
 from planner.search import Outcome, changed_fields, cost_model, search
 from planner.space import Space
@@ -56,9 +58,10 @@ def find(request: PlanRequest) -> PlanAnswer:
     return PlanAnswer(
         **_common(request, model),
         best=best,
+        launch=_launch(request, model, plans),
         plans=tuple(plans),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
-        nearest=tuple(_nearest(asked, model, outcome, rules)),
+        nearest=tuple(near_misses(asked, model, outcome, rules)),
         space=Space(asked, rules).axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
@@ -84,7 +87,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     if not illegal(request, plan):
         own = report(model, request, plan)
         if not own.fits:
-            reasons.append(_memory_reason(own))
+            reasons.append(memory_reason(own))
     best_rows = search(asked, rules, top_k=1).best
     best = report(model, request, best_rows[0]) if best_rows else None
     common = _common(request, model)
@@ -92,7 +95,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
         verdict: Literal["illegal", "does not fit"] = (
             "does not fit" if {r.code for r in reasons} == {"memory"} else "illegal"
         )
-        change = _smallest_change(asked, model, plan, rules)
+        change = smallest_change(asked, model, plan, rules)
         return WhyAnswer(
             **common, verdict=verdict, reasons=tuple(reasons), estimate=own,
             smallest_change=change, best=best, slower_by=None, differences_s={},
@@ -115,6 +118,26 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     )  # fmt: skip
 
 
+def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport]) -> Launch | None:
+    """The first of the ranking that some framework runs as priced, or else Megatron-LM's best."""
+    if not plans:
+        return None
+    asked = request.search.framework
+    names = [asked] if asked else frameworks.by_preference()
+    for one in plans:
+        for name in names:
+            if not frameworks.get(name).reasons(request, one.plan):
+                return _launched(name, one, plans[0])
+    bound, rules = prepared(request.for_framework(names[0]))
+    rows = search(bound, rules, top_k=1).best
+    return _launched(names[0], report(model, request, rows[0]), plans[0]) if rows else None
+
+
+def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
+    slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
+    return Launch(framework=name, slower_by=slower_by, plan=plan)
+
+
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """The request as it is searched, and the rules of the framework it is for (or none).
 
@@ -122,7 +145,7 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """
     if not request.search.framework:
         return request, ()
-    chosen = framework(request.search.framework)
+    chosen = frameworks.get(request.search.framework)
     limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
     return _limited(request, {**limits, **request.search.limits}), chosen.rules
 
@@ -176,7 +199,8 @@ def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
     return reasons
 
 
-def _memory_reason(own: PlanReport) -> Reason:
+def memory_reason(own: PlanReport) -> Reason:
+    """By how much the worst stage of a plan overflows, and what fills it most."""
     memory = own.memory
     stage = memory.stages[memory.worst_stage]
     beside = ("fragmentation", "driver")
@@ -198,7 +222,7 @@ def _memory_reason(own: PlanReport) -> Reason:
     )
 
 
-def _smallest_change(
+def smallest_change(
     request: PlanRequest, model: CostModel, plan: ParallelPlan, rules: tuple[Rule, ...]
 ) -> Change | None:
     """The feasible plan that differs in the fewest choices from a given one, then the fastest.
@@ -237,7 +261,7 @@ def _change(
     )
 
 
-def _nearest(
+def near_misses(
     request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
 ) -> list[Nearest]:
     """When nothing fits: the plan that needs least, and changes of the request that do fit."""

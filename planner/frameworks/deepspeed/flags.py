@@ -116,7 +116,8 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--cpu-optimizer", "DeepSpeed's Adam for host memory")
     yield learning_rate(group)
     if plan.attention_kernel in ("flash", "flash2"):
-        yield switch(group, "--use-flash-attn-v2", "attention kernel")
+        newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
+        yield switch(group, "--use-flash-attn-v2", f"attention kernel: flash-attention 2{newest}")
     if plan.recompute != "none":
         yield flag(group, "--recompute-granularity", plan.recompute, "activations computed again")
         yield switch(
@@ -125,6 +126,12 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if plan.recompute == "full":
         yield flag(group, "--recompute-method", plan.recompute_method, "which layers")
         yield flag(group, "--recompute-num-layers", plan.recompute_num_layers, "layers in one go")
+        yield flag(
+            group,
+            "--checkpoint-num-layers",
+            plan.recompute_num_layers,
+            "the same without the pipeline engine, which alone reads the flag before",
+        )
     if plan.offload_activations:
         yield switch(group, "--checkpoint-in-cpu", "checkpoints wait in host memory")
 

@@ -34,7 +34,7 @@ FP8_RECIPES = {
     "mxfp8": "a scale per 32 values, applied by the matrix units",
 }
 _FLASH1 = code("attention_kernel", "flash1")
-_GPIPE = code("schedule", "gpipe")
+_SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
 _DEEPEP = code("moe_dispatcher", "deepep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
@@ -109,6 +109,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
+    rules.NO_COMPILE,
     rule(
         "framework_unsupported",
         lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
@@ -281,8 +282,8 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
-        lambda c, p: (p.schedule != _GPIPE) | (p.pp == 1),
-        lambda c, p: "there is no GPipe schedule: with a pipeline it runs 1F1B",
+        lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
+        lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
     ),
     rule(
         "zero_stage",
@@ -371,7 +372,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "framework_unsupported",
         lambda c, p: p.cross_entropy != _IN_PLACE,
         lambda c, p: (
-            "Transformer Engine's cross entropy, in_place, is disabled since core 0.18.2 as unstable"
+            "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable"
         ),
     ),
     rule(
