@@ -7,6 +7,7 @@ pretrain_gpt.py), `world_size`, `tp`, `pp` and `dp`, `environment`, `hostfile`. 
 line, a JSON object: `failed` (a stage, null where all pass) with `error`, and what was found out:
 
     config    DeepSpeedConfig: `micro_batches`; a key that it never reads is refused
+    engine    whether the engine has a wrapper for the optimizer under this precision
     pipeline  the pipeline engine's own condition, repeated: it asks for a device before
     topology  `groups` of its pipeline, data and model axes
     hostfile  the launcher's parser: `slots`
@@ -29,7 +30,7 @@ from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 CHECKOUT = os.environ.get("MEGATRON_DEEPSPEED_PATH", "")
-STAGES = ("config", "pipeline", "topology", "hostfile")
+STAGES = ("config", "engine", "pipeline", "topology", "hostfile")
 MEGATRON_STAGES = ("parse", "validate", "groups", "model")
 # Read outside DeepSpeedConfig: by the engine.
 ELSEWHERE = {"data_types", "steps_per_print"}
@@ -98,6 +99,19 @@ class Judge:
             raise ValueError(f"it never reads {sorted(unread)}")
         self.found["micro_batches"] = self.read.gradient_accumulation_steps
         self.found["zero_stage"] = self.read.zero_optimization_stage
+
+    def engine(self) -> None:
+        import torch
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        argv = self.question["argv"]
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        optimizer = kind[argv[argv.index("--optimizer") + 1]]([torch.nn.Parameter(torch.ones(1))])
+        engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+        torch.nn.Module.__init__(engine)
+        engine._config, engine.global_rank = self.read, 0
+        engine.pipeline_parallelism = self.question["pp"] > 1
+        engine._do_optimizer_sanity_check(optimizer)
 
     def pipeline(self) -> None:
         if self.question["pp"] > 1 and self.read.zero_optimization_stage >= 2:
