@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
-from planner.frameworks.base import Flag, grouped, one_line
+from planner.frameworks.base import Bundle, Flag, grouped, one_line
 from planner.frameworks.rules import accumulation
 from planner.request import PlanRequest
 
@@ -75,6 +75,55 @@ def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) 
     return "\n".join(map(comment, lines))
 
 
+def one_script(bundle: Bundle) -> str:
+    """The bundle as one bash script: the main file, or what unpacks all of them and calls it."""
+    if len(bundle.files) == 1:
+        return bundle.files[bundle.main]
+    lines = [
+        "#!/usr/bin/env bash",
+        comment(f"{bundle.framework}: {len(bundle.files)} files in one; BUNDLE: where they go."),
+        "set -euo pipefail",
+        'BUNDLE="${BUNDLE:-$(mktemp -d)}"',
+        'mkdir -p "$BUNDLE"',
+    ]
+    for name, text in bundle.files.items():
+        end = "END_OF_FILE"
+        while end in text:
+            end += "_"
+        lines += [f"cat > \"$BUNDLE\"/{word(name)} <<'{end}'", text.removesuffix("\n"), end]
+    lines.append(f'exec bash "$BUNDLE"/{word(bundle.main)} "$@"')
+    return "\n".join(lines) + "\n"
+
+
 def spread(names: Iterable[str]) -> str:
     """The arrays as arguments, one per line."""
     return " \\\n  ".join(f'"${{{name}[@]}}"' for name in names)
+
+
+def rendezvous(count: int) -> str:
+    """What tells the nodes apart; with several, nothing that could make one wait for ever."""
+    if count == 1:
+        lines = """\
+# One node.
+NNODES="${NNODES:-1}"
+NODE_RANK="${NODE_RANK:-0}"
+MASTER_ADDR="${MASTER_ADDR:-localhost}\""""
+    else:
+        lines = f"""\
+# One call on each of the {count} nodes.
+NNODES="${{NNODES:-{count}}}"
+NODE_RANK="${{NODE_RANK:?set it to the number of this node, 0 to {count - 1}}}"
+MASTER_ADDR="${{MASTER_ADDR:?set it to the address of node 0, the same on every node}}\""""
+    return lines + '\nMASTER_PORT="${MASTER_PORT:-29500}"'
+
+
+def torchrun(processes: int) -> str:
+    """The array of torchrun's own arguments, after `rendezvous`."""
+    return f"""\
+LAUNCH_ARGS=(
+  --nnodes "$NNODES"
+  --nproc_per_node {processes}
+  --node_rank "$NODE_RANK"
+  --master_addr "$MASTER_ADDR"
+  --master_port "$MASTER_PORT"
+)"""

@@ -23,7 +23,6 @@ WORDS = (
     "--max-position-embeddings 2048 --micro-batch-size 2 --vocab-size 32000 --bf16 --deepspeed "
     "--deepspeed_config ds.json"
 )
-ONE_NODE = "deepspeed --num_gpus 8 --num_nodes 1"
 JSON: dict[str, Any] = {
     "train_batch_size": 32,
     "train_micro_batch_size_per_gpu": 2,
