@@ -418,8 +418,9 @@ class _Shell:
 
     def text_of(self, name: str) -> Source:
         """A file at hand; the characters that stand for unknown values are not its to use."""
-        self.charge(len(self.files[name]))
-        return whole(_MARK.sub("\ufffd", self.files[name]), name)
+        text = self.outcome.files.get(name) or self.files[name]
+        self.charge(len(text))
+        return whole(_MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
 
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
         """The commands of a text of its own, with its own #SBATCH lines.
@@ -695,7 +696,8 @@ class _Shell:
         """Another script, where it is at hand."""
         text = _text(name[0]) if name else ""
         path = self.shown(text).removeprefix("./")
-        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in self.files), None)
+        known = {**self.files, **self.outcome.files}
+        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in known), None)
         if found is None:
             self.note(f"{path or 'a script'} is not at hand and was not {verb}")
             return

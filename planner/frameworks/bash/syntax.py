@@ -225,10 +225,10 @@ class Source:
             start, run = stop, run + 1
 
 
-def whole(text: str, file: str) -> Source:
-    """The text of a file."""
+def whole(text: str, file: str, first: int = 1) -> Source:
+    """The text of a file, or of a part of it that begins on a line."""
     lines = text.split("\n")
-    runs = [(f"{line}\n", number) for number, line in enumerate(lines, 1)]
+    runs = [(f"{line}\n", number) for number, line in enumerate(lines, first)]
     return Source(runs, file)
 
 

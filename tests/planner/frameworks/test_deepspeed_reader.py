@@ -14,6 +14,7 @@ from planner import frameworks
 from planner.frameworks.deepspeed import reader
 from planner.frameworks.deepspeed.document import key_lines, known_keys
 from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.shell import one_script
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle
 from tests.fixtures.launches import cluster
 
@@ -322,6 +323,22 @@ def test_what_cannot_be_read_says_what_is_needed_and_where(
 )
 def test_recognises_its_own(files: dict[str, str], own: bool) -> None:
     assert reader.recognises(files) is own
+
+
+@pytest.mark.parametrize("case", CASES["deepspeed"])
+def test_a_bundle_in_one_script_is_read_as_its_files_are(case: str) -> None:
+    made = bundle("deepspeed", case)
+    one = reader.read({"all.sh": one_script(made)}, None)
+    apart = reader.read(made.files, None)
+    assert (one.model, one.training, one.plan) == (apart.model, apart.training, apart.plan)
+    assert (one.unknown, one.refusals) == ((), ())
+    stage = one.find("zero_optimization.stage")
+    assert stage is not None
+    assert '"stage":' in one_script(made).splitlines()[stage.line - 1]
+    layers = one.find("--num-layers")
+    assert layers is not None
+    assert "--num-layers" in one_script(made).splitlines()[layers.line - 1]
+    assert {stage.file, layers.file} == {"all.sh"}
 
 
 def test_every_key_has_its_line() -> None:
