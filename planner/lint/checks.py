@@ -119,11 +119,11 @@ def environment(case: Case) -> Iterator[Finding]:
             continue
         (value,) = wanted.words[1:]
         said, place = case.reading.find(wanted.name), case.place("tp", "cp")
-        have = "the script does not set it" if said is None else f"the script has {said.value}"
+        have = f"is {said.value}" if said else "is not set to that by the script"
         yield _finding(
             "environment",
             "error",
-            f"{have}, and {case.framework.title} demands {value}: {wanted.why}",
+            f"{case.framework.title} demands {value}, and it {have}: {wanted.why}",
             _at(said) if said else Place(place.file, place.line, wanted.name),
         )
 
@@ -191,7 +191,7 @@ def _saves(found: Neighbour, before: float, words: str = "") -> str:
         if value not in ((), usual.get(name))
     )
     return (
-        f"with {words} an iteration takes {seconds(found.seconds)} and not {seconds(before)}, "
+        f"with {words}, an iteration takes {seconds(found.seconds)} and not {seconds(before)}, "
         f"{share(1.0 - found.seconds / before)} less"
     )
 

@@ -54,11 +54,11 @@ def changes(
         for name, field in _HANGS_ON.items()
         if getattr(plan, field) != getattr(reading.plan, field)
     }
-    return tuple(
-        change
-        for name in names
-        for change in _change(framework, reading, before.get(name), after.get(name), moved)
-    )
+    found: dict[str, FlagChange] = {}
+    for name in names:
+        for change in _change(framework, reading, before.get(name), after.get(name), moved):
+            found.setdefault(change.option, change)  # a spelling of two options goes once
+    return tuple(found.values())
 
 
 def _change(

@@ -133,7 +133,7 @@ MOVES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("name", ["megatron", "deepspeed"])
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_lead_from_a_plan_to_another(name: str, data: st.DataObject) -> None:
     framework = frameworks.get(name)
