@@ -98,3 +98,32 @@ def one_script(bundle: Bundle) -> str:
 def spread(names: Iterable[str]) -> str:
     """The arrays as arguments, one per line."""
     return " \\\n  ".join(f'"${{{name}[@]}}"' for name in names)
+
+
+def rendezvous(count: int) -> str:
+    """What tells the nodes apart; with several, nothing that could make one wait for ever."""
+    if count == 1:
+        lines = """\
+# One node.
+NNODES="${NNODES:-1}"
+NODE_RANK="${NODE_RANK:-0}"
+MASTER_ADDR="${MASTER_ADDR:-localhost}\""""
+    else:
+        lines = f"""\
+# One call on each of the {count} nodes.
+NNODES="${{NNODES:-{count}}}"
+NODE_RANK="${{NODE_RANK:?set it to the number of this node, 0 to {count - 1}}}"
+MASTER_ADDR="${{MASTER_ADDR:?set it to the address of node 0, the same on every node}}\""""
+    return lines + '\nMASTER_PORT="${MASTER_PORT:-29500}"'
+
+
+def torchrun(processes: int) -> str:
+    """The array of torchrun's own arguments, after `rendezvous`."""
+    return f"""\
+LAUNCH_ARGS=(
+  --nnodes "$NNODES"
+  --nproc_per_node {processes}
+  --node_rank "$NODE_RANK"
+  --master_addr "$MASTER_ADDR"
+  --master_port "$MASTER_PORT"
+)"""
