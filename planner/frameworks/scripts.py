@@ -15,11 +15,15 @@ _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_
 
 @dataclass(frozen=True)
 class Found:
-    """The call, the script it stands in, and what the script writes and leaves open."""
+    """The call, the script it stands in, and the files at hand, those that it writes too.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
 
     launch: Launch
     script: str
     files: Mapping[str, str]
+    places: Mapping[str, tuple[str, int]]
     notes: tuple[str, ...]
 
 
@@ -38,9 +42,34 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            return Found(calls[-1], name, {**outcome.files, **files}, tuple(outcome.notes))
+            return Found(
+                calls[-1],
+                name,
+                {**files, **outcome.files},
+                outcome.places,
+                tuple(outcome.notes),
+            )
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
+
+
+def decoder_only(launch: Launch) -> None:
+    """Raises Unreadable where the program trains another kind of model, or none."""
+    name = launch.program.text.rsplit("/", 1)[-1]
+    found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
+    if found:
+        raise Unreadable(
+            f"{name} trains no decoder-only transformer", launch.program.file, launch.program.line
+        )
+
+
+def training(launch: Launch, mark: str) -> bool:
+    """Whether a call is by its name a training, or has the mark among its options."""
+    name = launch.program.text.rsplit("/", 1)[-1]
+    if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
+        return False
+    words = {word.text.partition("=")[0] for word in launch.arguments}
+    return bool(re.match(r"(pre)?train|finetune|sft", name)) or mark in words
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
