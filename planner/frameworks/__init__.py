@@ -12,14 +12,19 @@ if TYPE_CHECKING:
 
 # Name -> module with a FRAMEWORK; imported when first asked for.
 FRAMEWORKS: dict[str, str] = {
+    "accelerate": "planner.frameworks.accelerate",
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "nanotron": "planner.frameworks.nanotron",
+    "torchtitan": "planner.frameworks.torchtitan",
     "pytorch": "planner.frameworks.pytorch",
 }
 ALIASES: dict[str, str] = {
+    "huggingface-accelerate": "accelerate",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "titan": "torchtitan",
     "native": "pytorch",
     "torch": "pytorch",
 }

@@ -15,6 +15,7 @@ from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested
+from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, rotary
@@ -40,8 +41,8 @@ FIELDS = {
     ),
     "recompute": says("--recompute-granularity", "--deepspeed-activation-checkpointing"),
     "recompute_modules": says("--recompute-granularity", note="core_attn only"),
-    "recompute_method": says("--recompute-method", note="the pipeline engine: uniform only"),
-    "recompute_num_layers": says("--recompute-num-layers"),
+    "recompute_method": says("--recompute-method", note="uniform only"),
+    "recompute_num_layers": says("--recompute-num-layers", "--checkpoint-num-layers"),
     "schedule": cannot("the pipeline engine runs 1F1B only"),
     "first_stage_layers": cannot("the pipeline engine deals layers out evenly"),
     "last_stage_layers": cannot("the pipeline engine deals layers out evenly"),
@@ -214,4 +215,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import Note
-from planner.frameworks import shell, uncarried
+from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.megatron import launch
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
-from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
 
@@ -55,7 +56,7 @@ FIELDS = {
     "cross_entropy": says(
         "--cross-entropy-loss-fusion",
         "--cross-entropy-fusion-impl",
-        note="fused: native, in_place: te",
+        note="fused: native; in_place is Transformer Engine's, which is disabled",
     ),
     "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
     "overlap_grad_reduce": says("--overlap-grad-reduce"),
@@ -130,61 +131,20 @@ UNCARRIED = (
 )
 
 
-def _nodes(count: int) -> str:
-    """What tells the nodes apart; with several, nothing that could make one wait for ever."""
-    if count == 1:
-        return """\
-# One node.
-NNODES="${NNODES:-1}"
-NODE_RANK="${NODE_RANK:-0}"
-MASTER_ADDR="${MASTER_ADDR:-localhost}\""""
-    return f"""\
-# One call on each of the {count} nodes.
-NNODES="${{NNODES:-{count}}}"
-NODE_RANK="${{NODE_RANK:?set it to the number of this node, 0 to {count - 1}}}"
-MASTER_ADDR="${{MASTER_ADDR:?set it to the address of node 0, the same on every node}}\""""
-
-
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{nodes}
-MASTER_PORT="${{MASTER_PORT:-29500}}"
-MEGATRON_PATH="${{MEGATRON_PATH:-.}}"  # a checkout of Megatron-LM
-{variables}
-{exports}
-LAUNCH_ARGS=(
-  --nnodes "$NNODES"
-  --nproc_per_node {processes}
-  --node_rank "$NODE_RANK"
-  --master_addr "$MASTER_ADDR"
-  --master_port "$MASTER_PORT"
-)
-{uncarried}
-{arrays}
-
-torchrun "${{LAUNCH_ARGS[@]}}" "$MEGATRON_PATH/pretrain_gpt.py" \\
-  {spread} \\
-  "$@"
-"""
-
-
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
-    text, names = shell.arrays(arguments)
     missing = uncarried.of(request.model, UNCARRIED)
-    script = SCRIPT.format(
-        head=shell.header("Megatron-LM", VERSIONS, request, plan),
-        nodes=_nodes(nodes(request.cluster)),
-        processes=accelerators_per_node(request.cluster),
-        variables=shell.overridable(arguments),
-        exports="\n".join(map(shell.export, variables)),
-        uncarried=uncarried.comments(missing),
-        arrays=text,
-        spread=shell.spread(names),
+    script = launch.script(
+        "Megatron-LM",
+        VERSIONS,
+        request,
+        plan,
+        arguments,
+        variables,
+        missing,
+        path="MEGATRON_PATH",
+        checkout="Megatron-LM",
     )
     return Bundle(
         framework="megatron",
@@ -212,4 +172,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )
