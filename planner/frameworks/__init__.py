@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 FRAMEWORKS: dict[str, str] = {
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "megatron-bridge": "planner.frameworks.megatron_bridge",
 }
 ALIASES: dict[str, str] = {
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "nemo": "megatron-bridge",
+    "bridge": "megatron-bridge",
 }
 
 
