@@ -34,7 +34,7 @@ FP8_RECIPES = {
     "mxfp8": "a scale per 32 values, applied by the matrix units",
 }
 _FLASH1 = code("attention_kernel", "flash1")
-_GPIPE = code("schedule", "gpipe")
+_OWN_SCHEDULES = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 _DEEPEP = code("moe_dispatcher", "deepep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
@@ -252,11 +252,6 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: f"the plan is costed for the {p.stack} runtime",
     ),
     rule(
-        "framework_unsupported",
-        lambda c, p: (p.schedule != _GPIPE) | (p.pp == 1),
-        lambda c, p: "there is no GPipe schedule: with a pipeline it runs 1F1B",
-    ),
-    rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
         lambda c, p: "its FSDP always frees gathered weights after the forward pass",
@@ -343,4 +338,10 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES)
+# Apart: what descends from it has others.
+SCHEDULES = rule(
+    "framework_unsupported",
+    lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
+    lambda c, p: f"its pipelines run 1F1B or interleaved 1F1B, not {p.schedule}",
+)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, SCHEDULES)

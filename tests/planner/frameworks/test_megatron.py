@@ -279,7 +279,10 @@ REFUSED += [
         launch(pp=2, cp=2, rank_order="tp-cp-ep-pp-dp"),
     ),
     ("framework_unsupported", "torch runtime", launch(stack="torch")),
-    ("framework_unsupported", "GPipe", launch(pp=2, schedule="gpipe")),
+    *(
+        ("framework_unsupported", f"not {schedule}", launch(pp=2, vpp=vpp, schedule=schedule))
+        for schedule, vpp in (("gpipe", 1), ("zb-h1", 1), ("pipedream", 1), ("dualpipe-v", 2))
+    ),
     ("zero_stage", "with pp 2", launch(pp=2, zero_stage=3)),
     ("zero_stage", "always frees", launch(zero_stage=3, reshard_after_forward=False)),
     ("zero_stage", "runs Adam", launch(training={"optimizer": "sgd"})),
