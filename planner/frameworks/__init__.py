@@ -15,6 +15,7 @@ FRAMEWORKS: dict[str, str] = {
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
     "megatron-bridge": "planner.frameworks.megatron_bridge",
+    "mindspeed": "planner.frameworks.mindspeed",
 }
 ALIASES: dict[str, str] = {
     "megatron-deepspeed": "deepspeed",

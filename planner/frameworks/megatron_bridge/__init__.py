@@ -145,8 +145,7 @@ SCRIPT = """\
 set -euo pipefail
 
 # Wherever Megatron-Bridge is installed: recipe.py beside this script is all it needs.
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
+{bundle}
 {rendezvous}
 export TRAIN_ITERS="${{TRAIN_ITERS:-}}"  # empty: as in recipe.py
 {exports}
@@ -190,6 +189,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     script = SCRIPT.format(
         head=head,
+        bundle=shell.BUNDLE,
         rendezvous=shell.rendezvous(nodes(request.cluster)),
         exports="\n".join(map(shell.export, variables)),
         launch=shell.torchrun(accelerators_per_node(request.cluster)),
