@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from planner.frameworks.base import Unsupported
 from planner.problems import (
     Problem,
     RequestError,
@@ -54,6 +55,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(RequestValidationError, _parameter_error)
     app.add_exception_handler(IllegalPlan, _illegal_plan)
+    app.add_exception_handler(Unsupported, _illegal_plan)
     app.add_exception_handler(SpaceTooLarge, _space_too_large)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
@@ -78,7 +80,7 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _illegal_plan(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, IllegalPlan)
+    assert isinstance(error, IllegalPlan | Unsupported)
     return _respond(request, problem_document(from_reasons(error.reasons)))
 
 

@@ -9,12 +9,12 @@
     >>> answer.best.fits
     True
 
-`plan`, `estimate` and `why` take the documents of the command line and the service, whole or as
-keywords, and return the same answers as typed objects.  All three raise
+`plan`, `estimate`, `why` and `emit` take the documents of the command line and the service,
+whole or as keywords, and return the same answers as typed objects. All raise
 `planner.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
 each thing to mend; `plan` and `why` raise `planner.search.SpaceTooLarge` where the limits leave
 more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`, with every
-reason, for a plan that cannot run at all.  That nothing fits is an answer, not an error.
+reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from planner.version import __version__
 if TYPE_CHECKING:
     from cost_models.plans import ParallelPlan
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+    from planner.frameworks.base import Bundle
     from planner.request import PlanRequest
 
-__all__ = ["__version__", "estimate", "plan", "why"]
+__all__ = ["__version__", "emit", "estimate", "plan", "why"]
 
 
 def plan(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> PlanAnswer:
@@ -61,6 +62,23 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
 
     request = _request(document, parts, need_plan=True)
     return solve.why(request, _plan(request))
+
+
+def emit(
+    document: PlanRequest | Mapping[str, Any] | None = None,
+    *,
+    launcher: str | None = None,
+    **parts: Any,
+) -> Bundle:
+    """Files that launch the request's plan, or else the best one, with what each flag is for.
+
+    For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
+    kubernetes or skypilot.  Raises RequestError (planner.emission.NothingFits where no plan fits),
+    SpaceTooLarge, planner.frameworks.base.Unsupported with every reason.
+    """
+    from planner import emission
+
+    return emission.emit(_request(document, parts), launcher)
 
 
 def _request(

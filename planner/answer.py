@@ -219,6 +219,14 @@ class ProfileInfo(Document):
     kind: Literal["built in", "fallback", "calibrated"]
 
 
+class Launch(Document):
+    """The fastest plan found that a framework runs with the kernels it was priced with."""
+
+    framework: str
+    slower_by: float
+    plan: PlanReport
+
+
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans."""
 
@@ -226,6 +234,7 @@ class PlanAnswer(Document):
     version: str
     profile: ProfileInfo
     best: PlanReport | None
+    launch: Launch | None
     plans: tuple[PlanReport, ...]
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]

@@ -29,9 +29,9 @@ from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.options import request_options
 
 if TYPE_CHECKING:
-    from planner.frameworks.base import Bundle
-    from planner.request import PlanRequest
+    from planner.problems import Problem
 
+_LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, skypilot"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ class Kind(StrEnum):
     models = "models"
     accelerators = "accelerators"
     clusters = "clusters"
+    frameworks = "frameworks"
 
 
 @app.callback(invoke_without_command=True)
@@ -84,7 +85,7 @@ def plan(
         screen = output.Screen()
         screen.print(terminal.plan_screen(answer, asked_of(asked), screen))
         screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer.best, source, given):
+        for line in next_steps.after_plan(asked, answer, source, given):
             screen.print(f"  {line}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
@@ -135,9 +136,9 @@ def why(
     return FINE
 
 
-@app.command()
+@app.command("emit")
 @request_options(LIMITS)
-def emit(
+def emit_files(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
@@ -145,60 +146,35 @@ def emit(
         str | None, typer.Option(metavar="DIR", help="write all files into this folder")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="what starts it: slurm, kubernetes")
+        str | None,
+        typer.Option(metavar="NAME", help=_LAUNCHERS),
     ] = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
-    from planner import frameworks, solve
-    from planner.formats import overflow
+    from planner.emission import NothingFits, emit
+    from planner.frameworks.shell import one_script
     from planner.output import print_json, write_files
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
     asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
-    if asked.search.framework is None:
-        asked = asked.for_framework("megatron")
-    assert asked.search.framework is not None
-    framework = frameworks.get(asked.search.framework)
-    chosen = asked.plan
-    if chosen is None:
-        best = solve.find(asked).best
-        if best is None:
-            return _nothing_fits("nothing fits; `planner plan` says why", json)
-        chosen = best.plan
-    bundle = framework.write(asked, chosen)
-    if launcher is not None:
-        bundle = _launched(bundle, asked, launcher)
-    memory = solve.estimate(asked, chosen).estimate.memory
-    if memory.peak_bytes > memory.capacity_bytes:
-        return _nothing_fits(f"the plan does not fit: {overflow(memory)}", json)
+    try:
+        bundle = emit(asked, launcher)
+    except NothingFits as error:
+        return _nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
     if json:
         print_json(bundle)
         return FINE
     if output is None:
-        print(bundle.files[bundle.main], end="")
+        print(bundle.files[bundle.main] if launcher else one_script(bundle), end="")
     for path in written:
         print(path)
     for note in bundle.notes:
         print(f"note: {note.text}", file=sys.stderr)
     return FINE
-
-
-def _launched(bundle: Bundle, asked: PlanRequest, launcher: str) -> Bundle:
-    """The bundle with what starts it; RequestError where that cannot be."""
-    from cost_models.catalog.names import UnknownName
-    from planner import launchers
-    from planner.problems import refuse
-
-    try:
-        return launchers.launched(bundle, asked, launcher)
-    except UnknownName as error:
-        raise refuse("/launcher", "unknown_name", str(error)) from None
-    except launchers.CannotLaunch as error:
-        raise refuse("/launcher", "cannot_launch", str(error)) from None
 
 
 @app.command()
@@ -261,7 +237,7 @@ def model(
 
 @app.command()
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
-    """What is known by name: models, accelerators, clusters."""
+    """What is known by name: models, accelerators, clusters, frameworks."""
     from planner import listing, output, tables
 
     entries = listing.LISTINGS[kind]()
@@ -306,15 +282,16 @@ def run(arguments: Sequence[str]) -> int:
     )
 
 
-def _nothing_fits(why: str, json: bool) -> int:
+def _nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
     """Say that there is nothing to write files for."""
     from planner.output import print_document
-    from planner.problems import Problem, problem_document
+    from planner.problems import problem_document
 
     if json:
-        print_document(problem_document((Problem(pointer="", code="nothing_fits", detail=why),)))
+        print_document(problem_document(problems))
     else:
-        print(why[0].upper() + why[1:], file=sys.stderr)
+        (why,) = problems
+        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
     return NOTHING_FITS
 
 

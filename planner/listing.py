@@ -8,7 +8,9 @@ from functools import cache
 from cost_models.catalog import hardware, models
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec
+from planner import frameworks
 from planner.answer import Document
+from planner.frameworks.base import Framework
 
 
 class ModelEntry(Document):
@@ -101,9 +103,50 @@ def cluster_entries() -> tuple[ClusterEntry, ...]:
     return tuple(entries)
 
 
-Entry = ModelEntry | AcceleratorEntry | ClusterEntry
+class FieldEntry(Document):
+    """How a framework says one field of a plan: its names for it, or a note why it has none."""
+
+    names: tuple[str, ...]
+    note: str
+
+
+class FrameworkEntry(Document):
+    """A training framework that launch files are written for."""
+
+    id: str
+    title: str
+    aliases: tuple[str, ...]
+    versions: str
+    read_back: bool
+    no_reader: str
+    fields: dict[str, FieldEntry]
+
+
+def _framework(name: str, framework: Framework) -> FrameworkEntry:
+    return FrameworkEntry(
+        id=name,
+        title=framework.title,
+        aliases=tuple(alias for alias, own in frameworks.ALIASES.items() if own == name),
+        versions=framework.versions,
+        read_back=framework.read is not None,
+        no_reader=framework.no_reader,
+        fields={
+            field: FieldEntry(names=said.names, note=said.note)
+            for field, said in framework.fields.items()
+        },
+    )
+
+
+@cache
+def framework_entries() -> tuple[FrameworkEntry, ...]:
+    """All frameworks."""
+    return tuple(_framework(name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
+
+
+Entry = ModelEntry | AcceleratorEntry | ClusterEntry | FrameworkEntry
 LISTINGS: dict[str, Callable[[], tuple[Entry, ...]]] = {
     "models": model_entries,
     "accelerators": accelerator_entries,
     "clusters": cluster_entries,
+    "frameworks": framework_entries,
 }

@@ -7,25 +7,23 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks, solve
-from planner.answer import PlanReport
+from planner.answer import PlanAnswer
 from planner.options import FIELDS, STANDARD_INPUT, command_line
 from planner.request import PlanRequest
 
-_PREFERRED = "megatron"
-
 
 def after_plan(
-    request: PlanRequest, best: PlanReport | None, source: str | None, given: Mapping[str, Any]
+    request: PlanRequest, answer: PlanAnswer, source: str | None, given: Mapping[str, Any]
 ) -> list[str]:
     """The lines to print, unwrapped: launch files, a question about a neighbour, the document.
 
     source: where the request came from.  given: the options that lay over it.
     """
     lines = [f"planner plan {command_line(given, source, ())} --json"]
-    if best is not None:
+    if answer.best is not None:
         lines = [
-            _emit(request, best.plan, command_line(given, source, ("framework",))),
-            _why(request, best.plan, source, given),
+            _emit(answer, request, command_line(given, source, ("framework",))),
+            _why(request, answer.best.plan, source, given),
             *lines,
         ]
     if source == "-":
@@ -33,18 +31,14 @@ def after_plan(
     return lines
 
 
-def _emit(request: PlanRequest, plan: ParallelPlan, options: str) -> str:
+def _emit(answer: PlanAnswer, request: PlanRequest, options: str) -> str:
     """How to get launch files, or why there are none."""
-    asked = request.search.framework
-    others = [name for name in frameworks.FRAMEWORKS if name != _PREFERRED]
-    why = ""
-    for name in [asked] if asked else [_PREFERRED, *others]:
-        framework = frameworks.get(name)
-        reasons = framework.reasons(request, plan)
-        if not reasons:
-            return f"planner emit {options} --framework {name} > run.sh"
-        why = why or f"{framework.title} cannot run this plan: {reasons[0].text}"
-    return f"no launch files: {why}"
+    if answer.launch is not None:
+        return f"planner emit {options} --framework {answer.launch.framework} > run.sh"
+    assert answer.best is not None
+    framework = frameworks.get(request.search.framework or frameworks.PREFERRED)
+    reason, *_ = framework.reasons(request, answer.best.plan)
+    return f"no launch files: {framework.title} cannot run this plan: {reason.text}"
 
 
 def _why(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from cost_models.units import GIB
+from planner import frameworks
 from planner.answer import (
     Baseline,
     Change,
     EstimateAnswer,
+    Launch,
     Nearest,
     PlanAnswer,
     PlanReport,
@@ -22,7 +25,6 @@ from planner.axes import SEARCHED, divisors
 from planner.constraints import RULES, Context, Rule, violations
 from planner.explain import report, reports
 from planner.formats import overflow, value_words
-from planner.frameworks import get as framework
 from planner.request import Bounds, PlanRequest
 from planner.search import Outcome, changed_fields, cost_model, search
 from planner.space import Space
@@ -56,6 +58,7 @@ def find(request: PlanRequest) -> PlanAnswer:
     return PlanAnswer(
         **_common(request, model),
         best=best,
+        launch=_launch(request, model, plans),
         plans=tuple(plans),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
         nearest=tuple(_nearest(asked, model, outcome, rules)),
@@ -115,6 +118,26 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     )  # fmt: skip
 
 
+def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport]) -> Launch | None:
+    """The first of the ranking that some framework runs as priced, or else Megatron-LM's best."""
+    if not plans:
+        return None
+    asked = request.search.framework
+    names = [asked] if asked else frameworks.by_preference()
+    for one in plans:
+        for name in names:
+            if not frameworks.get(name).reasons(request, one.plan):
+                return _launched(name, one, plans[0])
+    bound, rules = prepared(request.for_framework(names[0]))
+    rows = search(bound, rules, top_k=1).best
+    return _launched(names[0], report(model, request, rows[0]), plans[0]) if rows else None
+
+
+def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
+    slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
+    return Launch(framework=name, slower_by=slower_by, plan=plan)
+
+
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """The request as it is searched, and the rules of the framework it is for (or none).
 
@@ -122,7 +145,7 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """
     if not request.search.framework:
         return request, ()
-    chosen = framework(request.search.framework)
+    chosen = frameworks.get(request.search.framework)
     limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
     return _limited(request, {**limits, **request.search.limits}), chosen.rules
 

@@ -13,7 +13,7 @@ from cost_models.spec import ModelSpec
 from planner.answer import PlanReport
 from planner.flow import Flow, prose
 from planner.formats import gib, recompute_words, short, usual_schedule
-from planner.listing import AcceleratorEntry, Entry, ModelEntry
+from planner.listing import AcceleratorEntry, Entry, FrameworkEntry, ModelEntry
 from planner.request import SearchSpec
 
 # Columns of the ranking, and those that are there even when every plan has the default.
@@ -148,4 +148,6 @@ def _catalog_facts(entry: Entry) -> tuple[str, str]:
         peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
         return f"{gib(entry.spec.memory_bytes)} GiB", speed
+    if isinstance(entry, FrameworkEntry):
+        return entry.versions, "read back" if entry.read_back else "written only"
     return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name

@@ -15,6 +15,7 @@ from planner.answer import (
     Counts,
     ErrorBand,
     EstimateAnswer,
+    Launch,
     Memory,
     Nearest,
     Pipeline,
@@ -68,9 +69,20 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     rows += _report(answer.best, "Best plan", asked, console)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
+    if answer.launch is not None and answer.launch.plan.id != answer.best.id:
+        rows.append(_launch(answer.launch))
     if len(answer.plans) > 1:
         rows += [Text(), ranking(answer.plans, asked.request.search, min(console.width, 100))]
     return Group(*rows, Text(), *_counts(answer))
+
+
+def _launch(launch: Launch) -> RenderableType:
+    """What can be started, where no framework runs the best plan as it was priced."""
+    plan = launch.plan.plan.model_dump()
+    words = [*plan_words(plan), *memory_words(plan), f"{launch.plan.tokens_per_s:,.0f} tokens/s"]
+    slower = f"{100 * launch.slower_by:.2f} % slower" if launch.slower_by else "as fast"
+    head = f"To launch, {launch.framework}'s best, {slower}: "
+    return Flow([head + words[0], *words[1:]], indent=2)
 
 
 def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:

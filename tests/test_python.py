@@ -9,8 +9,10 @@ import pytest
 import planner
 from cost_models.catalog.models import model
 from cost_models.spec import TrainingSpec
-from planner import estimate, plan, why
+from planner import emit, estimate, plan, why
 from planner.documents import parse_request
+from planner.emission import NothingFits
+from planner.frameworks.base import Unsupported
 from planner.problems import RequestError
 from planner.search import SpaceTooLarge
 from planner.solve import IllegalPlan
@@ -39,13 +41,26 @@ def test_one_plan() -> None:
     assert why(DOCUMENT, plan=best.plan).verdict == "best"
 
 
+def test_files() -> None:
+    made = emit(DOCUMENT, launcher="slurm")
+    assert (made.framework, made.main) == ("megatron", "job.sbatch")
+    launch = plan(DOCUMENT).launch
+    assert launch is not None
+    other = emit(DOCUMENT, plan=launch.plan.plan, search={"framework": launch.framework})
+    assert other.files["launch.sh"] == made.files["launch.sh"]
+    with pytest.raises(NothingFits):
+        emit(DOCUMENT, model="llama-3.1-405b")
+    with pytest.raises(Unsupported, match="1F1B"):
+        emit(DOCUMENT, plan={"pp": 2, "schedule": "zb-h1"})
+
+
 def test_errors() -> None:
     with pytest.raises(RequestError, match="/plan: is required"):
         estimate(DOCUMENT)
     with pytest.raises(RequestError, match="/model"):
         plan(DOCUMENT, model=object())
     for nonsense in (5, 0, "x", "", [], [1], {1: 2}, object()):
-        for ask in (plan, estimate, why):
+        for ask in (plan, estimate, why, emit):
             with pytest.raises(RequestError):
                 ask(nonsense)  # type: ignore[operator]
     with pytest.raises(SpaceTooLarge):

@@ -28,6 +28,12 @@ class Clusters(BaseModel):
     clusters: tuple[listing.ClusterEntry, ...]
 
 
+class Frameworks(BaseModel):
+    """All frameworks."""
+
+    frameworks: tuple[listing.FrameworkEntry, ...]
+
+
 @router.get("/models")
 def models() -> Models:
     """Model presets: their dims, parameters and source."""
@@ -44,3 +50,9 @@ def accelerators() -> Accelerators:
 def clusters() -> Clusters:
     """Cluster presets: a node, its links and its network."""
     return Clusters(clusters=listing.cluster_entries())
+
+
+@router.get("/frameworks")
+def frameworks() -> Frameworks:
+    """Frameworks: versions, how each says every field of a plan, and whether it is read back."""
+    return Frameworks(frameworks=listing.framework_entries())

@@ -24,6 +24,13 @@ ALIASES: dict[str, str] = {
     "nemo": "megatron-bridge",
     "bridge": "megatron-bridge",
 }
+# Taken where nobody names one and it can run the plan.
+PREFERRED = "megatron"
+
+
+def by_preference() -> list[str]:
+    """All names, the preferred one first."""
+    return [PREFERRED, *(name for name in FRAMEWORKS if name != PREFERRED)]
 
 
 def get(name: str) -> Framework:

@@ -62,6 +62,11 @@ LEARNED_POSITIONS = rule(
     ),
     "degrees",
 )
+NO_COMPILE = rule(
+    "framework_unsupported",
+    lambda c, p: p.compile == 0,
+    lambda c, p: "the model's layers are not compiled by torch.compile",
+)
 
 
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
-from planner.frameworks.base import Flag, grouped, one_line
+from planner.frameworks.base import Bundle, Flag, grouped, one_line
 from planner.frameworks.rules import accumulation
 from planner.request import PlanRequest
 
@@ -79,6 +79,26 @@ def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) 
         "A smoke run on MOCK DATA: to train, give it data, a learning rate and TRAIN_ITERS.",
     )
     return "\n".join(map(comment, lines))
+
+
+def one_script(bundle: Bundle) -> str:
+    """The bundle as one bash script: the main file, or what unpacks all of them and calls it."""
+    if len(bundle.files) == 1:
+        return bundle.files[bundle.main]
+    lines = [
+        "#!/usr/bin/env bash",
+        comment(f"{bundle.framework}: {len(bundle.files)} files in one; BUNDLE: where they go."),
+        "set -euo pipefail",
+        'BUNDLE="${BUNDLE:-$(mktemp -d)}"',
+        'mkdir -p "$BUNDLE"',
+    ]
+    for name, text in bundle.files.items():
+        end = "END_OF_FILE"
+        while end in text:
+            end += "_"
+        lines += [f"cat > \"$BUNDLE\"/{word(name)} <<'{end}'", text.removesuffix("\n"), end]
+    lines.append(f'exec bash "$BUNDLE"/{word(bundle.main)} "$@"')
+    return "\n".join(lines) + "\n"
 
 
 def spread(names: Iterable[str]) -> str:

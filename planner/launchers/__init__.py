@@ -1,4 +1,4 @@
-"""From a bundle to something that starts on every node: Slurm, Kubernetes.
+"""From a bundle to something that starts on every node: Slurm, Kubernetes, SkyPilot and others.
 
 A launcher is one file with one function, (bundle, request) -> bundle, and one line here; it adds
 its own file, which starts the framework's main one, and changes none of the others.
@@ -10,15 +10,33 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 
+import yaml
+
 from cost_models.catalog.names import resolve
+from planner.answer import Note
 from planner.frameworks.base import Bundle
 from planner.request import PlanRequest
 
 # Name -> module with a function `launch`; imported when first asked for.
 LAUNCHERS: dict[str, str] = {
+    "deepspeed": "planner.launchers.deepspeed",
     "kubernetes": "planner.launchers.kubernetes",
+    "skypilot": "planner.launchers.skypilot",
     "slurm": "planner.launchers.slurm",
+    "torchrun": "planner.launchers.torchrun",
 }
+
+
+class Dumper(yaml.SafeDumper):
+    """YAML with scripts as they are, line by line."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, _text)
 
 
 class CannotLaunch(ValueError):
@@ -34,6 +52,17 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str) -> Bundle:
     module = import_module(LAUNCHERS[resolve(launcher, known, "launcher")])
     launch: Callable[[Bundle, PlanRequest], Bundle] = module.launch
     return launch(bundle, request)
+
+
+def with_file(bundle: Bundle, name: str, text: str, note: str) -> Bundle:
+    """The bundle with a new main file before its others, and a note before its notes."""
+    return bundle.model_copy(
+        update={
+            "main": name,
+            "files": {name: text, **bundle.files},
+            "notes": (Note(code="launcher", text=note), *bundle.notes),
+        }
+    )
 
 
 def job_name(request: PlanRequest) -> str:

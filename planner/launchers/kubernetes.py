@@ -6,10 +6,9 @@ from typing import Any
 
 import yaml
 
-from planner.answer import Note
 from planner.frameworks.base import Bundle, one_line
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.launchers import CannotLaunch, job_name
+from planner.launchers import CannotLaunch, Dumper, job_name, with_file
 from planner.request import PlanRequest
 
 FILE = "job.yaml"
@@ -35,28 +34,9 @@ def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
     documents = (_config_map(name, bundle), _service(name), _job(name, count, bundle, request))
     about = f"{bundle.framework} on {count} nodes: set the image, then kubectl create -f {FILE}"
     text = f"# {one_line(about)}\n" + "---\n".join(
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100) for document in documents
+        yaml.dump(document, Dumper=Dumper, sort_keys=False, width=100) for document in documents
     )
-    note = Note(code="launcher", text=f"{FILE} carries the other files; set its image.")
-    return bundle.model_copy(
-        update={
-            "main": FILE,
-            "files": {FILE: text, **bundle.files},
-            "notes": (note, *bundle.notes),
-        }
-    )
-
-
-class _Dumper(yaml.SafeDumper):
-    """Scripts as they are, line by line."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
+    return with_file(bundle, FILE, text, f"{FILE} carries the other files; set its image.")
 
 
 def _config_map(name: str, bundle: Bundle) -> dict[str, Any]:

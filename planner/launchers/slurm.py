@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from planner.answer import Note
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.launchers import job_name
+from planner.launchers import job_name, with_file
 from planner.request import PlanRequest
 
 FILE = "job.sbatch"
@@ -51,14 +50,8 @@ def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
         about=shell.comment(about), name=job_name(request), nodes=count, processes=processes,
         main=bundle.main,
     )  # fmt: skip
-    note = Note(
-        code="launcher", text=f"{FILE} starts {bundle.main}: write both into a folder that every "
-        "node sees (--output), and submit it from there.",
+    return with_file(
+        bundle, FILE, text,
+        f"{FILE} starts {bundle.main}: write both into a folder that every node sees (--output), "
+        "and submit it from there.",
     )  # fmt: skip
-    return bundle.model_copy(
-        update={
-            "main": FILE,
-            "files": {FILE: text, **bundle.files},
-            "notes": (note, *bundle.notes),
-        }
-    )

@@ -45,11 +45,13 @@ def test_description_is_whole() -> None:
     assert set(document["paths"]) == {
         "/v1/plans",
         "/v1/estimates",
+        "/v1/bundles",
         "/v1/timelines",
         "/v1/ranks",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",
+        "/v1/catalog/frameworks",
         "/healthz",
     }
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -1,4 +1,4 @@
-"""Slurm and Kubernetes: really run with stubs for the cluster, and held against their schemas."""
+"""Launchers: really run with stubs for the cluster, and held against their schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS, CannotLaunch, job_name, launched
 from planner.request import PlanRequest
 from tests.fixtures.frameworks.deepspeed import RUNS
-from tests.fixtures.launches import MODELS, launch
+from tests.fixtures.launches import MODELS, launch, written
 
 # What stands in for a cluster: two nodes, each task run here, one after the other.
 SRUN = """#!/bin/bash
@@ -39,7 +39,7 @@ def asked(
     runs = RUNS if framework == "deepspeed" else {}
     request, plan = launch(model, shape, training={"global_batch_size": 512}, **runs)
     group = request.cluster.groups[0]
-    own = group.accelerator.model_copy(update={"vendor": "NVIDIA"})
+    own = group.accelerator.model_copy(update={"vendor": "NVIDIA", "id": "h100-sxm-80gb"})
     groups = (group.model_copy(update={"accelerator": own}),)
     cluster = request.cluster.model_copy(update={"groups": groups})
     return request.model_copy(update={"cluster": cluster}), plan
@@ -138,8 +138,70 @@ def test_what_cannot_be_started_is_refused() -> None:
     request, plan = launch()
     with pytest.raises(CannotLaunch, match="no vendor"):
         launched(frameworks.get("megatron").write(request, plan), request, "kubernetes")
+    with pytest.raises(CannotLaunch, match="a launcher of its own"):
+        bundle("deepspeed", "torchrun")
+    with pytest.raises(CannotLaunch, match="a second time"):
+        bundle("megatron", "deepspeed")
+    other = request.cluster.groups[0].accelerator.model_copy(update={"id": "abacus"})
+    groups = (request.cluster.groups[0].model_copy(update={"accelerator": other}),)
+    cluster = request.cluster.model_copy(update={"groups": groups})
+    with pytest.raises(CannotLaunch, match="what SkyPilot calls"):
+        launched(
+            frameworks.get("megatron").write(request, plan),
+            request.model_copy(update={"cluster": cluster}),
+            "skypilot",
+        )
     with pytest.raises(UnknownName, match="slurm"):
         bundle("megatron", "slrm")
+
+
+@pytest.mark.parametrize(("framework", "launcher"), [("megatron", "torchrun"), ("deepspeed",) * 2])
+def test_a_bundle_that_needs_no_launcher_says_how_to_start_it(
+    framework: str, launcher: str
+) -> None:
+    made = bundle(framework, launcher)
+    plain = frameworks.get(framework).write(*asked(framework))
+    assert made.files == plain.files
+    note, *_ = made.notes
+    assert f"bash {plain.main}" in note.text
+
+
+def sky(made: Bundle, folder: Path, rank: int) -> list[str]:
+    """What the task called on one node, run by bash as SkyPilot runs it."""
+    task = yaml.safe_load(made.files["task.yaml"])
+    stubs = folder / "stubs"
+    stubs.mkdir(exist_ok=True)
+    for name in ("torchrun", "deepspeed", "python3"):
+        (stubs / name).write_text(RECORD)
+        (stubs / name).chmod(0o755)
+    (stubs / "calls").write_text("")
+    written(folder, made)
+    subprocess.run(
+        ["bash", "-c", task["run"]],
+        env={
+            "PATH": f"{stubs}:/usr/bin:/bin", "STUB_OUT": str(stubs),
+            "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8", "SKYPILOT_NODE_RANK": str(rank),
+        },
+        cwd=folder, check=True, timeout=60,
+    )  # fmt: skip
+    return (stubs / "calls").read_text().splitlines()
+
+
+def test_skypilot_starts_megatron_on_every_node(tmp_path: Path) -> None:
+    made = bundle("megatron", "skypilot")
+    task = yaml.safe_load(made.files["task.yaml"])
+    assert task["num_nodes"] == 2
+    assert task["resources"]["accelerators"] == "H100:8"
+    for rank in (0, 1):
+        (call,) = sky(made, tmp_path, rank)
+        assert f"--node_rank {rank} --master_addr 10.0.0.7 " in call
+
+
+def test_skypilot_starts_deepspeed_once(tmp_path: Path) -> None:
+    made = bundle("deepspeed", "skypilot")
+    assert sky(made, tmp_path, 1) == []
+    assert sky(made, tmp_path, 0)[-1].startswith("deepspeed --hostfile hostfile.skypilot ")
+    assert (tmp_path / "hostfile.skypilot").read_text() == "10.0.0.7 slots=8\n10.0.0.8 slots=8\n"
 
 
 @pytest.mark.parametrize(
@@ -156,9 +218,9 @@ def test_what_cannot_be_started_is_refused() -> None:
 def test_a_hostile_name_is_a_plain_job_name(name: str, job: str) -> None:
     model = MODELS["llama"].model_copy(update={"name": name})
     assert job_name(asked("megatron", model=model)[0]) == job
-    for launcher in LAUNCHERS:
+    for launcher in {*LAUNCHERS} - {"deepspeed"}:
         made = bundle("megatron", launcher, model=model)
-        assert job in made.files[made.main]
+        assert launcher == "torchrun" or job in made.files[made.main]
         lines = made.files[made.main].splitlines()
         assert [line for line in lines if line.startswith("#SBATCH --uid")] == []
 

@@ -10,6 +10,7 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
+from planner import frameworks
 from planner.answer import MEMORY_PARTS, REASONS, TIME_PARTS, PlanAnswer, PlanReport
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.solve import estimate, find
@@ -165,3 +166,31 @@ def test_every_field_can_be_estimated(fields: dict[str, object]) -> None:
     request = ask()
     plan = ParallelPlan.model_validate(fields)
     check_report(estimate(request, plan).estimate, request)
+
+
+class TestLaunch:
+    def test_the_first_of_the_ranking_that_a_framework_runs_as_priced(self) -> None:
+        request = ask()
+        found = find(request)
+        launch, best = found.launch, found.best
+        assert launch is not None
+        assert best is not None
+        assert frameworks.get(launch.framework).reasons(request, launch.plan.plan) == ()
+        assert launch.slower_by == launch.plan.iteration_time_s / best.iteration_time_s - 1.0
+        earlier = found.plans[: found.plans.index(launch.plan)]
+        for one in earlier:
+            assert all(frameworks.get(n).reasons(request, one.plan) for n in frameworks.FRAMEWORKS)
+
+    def test_where_the_ranking_has_none_it_is_the_best_of_megatron(self) -> None:
+        limits = {"pp": Bounds(values=(4,)), "schedule": Bounds(values=("zb-h2", "1f1b"))}
+        request = ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits, top_k=1)
+        found = find(request)
+        assert found.best is not None
+        assert found.best.plan.schedule == "zb-h2"
+        assert found.launch is not None
+        assert (found.launch.framework, found.launch.plan.plan.schedule) == ("megatron", "1f1b")
+        assert found.launch.slower_by > 0
+
+    def test_none_where_nothing_runs_it(self) -> None:
+        limits = {"pp": Bounds(values=(4,)), "schedule": Bounds(values=("v-half",))}
+        assert find(ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits)).launch is None

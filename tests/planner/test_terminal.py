@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from planner import bars, tables, terminal
-from planner.answer import MEMORY_PARTS, REASONS, TIME_PARTS, Pipeline
+from planner.answer import MEMORY_PARTS, REASONS, TIME_PARTS, Launch, Pipeline
 from planner.flow import prose
 from planner.formats import REASON_WORDS, days, dollars, energy, gib, seconds, share, short, size
 from planner.request import Bounds, SearchSpec
@@ -239,6 +239,18 @@ def test_schedule_says_who_runs_it() -> None:
     answer = answer.model_copy(update={"best": best})
     text = drawn(lambda console: terminal.plan_screen(answer, ASKED, console), 100)
     assert "run by torch, torchtitan" in text
+
+
+def test_a_best_plan_that_nothing_starts_has_one_beside_it_that_something_does() -> None:
+    other = answers.report(schedule="interleaved-1f1b")
+    launch = Launch(framework="megatron", slower_by=0.004, plan=other)
+    best = answers.report(schedule="v-half").model_copy(update={"id": "another"})
+    answer = answers.plan_answer().model_copy(update={"best": best, "launch": launch})
+    text = drawn(lambda console: terminal.plan_screen(answer, ASKED, console), 100)
+    assert "To launch, megatron's best, 0.40 % slower: tp " in text
+    assert "To launch" not in drawn(
+        lambda console: terminal.plan_screen(answers.plan_answer(), ASKED, console), 100
+    )
 
 
 def test_asynchronous_schedule_says_how_old_its_weights_are() -> None:

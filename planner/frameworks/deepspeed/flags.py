@@ -116,7 +116,8 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--cpu-optimizer", "DeepSpeed's Adam for host memory")
     yield learning_rate(group)
     if plan.attention_kernel in ("flash", "flash2"):
-        yield switch(group, "--use-flash-attn-v2", "attention kernel")
+        newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
+        yield switch(group, "--use-flash-attn-v2", f"attention kernel: flash-attention 2{newest}")
     if plan.recompute != "none":
         yield flag(group, "--recompute-granularity", plan.recompute, "activations computed again")
         yield switch(

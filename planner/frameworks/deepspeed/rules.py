@@ -34,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
+    rules.NO_COMPILE,
     fixed_part(lambda m: m.moe is None, "its expert layers are not the planner's: no experts"),
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
     fixed_part(lambda m: m.qk_norm == "none", "there are no norms on queries and keys"),
@@ -193,12 +194,11 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
+        lambda c, p: p.overlap_param_gather == ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1)),
         lambda c, p: (
-            (p.overlap_param_gather == 0) | ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1))
-        ),
-        lambda c, p: (
-            "weights are gathered ahead only by ZeRO-3, with the same switch as gradients; got "
-            f"ZeRO {p.zero_stage}"
+            "weights are gathered ahead only by ZeRO-3, by the same switch that overlaps "
+            f"gradients; got {p.overlap_param_gather} with ZeRO {p.zero_stage} and "
+            f"{p.overlap_grad_reduce} for gradients"
         ),
     ),
     rule(

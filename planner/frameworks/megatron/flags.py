@@ -267,8 +267,10 @@ def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Flag]:
     backend, why = plan.attention_kernel, "attention kernel"
     if backend == "flash" and (model.mla is not None or model.attention_sinks):
         backend_name, why = "fused", "cuDNN flash attention: it knows sinks and unequal head widths"
+    elif backend == "flash2":
+        backend_name, why = "flash", "attention kernel: flash-attention 2, no newer one installed"
     else:
-        backend_name = "flash" if backend == "flash2" else backend
+        backend_name = backend
     yield flag(group, "--attention-backend", backend_name, why)
     if plan.cross_entropy != "unfused":
         native = plan.cross_entropy == "fused"

@@ -34,7 +34,7 @@ FP8_RECIPES = {
     "mxfp8": "a scale per 32 values, applied by the matrix units",
 }
 _FLASH1 = code("attention_kernel", "flash1")
-_OWN_SCHEDULES = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
+_SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
 _DEEPEP = code("moe_dispatcher", "deepep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
@@ -102,6 +102,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
+    rules.NO_COMPILE,
     rule(
         "framework_unsupported",
         lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
@@ -341,7 +342,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
 # Apart: what descends from it has others.
 SCHEDULES = rule(
     "framework_unsupported",
-    lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
-    lambda c, p: f"its pipelines run 1F1B or interleaved 1F1B, not {p.schedule}",
+    lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
+    lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
 )
 RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, SCHEDULES)

@@ -178,6 +178,12 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "tensor-parallel traffic", runs(overlap_tp=True, **TP2)),
     ("framework_unsupported", "exchanges block", runs(overlap_ep=True)),
     ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),
+    ("framework_unsupported", "torch.compile", runs(compile=True)),
+    (
+        "framework_unsupported",
+        "by the same switch",
+        runs(zero_stage=3, overlap_grad_reduce=True, overlap_param_gather=False),
+    ),
 ]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,11 +18,13 @@ from hypothesis import strategies as st
 
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import ModelSpec, Spec, TrainingSpec
 from planner import frameworks
 from planner.answer import REASONS
 from planner.constraints import Context
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
+from planner.frameworks.reading import canonical
 from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.launches import GOLDEN, MODELS, launch, launches, run_script, written
@@ -109,6 +114,37 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     assert made.flags == plain.flags
 
 
+@pytest.mark.parametrize(("name", "case"), ALL_CASES)
+def test_one_script_carries_every_file_and_calls_the_main_one(
+    name: str, case: str, tmp_path: Path
+) -> None:
+    made = bundle(name, case)
+    script = tmp_path / "run.sh"
+    script.write_text(shell.one_script(made))
+    if len(made.files) == 1:
+        assert script.read_text() == made.files[made.main]
+        return
+    # Everything but the last line, which would start it.
+    unpacked = tmp_path / "run"
+    head, _, last = script.read_text().rstrip("\n").rpartition("\n")
+    assert last == f'exec bash "$BUNDLE"/{made.main} "$@"'
+    subprocess.run(["bash", "-c", head], env={**os.environ, "BUNDLE": str(unpacked)}, check=True)
+    assert {path.name: path.read_text() for path in unpacked.iterdir()} == made.files
+
+
+def test_a_delimiter_inside_a_file_ends_nothing(tmp_path: Path) -> None:
+    files = {"main.sh": "true\n", "odd name.txt": "END_OF_FILE\n$(touch pwned)\nEND_OF_FILE_\n"}
+    made = Bundle(framework="x", versions="1", main="main.sh", files=files, flags=())
+    script = shell.one_script(made)
+    subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "BUNDLE": str(tmp_path)},
+        cwd=tmp_path,
+        check=True,
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
 def test_only_plain_words_are_defaults_of_variables() -> None:
     plain = Flag(name="--name", value="1.0e-4", why="why", variable="NAME")
     fixed = Flag(name="--other", value="1", why="why")
@@ -165,6 +201,82 @@ def test_what_is_written_obeys_the_batch_identity_and_what_is_not_says_why(
     assert rest == 0
     identity = f"train_batch {batch} = micro_batch {micro} * accumulation {accumulation}"
     assert f"{identity} * dp {plan.dp}" in made.files[made.main]
+
+
+# Other values of a field, for what has no small vocabulary; booleans and literals have their own.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 4), "cp": (1, 2), "pp": (1, 2, 4), "vpp": (1, 2), "dp_shard": (0, 2, 4),
+    "ep": (1, 2, 4), "etp": (1, 2), "zero_stage": (0, 1, 2, 3), "micro_batch_size": (1, 2, 4),
+    "recompute_modules": (("core_attn",), ("layernorm",), ("mlp", "core_attn"), ("op",)),
+    "recompute_num_layers": (1, 2), "first_stage_layers": (0, 2, 3), "last_stage_layers": (0, 2, 3),
+    "stage_layers": ((), (2, 6), (5, 3), (3, 5, 5, 3)),
+    "hidden_size": (), "name": (), "tokens": (), "global_batch_size": (64, 128),
+    "seq_length": (1024, 2048), "num_layers": (8, 12), "vocab_size": (32000, 64000),
+    "ffn_hidden_size": (1024, 2048), "num_query_groups": (4, 8), "head_dim": (32, 64),
+    "sliding_window": (None, 128, 256), "full_attention_period": (None, 2, 4),
+    "hidden_dropout": (0.0, 0.1), "attention_dropout": (0.0, 0.1), "mtp_num_layers": (0, 1),
+    "max_position_embeddings": (2048, 4096), "num_attention_heads": (8, 16), "mla": (), "moe": (),
+    "norms_per_layer": (2, 4), "dp": (),
+}  # fmt: skip
+
+
+def other_values(spec: Spec, field: str) -> tuple[Any, ...]:
+    if field in OTHERS:
+        return OTHERS[field]
+    kind = type(spec).model_fields[field].annotation
+    return (False, True) if kind is bool else get_args(kind)
+
+
+def variants(
+    request: PlanRequest, plan: ParallelPlan
+) -> Iterator[tuple[str, PlanRequest, ParallelPlan]]:
+    """The same launch with one field of its specs changed, for every field and value."""
+    parts: dict[str, Spec] = {"plan": plan, "model": request.model, "training": request.training}
+    for part, spec in parts.items():
+        for field in type(spec).model_fields:
+            for value in other_values(spec, field):
+                if value == getattr(spec, field):
+                    continue
+                try:
+                    other = type(spec)(**{**spec.model_dump(), field: value})
+                except ValueError:
+                    continue
+                label = f"{part}.{field} {value}"
+                if isinstance(other, ParallelPlan):
+                    yield label, request, other
+                else:
+                    yield label, request.model_copy(update={part: other}), plan
+
+
+@pytest.mark.parametrize(("name", "case"), ALL_CASES)
+def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str) -> None:
+    """Change one thing: the plan is refused, or the files change."""
+    request, plan = CASES[name][case]
+    framework = frameworks.get(name)
+    files = framework.write(request, plan).files
+    silent = [
+        label
+        for label, changed, other in variants(request, plan)
+        if canonical(other, changed.model) != canonical(plan, request.model)
+        or changed.document() != request.document()
+        if not framework.reasons(changed, other)
+        if framework.write(changed, other).files == files
+    ]
+    model, training = request.model, request.training
+    assert [label for label in silent if not _idle(label.split()[0], model, training)] == []
+
+
+def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
+    """Whether the field says nothing of a launch of such a model."""
+    return {
+        "model.name": True,
+        "training.tokens": True,
+        "training.fp8_recipe": training.precision != "fp8",
+        "training.fp8_param_gather": training.precision != "fp8",
+        "model.max_position_embeddings": model.position != "learned",
+        "model.mlp_bias": "dense" not in model.layer_kinds,
+        "model.num_query_groups": model.mla is not None,
+    }.get(field, False)
 
 
 def test_all_reasons_are_raised_at_once() -> None:

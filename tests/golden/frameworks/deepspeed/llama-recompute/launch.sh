@@ -70,7 +70,7 @@ TRAINING_ARGS=(
   --fp16  # as in the JSON
   --optimizer adam  # as planned
   --lr 1.0e-4  # PLACEHOLDER for the smoke run: set your own
-  --use-flash-attn-v2  # attention kernel
+  --use-flash-attn-v2  # attention kernel: flash-attention 2, the newest that it knows
   --recompute-granularity full  # activations computed again
   --deepspeed-activation-checkpointing  # by DeepSpeed's checkpoint function
   --recompute-method uniform  # which layers

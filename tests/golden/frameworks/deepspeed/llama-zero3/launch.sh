@@ -71,7 +71,7 @@ TRAINING_ARGS=(
   --bf16  # as in the JSON
   --optimizer adam  # as planned
   --lr 1.0e-4  # PLACEHOLDER for the smoke run: set your own
-  --use-flash-attn-v2  # attention kernel
+  --use-flash-attn-v2  # attention kernel: flash-attention 2, the newest that it knows
 )
 DATA_ARGS=(
   --data-impl mmap  # the format of DATA_PATH, as mock_data.py writes it

@@ -1,0 +1,51 @@
+"""From a request to the files that launch its plan, or the best one."""
+
+from __future__ import annotations
+
+from cost_models.catalog.names import UnknownName
+from planner import frameworks, launchers, solve
+from planner.formats import overflow
+from planner.frameworks.base import Bundle
+from planner.problems import Problem, RequestError, refuse
+from planner.request import PlanRequest
+
+
+class NothingFits(RequestError):
+    """There is no plan to write files for: none fits, or the given one does not."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__([Problem(pointer="", code="nothing_fits", detail=detail)])
+
+
+def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
+    """The files of the request's framework (Megatron-LM unless it names another).
+
+    For the request's plan, or else for the best one that the framework accepts; launcher: a key of
+    planner.launchers.LAUNCHERS, None for the framework's own script.
+
+    Raises planner.frameworks.base.Unsupported with every reason, NothingFits, and RequestError
+    for a launcher that is unknown or cannot start these files.
+    """
+    asked = request
+    if asked.search.framework is None:
+        asked = asked.for_framework(frameworks.PREFERRED)
+    assert asked.search.framework is not None
+    framework = frameworks.get(asked.search.framework)
+    plan = asked.plan
+    if plan is None:
+        best = solve.find(asked).best
+        if best is None:
+            raise NothingFits("nothing fits; `planner plan` says why")
+        plan = best.plan
+    bundle = framework.write(asked, plan)
+    if launcher is not None:
+        try:
+            bundle = launchers.launched(bundle, asked, launcher)
+        except UnknownName as error:
+            raise refuse("/launcher", "unknown_name", str(error)) from None
+        except launchers.CannotLaunch as error:
+            raise refuse("/launcher", "cannot_launch", str(error)) from None
+    memory = solve.estimate(asked, plan).estimate.memory
+    if memory.peak_bytes > memory.capacity_bytes:
+        raise NothingFits(f"the plan does not fit: {overflow(memory)}")
+    return bundle
