@@ -15,6 +15,7 @@ from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested
+from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, rotary
@@ -214,4 +215,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )

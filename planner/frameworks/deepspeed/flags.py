@@ -126,6 +126,12 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if plan.recompute == "full":
         yield flag(group, "--recompute-method", plan.recompute_method, "which layers")
         yield flag(group, "--recompute-num-layers", plan.recompute_num_layers, "layers in one go")
+        yield flag(
+            group,
+            "--checkpoint-num-layers",
+            plan.recompute_num_layers,
+            "the same without the pipeline engine, which alone reads the flag before",
+        )
     if plan.offload_activations:
         yield switch(group, "--checkpoint-in-cpu", "checkpoints wait in host memory")
 

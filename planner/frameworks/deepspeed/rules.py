@@ -154,11 +154,9 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            (p.recompute != _FULL)
-            | (p.pp == 1)
-            | (p.recompute_method == code("recompute_method", "uniform"))
+            (p.recompute != _FULL) | (p.recompute_method == code("recompute_method", "uniform"))
         ),
-        lambda c, p: "the pipeline engine recomputes uniformly, not by block",
+        lambda c, p: "DeepSpeed's checkpointing recomputes uniformly, not by block",
     ),
     rule(
         "offload",

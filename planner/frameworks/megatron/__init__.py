@@ -9,6 +9,7 @@ from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
@@ -171,4 +172,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    read=read,
+    recognises=recognises,
 )

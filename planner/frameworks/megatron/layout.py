@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from cost_models.stages import chunk_layers, stage_layers
 from planner.answer import Reason
 from planner.frameworks.base import Unsupported
+
+MAX_LAYOUT = 100_000
 
 
 def chunks(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
@@ -42,3 +46,25 @@ def layout(model: ModelSpec, plan: ParallelPlan) -> str:
     parts[0] = "E" + parts[0]
     parts[-1] += "m" * model.mtp_num_layers + "L"
     return "|".join(parts)
+
+
+def parsed(text: str) -> list[str]:
+    """The chunks of a layout string, multipliers written out.
+
+    Raises ValueError where Megatron-LM refuses it, or it grows beyond any model.
+    """
+    text = text.replace(",", "")
+    for pattern in (r"\(([^()]+)\)\*(\d+)", r"([^()])\*(\d+)"):
+        parts, position = [], 0
+        for match in re.finditer(pattern, text):
+            if len(match[2]) > 5 or len(match[1]) * int(match[2]) > MAX_LAYOUT:
+                raise ValueError(f"{match[0]!r} is longer than any model")
+            parts += [text[position : match.start()], match[1] * int(match[2])]
+            position = match.end()
+        text = "".join(parts) + text[position:]
+        if len(text) > MAX_LAYOUT:
+            raise ValueError("it is longer than any model")
+    wrong = re.search(r"[^EtmL|]", text)
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} stands for no layer: E, t, m, L and | do")
+    return text.split("|")

@@ -75,6 +75,7 @@ TRAINING_ARGS=(
   --deepspeed-activation-checkpointing  # by DeepSpeed's checkpoint function
   --recompute-method uniform  # which layers
   --recompute-num-layers 1  # layers in one go
+  --checkpoint-num-layers 1  # the same without the pipeline engine, which alone reads the flag before
   --checkpoint-in-cpu  # checkpoints wait in host memory
 )
 DATA_ARGS=(

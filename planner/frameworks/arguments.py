@@ -1,0 +1,241 @@
+"""Command line arguments of a training script as its own argparse parser would take them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any
+
+from planner.answer import Reason
+from planner.frameworks.bash import Argument
+from planner.frameworks.reading import Refusal, Setting, Unreadable
+
+MAX_NUMBER = 10**15
+_NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
+
+
+@cache
+def known_arguments(package: str) -> dict[str, Any]:
+    """arguments.json of a framework: every option of its parser, and the versions that have it."""
+    text = resources(package).joinpath("arguments.json").read_text()
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def option_like(text: str) -> bool:
+    """Whether argparse takes the word for an option and not for a value."""
+    return text.startswith("-") and len(text) > 1 and " " not in text and not _NEGATIVE.match(text)
+
+
+@dataclass
+class Arguments:
+    """The options given, the last of each, and what the parser would refuse of them.
+
+    asked: names whose meaning was asked for; the others are known but have no place in a plan.
+    """
+
+    title: str
+    known: dict[str, Any]
+    versions: Sequence[str]
+    settings: list[Setting] = field(default_factory=list)
+    unknown: list[Setting] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    vague: set[int] = field(default_factory=set)
+    given: dict[str, Setting] = field(default_factory=dict)
+
+    def refuse(self, text: str, *names: str, code: str = "framework_unsupported") -> None:
+        """The framework's refusal, at the setting of the first of the names that was given."""
+        setting = next((self.given[name] for name in names if name in self.given), None)
+        self.refusals.append(Refusal(reason=Reason(code=code, text=text), setting=setting))
+
+    def assume(self, text: str) -> None:
+        if text not in self.assumed:
+            self.assumed.append(text)
+
+    # Taking the words apart.
+
+    def take(self, words: Sequence[Argument]) -> None:
+        """The options in the words of a command line."""
+        position = 0
+        while position < len(words):
+            word = words[position]
+            position += 1
+            if not option_like(word.text):
+                self.stray(word)
+                continue
+            name, equals, value = word.text.partition("=")
+            row = self.known.get(name)
+            wanted: Any = (
+                "*" if row is None else 0 if row["kind"] == "switch" else row.get("nargs", 1)
+            )
+            values = [Argument(value, word.file, word.line, word.known)] if equals else []
+            limit = wanted if isinstance(wanted, int) else 1 if wanted == "?" else len(words)
+            if not equals:
+                while position < len(words) and len(values) < limit:
+                    if option_like(words[position].text):
+                        break
+                    values.append(words[position])
+                    position += 1
+            self.option(name, word, values, wanted)
+
+    def stray(self, word: Argument) -> None:
+        """A word that belongs to no option."""
+        if not word.known:
+            self.assume(f"{word.file}:{word.line}: {word.text} is taken to hold no arguments")
+            return
+        text = f"{word.text!r} belongs to no option: unrecognized arguments"
+        setting = Setting(name=word.text, file=word.file, line=word.line)
+        reason = Reason(code="framework_unsupported", text=text)
+        self.refusals.append(Refusal(reason=reason, setting=setting))
+
+    def option(self, name: str, word: Argument, values: list[Argument], wanted: Any) -> None:
+        texts = tuple(value.text for value in values)
+        row = self.known.get(name)
+        several = row is not None and wanted not in (0, 1, "?")
+        setting = Setting(
+            name=name,
+            value=texts if several or len(texts) > 1 else texts[0] if texts else None,
+            file=word.file,
+            line=word.line,
+        )
+        self.settings.append(setting)
+        if row is None:
+            self.unknown.append(setting)
+            near = get_close_matches(name, self.known, 1, 0.75)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            self.refuse_at(setting, f"{self.title} ({self.span()}) has no option {name}{hint}")
+            return
+        self.given[name] = setting
+        if not all(value.known for value in values):
+            self.vague.add(id(setting))
+        counts = {"*": True, "?": True, "+": bool(texts)}
+        if not counts.get(wanted, len(texts) == wanted):
+            self.refuse_at(setting, f"{name} takes {self.count(wanted)}, not {len(texts)}")
+            if wanted != 0:
+                del self.given[name]
+            return
+        for value in values:
+            if value.known and (wrong := self.wrong(row, value.text)):
+                self.refuse_at(setting, f"{name} cannot be {value.text!r}: {wrong}")
+                del self.given[name]
+                return
+
+    def refuse_at(self, setting: Setting, text: str) -> None:
+        reason = Reason(code="framework_unsupported", text=text)
+        self.refusals.append(Refusal(reason=reason, setting=setting))
+
+    def span(self) -> str:
+        first, last = self.versions[0], self.versions[-1]
+        return first if first == last else f"{first} to {last}"
+
+    @staticmethod
+    def count(wanted: Any) -> str:
+        if wanted == 0:
+            return "no value"
+        return "one value" if wanted in (1, "?") else f"{wanted} values"
+
+    @staticmethod
+    def wrong(row: dict[str, Any], text: str) -> str:
+        """What the parser has against a value; empty: nothing."""
+        if "choices" in row and text not in row["choices"]:
+            return f"it is one of {', '.join(row['choices'])}"
+        try:
+            if row.get("type") == "int" and abs(int(text)) > MAX_NUMBER:
+                return f"it is above {MAX_NUMBER}"
+            if row.get("type") == "float":
+                float(text)
+        except ValueError:
+            return f"it is no {'integer' if row['type'] == 'int' else 'number'}"
+        return ""
+
+    # What the options say.
+
+    def has(self, *names: str) -> bool:
+        """Whether one of them was given; all of them count as understood."""
+        self.asked.update(names)
+        return any(name in self.given for name in names)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The values of an option; empty where it was not given.
+
+        Raises Unreadable where the script does not say its value.
+        """
+        self.asked.add(name)
+        setting = self.given.get(name)
+        if setting is None or setting.value is None:
+            return ()
+        if id(setting) in self.vague:
+            shown = setting.value if isinstance(setting.value, str) else " ".join(setting.value)
+            raise Unreadable(
+                f"{name} is {shown}, which the files do not say: write the value out",
+                setting.file,
+                setting.line,
+            )
+        return (setting.value,) if isinstance(setting.value, str) else setting.value
+
+    def text(self, name: str, default: str = "") -> str:
+        return next(iter(self.words(name)), default)
+
+    def integer(self, name: str, default: int = 0) -> int:
+        found = self.words(name)
+        return int(found[0]) if found else default
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        found = self.words(name)
+        return float(found[0]) if found else default
+
+    def positive(self, name: str, default: int = 1) -> int:
+        """An integer of at least 1; anything else is refused and the default taken."""
+        value = self.integer(name, default)
+        if value < 1 <= default:
+            self.refuse(f"{name} is {value}; at least 1 is needed", name)
+            return default
+        return value
+
+    def unread(self) -> tuple[Setting, ...]:
+        """What the framework has and nobody asked for."""
+        return tuple(
+            one for one in self.settings if one.name in self.known and one.name not in self.asked
+        )
+
+    def versions_of(self, name: str) -> tuple[str, ...]:
+        return tuple(self.known[name].get("versions", self.versions))
+
+    def one_version(self) -> None:
+        """Refuses options that no one version has all of: those of the fewest versions first."""
+        common: set[str] = set(self.versions)
+        taken: list[str] = []
+        for name in sorted(self.given, key=lambda one: len(self.versions_of(one))):
+            left = common & set(self.versions_of(name))
+            if not left:
+                apart = min(taken, key=lambda one: len(common & set(self.versions_of(one))))
+                self.refuse(
+                    f"no version has all options: {name} is in {self.which(name)}, {apart} in "
+                    f"{self.which(apart)}",
+                    name,
+                )
+                return
+            common = left
+            taken.append(name)
+
+    def which(self, name: str) -> str:
+        found = self.versions_of(name)
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def from_words(
+    title: str, package: str, words: Iterable[Argument], versions: Sequence[str] | None = None
+) -> Arguments:
+    """The arguments, by the stored list of the parser's options."""
+    document = known_arguments(package)
+    result = Arguments(title, document["flags"], tuple(versions or document["versions"]))
+    result.take(tuple(words))
+    result.one_version()
+    return result

@@ -1,0 +1,962 @@
+"""What a launch script hands to the training program, found without running a line of it.
+
+Variables, arrays, quotes, arithmetic, tests, functions and loops are followed as bash would with
+an empty environment and no arguments.  What only running could tell (`$(...)`, `$HOSTNAME`,
+files) is unknown, and so is every word that has it in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from planner.frameworks.bash import arithmetic
+from planner.frameworks.bash.syntax import (
+    DECLARES,
+    Arithmetic,
+    Assignment,
+    Calculation,
+    Case,
+    Chain,
+    Command,
+    Condition,
+    For,
+    Function,
+    Group,
+    If,
+    Literal,
+    Opaque,
+    Parameter,
+    Pipeline,
+    Redirect,
+    Simple,
+    Source,
+    Statements,
+    Value,
+    While,
+    Word,
+    parse,
+    whole,
+)
+from planner.frameworks.reading import Unreadable
+
+MAX_TEXT = 1 << 20
+MAX_EXPANDED = 1 << 22
+MAX_COMMANDS = 20_000
+MAX_DEPTH = 50
+MAX_ROUNDS = 100
+MAX_MARKS = 50_000
+# Characters from here on stand for what is unknown; they belong to no script.
+_FIRST_MARK = 0xF0000
+_MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
+# Set by bash or the login, to what no script says.
+_AMBIENT = frozenset(
+    re.findall(
+        r"\S+",
+        "BASH BASH_SOURCE BASHPID HOME HOSTNAME LINENO LOGNAME OLDPWD PATH PPID PWD RANDOM SECONDS "
+        "SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID "
+        "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
+    )
+)
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
+_LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
+_PROGRAM = re.compile(r"\.py\b|\s-m\s")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One word of a command and where it was written; what is unknown in it reads as written."""
+
+    text: str
+    file: str
+    line: int
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of a Python program.
+
+    before: the words up to the program, launchers and their options; program: a path or the
+    module; environment: variables given to it whose values are known; slurm: the options of the
+    #SBATCH lines above it.
+    """
+
+    before: tuple[Argument, ...]
+    program: Argument
+    arguments: tuple[Argument, ...]
+    environment: Mapping[str, str]
+    slurm: tuple[Argument, ...]
+
+    @property
+    def launcher(self) -> str:
+        """The program that starts the processes: torchrun, deepspeed, accelerate or python."""
+        texts = [word.text for word in self.before]
+        for text in reversed(texts):
+            if text.startswith("torch.distributed."):
+                return "torchrun"
+            if text.startswith("deepspeed.launcher"):
+                return "deepspeed"
+        names = [name for text in texts if (name := _launcher(text))]
+        return next((name for name in names if name != "python"), names[0] if names else "")
+
+
+@dataclass
+class Outcome:
+    """What a script does: the programs it calls, the files it writes, and what was assumed.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
+
+    launches: list[Launch] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def evaluate(files: Mapping[str, str], main: str) -> Outcome:
+    """What the script does, by the files at hand.
+
+    Raises Unreadable where it is no bash, nests too deeply or expands without end.
+    """
+    if sum(len(text) for text in files.values()) > MAX_TEXT:
+        raise Unreadable(f"more than {MAX_TEXT} characters", main)
+    shell = _Shell(files)
+    with suppress(_Exit):
+        shell.file(main, ())
+    shell.conclude()
+    return shell.outcome
+
+
+def _launcher(text: str) -> str:
+    name = text.rsplit("/", 1)[-1]
+    if not _LAUNCHERS.fullmatch(name):
+        return ""
+    return "python" if name.startswith("python") else name
+
+
+class _Exit(Exception):
+    """The script ends here."""
+
+
+class _Return(Exception):
+    """The function ends here."""
+
+
+class _Loop(Exception):
+    """`break` (or `continue`, when again)."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+
+
+def _text(value: Value) -> str:
+    return "".join(text for text, _ in value)
+
+
+class _Shell:
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files, self.outcome = files, Outcome()
+        self.variables: dict[str, Value | list[Value]] = {}
+        self.exported: set[str] = set()
+        self.functions: dict[str, Command] = {}
+        self.positional: tuple[Value, ...] = ()
+        self.slurm: tuple[Argument, ...] = ()
+        self.marks: list[tuple[str, bool]] = []
+        self.marked: dict[tuple[str, bool], str] = {}
+        self.defaults: dict[str, None] = {}
+        self.current = ""
+        self.line = 0
+        self.depth = self.commands = self.expanded = 0
+
+    # Bounds and notes.
+
+    def error(self, text: str) -> Unreadable:
+        return Unreadable(text, self.current, self.line)
+
+    def charge(self, size: int) -> None:
+        self.expanded += size + 1
+        if self.expanded > MAX_EXPANDED:
+            raise self.error(f"variables expand to more than {MAX_EXPANDED} characters")
+
+    def note(self, text: str, line: int = 0) -> None:
+        sentence = f"{self.current}:{line or self.line}: {text}"
+        if sentence not in self.outcome.notes and len(self.outcome.notes) < 100:
+            self.outcome.notes.append(sentence)
+
+    def conclude(self) -> None:
+        if self.defaults:
+            names = ", ".join(list(self.defaults)[:20])
+            self.outcome.notes.append(
+                f"variables that the environment could set have their defaults: {names}"
+            )
+
+    # Unknown values.
+
+    def unknown(self, source: str, unset: bool = False) -> str:
+        """A character that stands for a value nobody knows, or for a variable nobody set."""
+        key = (source[:80], unset)
+        if key not in self.marked:
+            if len(self.marks) >= MAX_MARKS:
+                raise self.error("too many values are unknown")
+            self.marked[key] = chr(_FIRST_MARK + len(self.marks))
+            self.marks.append(key)
+        return self.marked[key]
+
+    def shown(self, text: str) -> str:
+        """The text with the source of what is unknown in it."""
+        return _MARK.sub(lambda match: self.marks[ord(match[0]) - _FIRST_MARK][0], text)
+
+    def known(self, text: str) -> str | None:
+        """The text with unset variables empty; None where something else is unknown."""
+        text = _MARK.sub(
+            lambda match: "" if self.marks[ord(match[0]) - _FIRST_MARK][1] else match[0], text
+        )
+        return None if _MARK.search(text) else text
+
+    # Words.
+
+    def lookup(self, name: str, line: int, source: str) -> Value | None:
+        """The value of a variable; None where nobody set it."""
+        if name.isdigit() and name != "0":
+            index = int(name[:4])
+            return self.positional[index - 1] if index <= len(self.positional) else None
+        if name == "#":
+            return ((str(len(self.positional)), line),)
+        if name in self.variables:
+            value = self.variables[name]
+            if isinstance(value, list):
+                return value[0] if value else None
+            return value
+        if name in _AMBIENT:
+            return ((self.unknown(source), line),)
+        return None
+
+    def elements(self, part: Parameter) -> list[Value] | None:
+        """The values of `$@` or `${array[@]}`; None for anything else."""
+        index = "".join(p.text for p in part.index or () if isinstance(p, Literal))
+        if part.name in ("@", "*") and part.index is None:
+            return list(self.positional)
+        if part.index is None or index not in ("@", "*"):
+            return None
+        value = self.variables.get(part.name)
+        if value is None:
+            if part.name in _AMBIENT:
+                return [((self.unknown(part.source), part.line),)]
+            return []
+        return value if isinstance(value, list) else [value]
+
+    def number(self, expression: Word) -> int | None:
+        """The value of an arithmetic expression."""
+        text = self.known(_text(self.value(expression)))
+
+        def named(name: str) -> int | None:
+            found = self.lookup(name, 0, name)
+            inner = None if found is None else self.known(_text(found))
+            # A name in a variable would be evaluated again; numbers are enough here.
+            return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
+
+        if text is None or len(text) > 10_000 or self.unset(expression):
+            return None
+        return arithmetic.evaluate(text, named)
+
+    def unset(self, word: Word) -> bool:
+        """Whether the word has a variable in it that nobody set."""
+        return bool(_MARK.search(_text(self.value(word))))
+
+    def scalar(self, part: Parameter) -> Value:
+        """The value of a parameter that is one text."""
+        value: Value | None
+        if part.index is not None:
+            found = self.variables.get(part.name)
+            place = self.number(part.index)
+            if place is None or part.name in _AMBIENT:
+                value = ((self.unknown(part.source), part.line),)
+            elif isinstance(found, list):
+                inside = -len(found) <= place < len(found)
+                value = found[place] if inside else None
+            else:
+                value = found if place == 0 else None
+        else:
+            value = self.lookup(part.name, part.line, part.source)
+        text = None if value is None else _text(value)
+        if part.length:
+            size = self.known(text or "")
+            shown = self.unknown(part.source) if size is None or value is None else str(len(size))
+            return ((shown, part.line),)
+        empty = text is None or (":" in part.operator and self.known(text) == "")
+        # A variable that holds only another that is unset counts as unset.
+        empty = empty or (bool(text) and self.known(text or "") == "")
+        sign = part.operator[-1:]
+        if sign in ("-", "="):
+            if not empty:
+                return value or ()
+            if not part.name.isdigit():
+                self.defaults[part.name] = None
+            default = self.value(part.argument)
+            if sign == "=":
+                self.variables[part.name] = default
+            return default
+        if sign == "+":
+            return () if empty else self.value(part.argument)
+        if value is None:
+            return ((self.unknown(part.source, unset=True), part.line),)
+        return value
+
+    def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
+        """The value of a part that is one text."""
+        if isinstance(part, Literal):
+            return ((part.text, part.line),)
+        if isinstance(part, Parameter):
+            return self.scalar(part)
+        number = self.number(part.expression) if isinstance(part, Arithmetic) else None
+        return ((self.unknown(part.source) if number is None else str(number), part.line),)
+
+    def value(self, word: Word) -> Value:
+        """The word as one text, without splitting: what an assignment takes."""
+        found: list[tuple[str, int]] = []
+        for part in word:
+            elements = self.elements(part) if isinstance(part, Parameter) else None
+            if isinstance(part, Parameter) and elements is not None:
+                if part.length:
+                    found.append((str(len(elements)), part.line))
+                    continue
+                for number, element in enumerate(elements):
+                    found.extend([(" ", part.line)] if number else [])
+                    found.extend(element)
+            else:
+                found.extend(self.runs(part))
+        for text, _ in found:
+            self.charge(len(text))
+        return tuple(run for run in found if run[0])
+
+    def fields(self, word: Word) -> list[Value]:
+        """The words that a word becomes: expanded and, outside quotes, split."""
+        done: list[Value] = []
+        current: list[tuple[str, int]] | None = None
+
+        def close() -> None:
+            nonlocal current
+            if current is not None:
+                done.append(tuple(current))
+            current = None
+
+        def push(text: str, line: int) -> None:
+            nonlocal current
+            if current is None:
+                current = []
+            current.append((text, line))
+
+        def spread(value: Value) -> None:
+            for text, line in value:
+                self.charge(len(text))
+                for number, piece in enumerate(re.split(r"[ \t\n]+", text)):
+                    if number:
+                        close()
+                    if piece:
+                        push(piece, line)
+
+        for part in word:
+            elements = self.elements(part) if isinstance(part, Parameter) else None
+            if isinstance(part, Parameter) and elements is not None and not part.length:
+                star = part.name == "*" or any(
+                    isinstance(p, Literal) and p.text == "*" for p in part.index or ()
+                )
+                for number, element in enumerate(elements):
+                    if number:
+                        if part.quoted and star:
+                            push(" ", part.line)
+                        else:
+                            close()
+                    if part.quoted:
+                        push("", part.line)
+                        for text, line in element:
+                            self.charge(len(text))
+                            push(text, line)
+                    else:
+                        spread(element)
+            elif isinstance(part, Literal) or part.quoted:
+                for text, line in self.value((part,)) or (("", part.line),):
+                    push(text, line)
+            else:
+                spread(self.value((part,)))
+        close()
+        return done
+
+    def argument(self, value: Value) -> Argument:
+        text = _text(value)
+        line = value[0][1] if value else self.line
+        for piece, number in value:
+            if piece:
+                line = number
+                break
+        return Argument(self.shown(text), self.current, line, not _MARK.search(text))
+
+    # Commands.
+
+    def file(self, name: str, arguments: Sequence[Value]) -> None:
+        """The commands of a file of its own, with its own #SBATCH lines."""
+        self.script(whole(_MARK.sub("\ufffd", self.files[name]), name), arguments)
+
+    def script(self, source: Source, arguments: Sequence[Value]) -> None:
+        kept = self.current, self.line, self.positional, self.slurm
+        self.current, self.positional = source.file, tuple(arguments)
+        self.batch(source)
+        self.statements(parse(source))
+        self.current, self.line, self.positional, self.slurm = kept
+
+    def batch(self, source: Source) -> None:
+        """The options of #SBATCH lines, and the variables that Slurm makes of them."""
+        options = []
+        for match in re.finditer(r"^[ \t]*#SBATCH[ \t]+(.*)$", source.text, re.MULTILINE):
+            line = source.line(match.start())
+            for word in match[1].split(" #", 1)[0].split():
+                options.append(self.argument(((word, line),)))
+        if options:
+            self.slurm = (*self.slurm, *options)
+            self.variables.update(
+                {
+                    name: ((str(number), options[0].line),)
+                    for name, number in slurm_variables(self.slurm).items()
+                }
+            )
+
+    def statements(self, body: Statements) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+        for chain in body:
+            self.chain(chain)
+        self.depth -= 1
+
+    def chain(self, chain: Chain) -> bool:
+        with _Copy(self, chain.background):
+            status = self.pipeline(chain.first)
+            for operator, pipeline in chain.rest:
+                if status == (operator == "&&"):
+                    status = self.guarded(lambda p=pipeline: self.pipeline(p))  # type: ignore[misc]
+        return status
+
+    def guarded(self, run: Callable[[], bool]) -> bool:
+        """Something conditional; where it only ends the script, it is taken not to happen."""
+        variables, launches, depth = dict(self.variables), len(self.outcome.launches), self.depth
+        self.charge(len(variables))
+        try:
+            return run()
+        except _Exit:
+            if len(self.outcome.launches) > launches:
+                raise
+            self.note("the check that would end the script here is taken to pass")
+            self.variables, self.depth = variables, depth
+            return False
+
+    def pipeline(self, pipeline: Pipeline) -> bool:
+        several = len(pipeline.commands) > 1
+        status = True
+        for command in pipeline.commands:
+            with _Copy(self, several):
+                status = self.command(command)
+        return status != pipeline.negated
+
+    def command(self, command: Command) -> bool:
+        self.commands += 1
+        if self.commands > MAX_COMMANDS:
+            raise self.error(f"more than {MAX_COMMANDS} commands")
+        if isinstance(command, Simple):
+            self.line = command.line
+            return self.simple(command)
+        if isinstance(command, Condition):
+            self.line = command.line
+            return self.decided(_Tests(self).compound(command.tokens), command.source)
+        if isinstance(command, Calculation):
+            self.line = command.line
+            number = self.number(command.expression)
+            return self.decided(None if number is None else bool(number), command.source)
+        if isinstance(command, Function):
+            self.functions[command.name] = command.body
+        elif isinstance(command, Group):
+            with _Copy(self, command.subshell):
+                self.statements(command.body)
+        elif isinstance(command, If):
+            self.conditional(command)
+        elif isinstance(command, For):
+            self.each(command)
+        elif isinstance(command, While):
+            self.repeated(command)
+        elif isinstance(command, Case):
+            self.case(command)
+        else:
+            self.note("this loop is not followed", command.line)
+        return True
+
+    def decided(self, status: bool | None, source: str) -> bool:
+        """A test; what cannot be decided is taken as false."""
+        if status is None:
+            self.note(f"whether {source[:80]} holds is not known: taken as false")
+        return bool(status)
+
+    def status(self, body: Statements) -> bool:
+        """The status of the last of several commands."""
+        status = True
+        for chain in body:
+            status = self.chain(chain)
+        return status
+
+    def body(self, body: Statements) -> bool:
+        self.statements(body)
+        return True
+
+    def conditional(self, command: If) -> None:
+        for condition, body in command.branches:
+            if self.status(condition):
+                self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
+                return
+        self.guarded(lambda: self.body(command.otherwise))
+
+    def round(self, body: Statements) -> bool:
+        """One round of a loop; False where it is the last."""
+        depth = self.depth
+        try:
+            self.guarded(lambda: self.body(body))
+        except _Loop as loop:
+            self.depth = depth
+            return loop.again
+        return True
+
+    def each(self, command: For) -> None:
+        values = (
+            list(self.positional)
+            if command.words is None
+            else [value for word in command.words for value in self.fields(word)]
+        )
+        if len(values) > MAX_ROUNDS:
+            self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", command.line)
+        for value in values[:MAX_ROUNDS]:
+            self.variables[command.name] = value
+            if not self.round(command.body):
+                return
+
+    def repeated(self, command: While) -> None:
+        for _ in range(MAX_ROUNDS):
+            if self.status(command.condition) == command.until:
+                return
+            if not self.round(command.body):
+                return
+        self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", command.line)
+
+    def case(self, command: Case) -> None:
+        self.line = command.line
+        subject = self.known(_text(self.value(command.subject)))
+        if subject is None:
+            self.note("the value that this case looks at is not known: none is taken")
+            return
+        for patterns, body in command.branches:
+            for word in patterns:
+                pattern = self.known(_text(self.value(word)))
+                if pattern is not None and _matches(subject, pattern):
+                    self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
+                    return
+
+    def assign(self, assignment: Assignment) -> None:
+        name, old = assignment.name, self.variables.get(assignment.name)
+        new: Value | list[Value]
+        if assignment.elements is not None:
+            new = [value for word in assignment.elements for value in self.fields(word)]
+            if assignment.append:
+                new = [*(old if isinstance(old, list) else [old] if old else []), *new]
+        elif assignment.index is not None:
+            place = self.number(assignment.index)
+            cells = list(old) if isinstance(old, list) else [old] if old else []
+            if place is None or not 0 <= place <= len(cells):
+                new = [((self.unknown(f"${{{name}[...]}}"), assignment.line),)]
+            else:
+                before = cells[place] if assignment.append and place < len(cells) else ()
+                cells[place : place + 1] = [(*before, *self.value(assignment.value))]
+                new = cells
+        else:
+            new = self.value(assignment.value)
+            if isinstance(old, list):
+                new = [(*(old[0] if old and assignment.append else ()), *new), *old[1:]]
+            elif assignment.append:
+                new = (*(old or ()), *new)
+        for value in new if isinstance(new, list) else [new]:
+            self.charge(sum(len(text) + 1 for text, _ in value))
+        self.variables[name] = new
+
+    def simple(self, command: Simple) -> bool:
+        words = [value for word in command.words for value in self.fields(word)]
+        names = [self.known(_text(word)) for word in words]
+        name = (names[0] or "").rsplit("/", 1)[-1] if words else ""
+        if not words or name in DECLARES:
+            for assignment in command.assignments:
+                self.assign(assignment)
+            if name in ("export", "declare", "typeset"):
+                exports = name == "export" or "-x" in names
+                named = {one for one in names[1:] if one and one[0] != "-"}
+                named |= {assignment.name for assignment in command.assignments}
+                self.exported |= named if exports else set()
+            return True
+        for redirect in command.redirects:
+            self.write(name, words, redirect)
+        kept, exported = dict(self.variables), set(self.exported)
+        for assignment in command.assignments:
+            self.assign(assignment)
+            self.exported.add(assignment.name)
+        try:
+            return self.call(name, words, names, command)
+        finally:
+            if command.assignments:
+                self.variables, self.exported = kept, exported
+
+    def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
+        if name in self.functions:
+            kept, depth = self.positional, self.depth
+            self.positional = tuple(words[1:])
+            try:
+                return self.command(self.functions[name])
+            except _Return:
+                self.depth = depth
+                return True
+            finally:
+                self.positional = kept
+        if name == "exit":
+            raise _Exit
+        if name == "return":
+            raise _Return
+        if name in ("break", "continue"):
+            raise _Loop(name == "continue")
+        if name in ("[", "test"):
+            operands = words[1:-1] if name == "[" else words[1:]
+            return self.decided(_Tests(self).plain(operands), self.shown_all(words))
+        if name == "false":
+            return False
+        if name == "shift":
+            given = names[1] if len(names) > 1 else None
+            count = int(given[:4]) if given and given.isdigit() else 1
+            self.positional = self.positional[count:]
+        elif name == "set" and "--" in names[:3]:
+            self.positional = tuple(words[names.index("--") + 1 :])
+        elif name == "unset":
+            for one in names[1:]:
+                self.variables.pop(one or "", None)
+        elif name in ("read", "mapfile", "readarray", "getopts"):
+            for one in names[1:]:
+                if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII):
+                    self.variables[one] = ((self.unknown(f"${one}"), command.line),)
+        elif name in ("source", "."):
+            self.other(words[1:2], words[2:], "read")
+        elif name == "eval":
+            self.nested([run for word in words[1:] for run in (*word, (" ", command.line))])
+        else:
+            self.program(name, words, names, command)
+        return True
+
+    def shown_all(self, words: Sequence[Value]) -> str:
+        return " ".join(self.shown(_text(word)) for word in words)
+
+    def nested(self, value: Iterable[tuple[str, int]]) -> None:
+        """Commands that stand in a text."""
+        source = Source(value, self.current)
+        self.charge(len(source.text))
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+        kept = self.line
+        self.statements(parse(source))
+        self.line = kept
+        self.depth -= 1
+
+    def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
+        """Another script, where it is at hand."""
+        text = _text(name[0]) if name else ""
+        path = self.shown(text).removeprefix("./")
+        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in self.files), None)
+        if found is None:
+            self.note(f"{path or 'a script'} is not at hand and was not {verb}")
+            return
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"scripts call each other more than {MAX_DEPTH} deep")
+        self.charge(len(self.files[found]))
+        if verb == "read":
+            kept = self.positional
+            self.script(whole(_MARK.sub("\ufffd", self.files[found]), found), arguments or kept)
+        else:
+            with _Copy(self, True):
+                for gone in set(self.variables) - self.exported:
+                    if not gone.startswith("SLURM_"):
+                        del self.variables[gone]
+                with suppress(_Exit):
+                    self.file(found, arguments)
+        self.depth -= 1
+
+    def write(self, name: str, words: list[Value], redirect: Redirect) -> None:
+        """A here-document or an echo into a file is a file at hand."""
+        if redirect.operator not in (">", ">|"):
+            return
+        target = self.shown(_text(self.value(redirect.target))).rsplit("/", 1)[-1]
+        if name == "echo":
+            texts = [_text(word) for word in words[1:]]
+            self.keep(target, f"{' '.join(texts)}\n", self.line)
+
+    def keep(self, name: str, text: str, line: int) -> None:
+        if name and name != "null":
+            self.charge(len(text))
+            self.outcome.files[name] = self.shown(text)
+            self.outcome.places[name] = (self.current, line)
+
+    def program(
+        self, name: str, words: list[Value], names: list[str | None], command: Simple
+    ) -> None:
+        """A program that is not part of bash: a launch, or what may hold one, or nothing."""
+        bodies = [r for r in command.redirects if r.operator in ("<<", "<<-")]
+        if name in ("cat", "tee") and bodies:
+            targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
+            paths = [_text(self.value(target)) for target in targets]
+            paths += [_text(word) for word in words[1:] if name == "tee"]
+            body = self.value(bodies[-1].body)
+            for path in paths:
+                if not path.startswith("-"):
+                    first = body[0][1] if body else self.line
+                    self.keep(self.shown(path).rsplit("/", 1)[-1], _text(body), first)
+        if name in _TALKERS or not words:
+            return
+        if (name == "sbatch" or name in _SHELLS) and bodies:
+            kept = self.slurm
+            if name == "sbatch":
+                self.slurm = tuple(self.argument(word) for word in words[1:])
+            self.charge(len(words))
+            with _Copy(self, True):
+                self.depth += 1
+                if self.depth > MAX_DEPTH:
+                    raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+                self.script(Source(self.value(bodies[-1].body), self.current), ())
+                self.depth -= 1
+            self.slurm = kept
+            return
+        for place, text in enumerate(names):
+            if text and text.rsplit("/", 1)[-1] in _SHELLS and place + 1 < len(words):
+                self.shell(words[place + 1 :], names[place + 1 :])
+                return
+        if name == "sbatch":
+            scripts = [p for p, text in enumerate(names) if p and text and text.endswith(".sh")]
+            if scripts:
+                kept = self.slurm
+                self.slurm = tuple(self.argument(word) for word in words[1 : scripts[0]])
+                self.other(words[scripts[0] : scripts[0] + 1], words[scripts[0] + 1 :], "run")
+                self.slurm = kept
+                return
+        if name.endswith(".sh"):
+            self.other(words[:1], words[1:], "run")
+            return
+        found = self.launch(words, names)
+        if found is not None:
+            self.outcome.launches.append(found)
+            return
+        for word, text in zip(words[1:], names[1:], strict=True):
+            whole_text = text if text is not None else _text(word)
+            if re.search(r"\s", whole_text) and _PROGRAM.search(whole_text):
+                with _Copy(self, True):
+                    self.nested(word)
+
+    def shell(self, words: list[Value], names: list[str | None]) -> None:
+        """`bash -c TEXT`, or `bash SCRIPT ARGUMENTS`."""
+        place = 0
+        while place < len(names) and (names[place] or "").startswith(("-", "+")):
+            option = names[place] or ""
+            place += 1
+            if not option.startswith("--") and "c" in option:
+                while place < len(names) and (names[place] or "").startswith("-"):
+                    place += 1
+                with _Copy(self, True):
+                    for word in words[place : place + 1]:
+                        self.nested(word)
+                return
+            if option in ("-o", "+o"):
+                place += 1
+        self.other(words[place : place + 1], words[place + 1 :], "run")
+
+    def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
+        """The call of a Python program that the words are; None where they are something else."""
+        launcher = next((i for i, text in enumerate(names) if text and _launcher(text)), None)
+        start = launcher
+        if launcher is None:
+            first = names[0]
+            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
+                return None
+            start = -1
+        assert start is not None
+        program = None
+        for place in range(start + 1, len(words)):
+            text, before = self.shown(_text(words[place])), names[place - 1] if place else ""
+            if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
+                if not text.startswith(_LAUNCHER_MODULES):
+                    program = place
+                    break
+            elif text.endswith(".py"):
+                program = place
+                break
+        if program is None:
+            return None
+        given = tuple(map(self.argument, words))
+        environment = {
+            name: text
+            for name in self.exported
+            if (value := self.lookup(name, 0, name)) is not None
+            and (text := _text(value)) == self.known(text)
+        }
+        return Launch(
+            given[:program], given[program], given[program + 1 :], environment, self.slurm
+        )
+
+
+class _Copy:
+    """A subshell, where it is one: what is assigned inside is forgotten."""
+
+    def __init__(self, shell: _Shell, active: bool) -> None:
+        self.shell, self.active = shell, active
+
+    def __enter__(self) -> None:
+        if self.active:
+            self.shell.charge(len(self.shell.variables))
+            self.kept = dict(self.shell.variables), set(self.shell.exported)
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            self.shell.variables, self.shell.exported = self.kept
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Glob match; patterns that could take long do not match."""
+    if pattern.count("*") > 4 or len(text) > 4096 or len(pattern) > 4096:
+        return text == pattern
+    return fnmatchcase(text, pattern)
+
+
+class _Tests:
+    """`[ ... ]` and `[[ ... ]]`: True, False, or None where the script does not tell."""
+
+    def __init__(self, shell: _Shell) -> None:
+        self.shell = shell
+
+    def plain(self, operands: list[Value]) -> bool | None:
+        return self.disjunction([self.shell.known(_text(word)) for word in operands], "-o", "-a")
+
+    def compound(self, tokens: Sequence[str | Word]) -> bool | None:
+        items: list[str | None] = []
+        patterns = []
+        for token in tokens:
+            if isinstance(token, str):
+                items.append(f"\0{token}")
+            else:
+                items.append(self.shell.known(_text(self.shell.value(token))))
+                if any(not part.quoted for part in token):
+                    patterns.append(len(items) - 1)
+        self.patterns = patterns
+        return self.disjunction(items, "\0||", "\0&&")
+
+    def disjunction(self, items: list[str | None], either: str, both: str) -> bool | None:
+        """Or over and over single tests; groups in parentheses are not looked into."""
+        if any(item in ("(", "\0(") for item in items):
+            return None
+        result: bool | None = False
+        for part in _cut(items, either):
+            every: bool | None = True
+            for one in _cut(part, both):
+                value = self.single(one)
+                if every is not False and value is not True:
+                    every = value
+            if result is not True and every is not False:
+                result = every
+        return result
+
+    def single(self, items: list[str | None]) -> bool | None:
+        negated = False
+        while items and items[0] in ("!", "\0!") and len(items) > 1:
+            negated, items = not negated, items[1:]
+        status = self.compare([item.lstrip("\0") if item else item for item in items])
+        return None if status is None else status != negated
+
+    def compare(self, items: list[str | None]) -> bool | None:
+        if not items:
+            return False
+        if len(items) == 1:
+            return None if items[0] is None else items[0] != ""
+        if len(items) == 2 and items[0] in ("-z", "-n"):
+            return None if items[1] is None else (items[1] == "") == (items[0] == "-z")
+        if len(items) == 2 and items[0] == "-v" and items[1]:
+            return items[1] in self.shell.variables
+        if len(items) != 3 or items[0] is None or items[2] is None:
+            return None
+        left, sign, right = items[0], items[1], items[2]
+        if sign in ("=", "=="):
+            return _matches(left, right) if hasattr(self, "patterns") else left == right
+        if sign == "!=":
+            return not (_matches(left, right) if hasattr(self, "patterns") else left == right)
+        if sign in ("<", ">"):
+            return left < right if sign == "<" else left > right
+        order = {
+            "-eq": lambda a, b: a == b,
+            "-ne": lambda a, b: a != b,
+            "-lt": lambda a, b: a < b,
+            "-le": lambda a, b: a <= b,
+            "-gt": lambda a, b: a > b,
+            "-ge": lambda a, b: a >= b,
+        }.get(sign or "")
+        if order is None:
+            return None
+        try:
+            return bool(order(int(left[:18] or 0), int(right[:18] or 0)))
+        except ValueError:
+            return None
+
+
+def _cut(items: list[str | None], separator: str) -> list[list[str | None]]:
+    parts: list[list[str | None]] = [[]]
+    for item in items:
+        if item == separator:
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return parts
+
+
+def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
+    """Numbers that Slurm's options fix, by the variables it makes of them.
+
+    options: words of #SBATCH lines, or of srun and sbatch.
+    """
+    found: dict[str, int] = {}
+    names = {
+        ("--nodes", "-N"): "SLURM_NNODES",
+        ("--ntasks", "-n"): "SLURM_NTASKS",
+        ("--ntasks-per-node",): "SLURM_NTASKS_PER_NODE",
+        ("--gpus", "-G"): "SLURM_GPUS",
+        ("--gpus-per-node",): "SLURM_GPUS_PER_NODE",
+        ("--gres",): "SLURM_GPUS_PER_NODE",
+    }
+    by_option = {option: variable for options_, variable in names.items() for option in options_}
+    for place, option in enumerate(options):
+        name, _, value = option.text.partition("=")
+        if not value and name[:2] in by_option and not name.startswith("--") and len(name) > 2:
+            name, value = name[:2], name[2:]
+        if not value and place + 1 < len(options):
+            value = options[place + 1].text
+        if name in by_option:
+            number = re.search(r"(?:^|gpu:(?:[^:,]*:)?|^[a-z]\w*:)(\d{1,7})(?:$|,|\()", value)
+            if number:
+                found[by_option[name]] = int(number[1])
+    if "SLURM_NNODES" in found:
+        found["SLURM_JOB_NUM_NODES"] = found["SLURM_NNODES"]
+        if "SLURM_NTASKS_PER_NODE" in found:
+            found.setdefault("SLURM_NTASKS", found["SLURM_NNODES"] * found["SLURM_NTASKS_PER_NODE"])
+    if "SLURM_NTASKS" in found:
+        found["SLURM_NPROCS"] = found["SLURM_NTASKS"]
+    if "SLURM_GPUS_PER_NODE" in found:
+        found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"]
+    return found

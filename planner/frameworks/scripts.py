@@ -1,0 +1,133 @@
+"""The call of a training program among the files of a launch, and the processes it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.frameworks.bash import Argument, Launch, evaluate, slurm_variables
+from planner.frameworks.reading import Setting, Unreadable
+
+# Files that hold no commands.
+_DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The call, the script it stands in, and the files at hand, those that it writes too.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
+
+    launch: Launch
+    script: str
+    files: Mapping[str, str]
+    places: Mapping[str, tuple[str, int]]
+    notes: tuple[str, ...]
+
+
+def scripts(files: Mapping[str, str]) -> list[str]:
+    """The files that may be bash, the likely ones first."""
+    names = [name for name in files if not name.endswith(_DATA)]
+    return sorted(names, key=lambda name: (name != "launch.sh", not name.endswith(".sh")))
+
+
+def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], title: str) -> Found:
+    """The last call of a training program in the first script that has one.
+
+    Raises Unreadable where no script has one.
+    """
+    for name in scripts(files):
+        outcome = evaluate(files, name)
+        calls = [call for call in outcome.launches if trains(call)]
+        if calls:
+            return Found(
+                calls[-1],
+                name,
+                {**files, **outcome.files},
+                outcome.places,
+                tuple(outcome.notes),
+            )
+    known = ", ".join(files) or "none"
+    raise Unreadable(f"no script calls a training program of {title} (files: {known})")
+
+
+def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
+    """The options among the words of a launcher, dashes inside their names as underscores."""
+    found = []
+    for place, word in enumerate(words):
+        match = re.fullmatch(r"(--?[A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
+        if match is None:
+            continue
+        dashes = "--" if match[1].startswith("--") else "-"
+        name = dashes + match[1].lstrip("-").replace("-", "_")
+        value, known = match[2], word.known
+        if value is None and place + 1 < len(words) and not words[place + 1].text.startswith("-"):
+            value, known = words[place + 1].text, words[place + 1].known
+        found.append(
+            Setting(name=name, value=value if known else None, file=word.file, line=word.line)
+        )
+    return tuple(found)
+
+
+def _count(settings: Sequence[Setting], *names: str) -> int | None:
+    """The whole number that the last of the options has; None where it has none."""
+    for setting in reversed(settings):
+        if setting.name in names:
+            text = setting.value if isinstance(setting.value, str) else ""
+            return int(text) if re.fullmatch(r"[1-9]\d{0,6}", text) else None
+    return None
+
+
+@dataclass(frozen=True)
+class World:
+    """Nodes and processes per node; None: the files leave it open."""
+
+    nodes: int | None
+    per_node: int | None
+    accelerators: int | None
+
+
+def world(launch: Launch) -> World:
+    """How many processes the launcher starts, from its options and Slurm's."""
+    settings = options(launch.before)
+    # srun's options stand before those of the launcher and do not overlap with them by name.
+    slurm = slurm_variables((*launch.slurm, *launch.before))
+    nodes, per_node = slurm.get("SLURM_NNODES"), None
+    if launch.launcher == "torchrun":
+        per_node = _count(settings, "--nproc_per_node") or (
+            1 if not any(s.name == "--nproc_per_node" for s in settings) else None
+        )
+        given = [s for s in settings if s.name == "--nnodes"]
+        nodes = _count(settings, "--nnodes") if given else 1
+        if given and nodes is None:
+            nodes = slurm.get("SLURM_NNODES")
+        if per_node is None:
+            per_node = slurm.get("SLURM_GPUS_PER_NODE")
+    elif launch.launcher == "deepspeed":
+        nodes, per_node = _count(settings, "--num_nodes"), _count(settings, "--num_gpus")
+    elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
+        per_node = slurm.get("SLURM_NTASKS_PER_NODE")
+        total = slurm.get("SLURM_NTASKS")
+        if per_node is None and total and nodes and total % nodes == 0:
+            per_node = total // nodes
+    total = nodes * per_node if nodes and per_node else None
+    return World(nodes, per_node, total)
+
+
+def accelerators(found: Found, reached: World, asked: int | None) -> int:
+    """The size of the job: as the files say it, or else as asked.
+
+    Raises Unreadable where nobody says it.
+    """
+    size = reached.accelerators or asked
+    if size is None:
+        word = found.launch.program
+        raise Unreadable(
+            "the files do not say how many accelerators run it (nodes and processes per node): "
+            "give a cluster",
+            word.file,
+            word.line,
+        )
+    return size
