@@ -27,7 +27,15 @@ from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.reading import canonical
 from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
-from tests.fixtures.launches import GOLDEN, MODELS, launch, launches, run_script, written
+from tests.fixtures.launches import (
+    GOLDEN,
+    LAUNCHERS,
+    MODELS,
+    launch,
+    launches,
+    run_script,
+    written,
+)
 
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
 
@@ -102,7 +110,7 @@ def test_hostile_names_stay_names(name: str, tmp_path: Path) -> None:
     )
     made = frameworks.get(name).write(hostile, plan)
     written(tmp_path, made)
-    calls = run_script(tmp_path, made.main, ("torchrun", "deepspeed", "python3", "touch"))
+    calls = run_script(tmp_path, made.main, (*LAUNCHERS, "touch"))
     assert [call for call in calls if call[0] == "touch"] == []
     assert not (tmp_path / "pwned").exists()
     plain = frameworks.get(name).write(request, plan)

@@ -1,0 +1,169 @@
+"""Hugging Face accelerate: its launch config, a model of transformers and a training script.
+
+FSDP 2 over a mesh of replicas, shards and context parallelism, or plain data parallelism.
+"""
+
+from __future__ import annotations
+
+import json
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.constraints import Context
+from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks.accelerate.reader import read, recognises
+from planner.frameworks.accelerate.rules import RULES
+from planner.frameworks.accelerate.script import TRAIN
+from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
+from planner.frameworks.base import Bundle, Framework, cannot, says
+from planner.frameworks.rules import nodes
+from planner.frameworks.uncarried import Uncarried, rotary
+from planner.request import PlanRequest
+
+VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
+
+FSDP, MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
+FIELDS = {
+    "tp": cannot("FSDP 2 with a tp axis fails on transformers 5 (ReplicateParallel is gone)"),
+    "sequence_parallel": cannot("without tensor parallelism there is none"),
+    "cp": says(MESH + "cp_size", note="with FSDP"),
+    "cp_kind": says(MESH + "cp_comm_strategy", note="when cp > 1; Ulysses is DeepSpeed's"),
+    "pp": cannot("ParallelismConfig has no pipeline axis"),
+    "vpp": cannot("ParallelismConfig has no pipeline axis"),
+    "dp": says("num_processes", note="what cp leaves of the world"),
+    "dp_shard": says(MESH + "dp_shard_size", MESH + "dp_replicate_size"),
+    "ep": cannot("ParallelismConfig has no expert axis"),
+    "etp": cannot("ParallelismConfig has no expert axis"),
+    "zero_stage": says("distributed_type", FSDP + "version", note="0: MULTI_GPU; 3: FSDP 2"),
+    "reshard_after_forward": says(FSDP + "reshard_after_forward"),
+    "micro_batch_size": says("--per_device_train_batch_size", "--gradient_accumulation_steps"),
+    "recompute": says(
+        FSDP + "activation_checkpointing", "--gradient_checkpointing", note="full or none"
+    ),
+    "recompute_modules": cannot("whole layers are recomputed"),
+    "recompute_method": cannot("every layer is recomputed by itself: block"),
+    "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "schedule": cannot("ParallelismConfig has no pipeline axis"),
+    "first_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
+    "last_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
+    "stage_layers": cannot("ParallelismConfig has no pipeline axis"),
+    "rank_order": cannot("its mesh is cp, dp_shard, dp_replicate from the inside out"),
+    "offload_optimizer": says(
+        FSDP + "offload_params", note="weight and gradient shards go to the host with the states"
+    ),
+    "offload_activations": says(FSDP + "activation_checkpointing_offload", note="with recompute"),
+    "attention_kernel": says("--attn_implementation"),
+    "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
+    "moe_dispatcher": cannot("every rank has all experts"),
+    "overlap_grad_reduce": cannot("gradients are always reduced during the backward pass"),
+    "overlap_param_gather": cannot("FSDP always gathers weights ahead"),
+    "overlap_tp": cannot("there is no tensor parallelism"),
+    "overlap_ep": cannot("every rank has all experts"),
+    "overlap_p2p": cannot("ParallelismConfig has no pipeline axis"),
+    "stack": cannot("accelerate runs on torch"),
+    "compile": says("dynamo_config.dynamo_backend"),
+}
+
+
+def _mixture(model: ModelSpec) -> bool:
+    return model.moe is not None
+
+
+UNCARRIED = (
+    Uncarried("norm epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
+    Uncarried("rotary base and scaling", "rope_parameters in config.json", rotary),
+    Uncarried("activation", "hidden_act, activation_function in config.json"),
+    Uncarried("spread of the initial weights", "initializer_range in config.json"),
+    Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
+    Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", _mixture),
+    Uncarried("weights of the experts", "norm_topk_prob, routed_scaling_factor", _mixture),
+)
+
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+BUNDLE="${{BASH_SOURCE[0]%/*}}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+{variables}
+
+LAUNCH_ARGS=(
+  --config_file "$BUNDLE/accelerate.yaml"
+  --num_machines "$NNODES"
+  --machine_rank "$NODE_RANK"
+  --main_process_ip "$MASTER_ADDR"
+  --main_process_port "$MASTER_PORT"
+)
+{uncarried}
+{arrays}
+
+accelerate launch "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" \\
+  --config_name "$BUNDLE/config.json" \\
+  {spread} \\
+  "$@"
+"""
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script, its config, the model's config and the training script."""
+    c = Context(request.model, request.cluster, request.training)
+    launch, model, options = (
+        list(launch_rows(c, plan)),
+        list(model_rows(c)),
+        list(arguments(c, plan)),
+    )
+    arrays, names = shell.arrays(options)
+    missing = uncarried.of(c.model, UNCARRIED)
+    head = shell.header("Hugging Face accelerate", VERSIONS, request, plan)
+    script = SCRIPT.format(
+        head=head,
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        variables=shell.overridable(options),
+        uncarried=uncarried.comments(missing),
+        arrays=arrays,
+        spread=shell.spread(names),
+    )
+    config = {key: value for key, value, _ in model}
+    return Bundle(
+        framework="accelerate",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={
+            "launch.sh": script,
+            "accelerate.yaml": f"{head}\n{yaml_files.document(launch)}",
+            "config.json": json.dumps(config, indent=2) + "\n",
+            "train.py": TRAIN,
+        },
+        flags=(
+            *yaml_files.flags("accelerate.yaml", launch),
+            *yaml_files.flags("config.json", model),
+            *options,
+        ),
+        notes=(uncarried.note(missing),),
+    )
+
+
+FRAMEWORK = Framework(
+    name="accelerate",
+    title="Hugging Face accelerate",
+    versions=VERSIONS,
+    stack="torch",
+    axes={
+        "stack": ("torch",),
+        "tp": (1,),
+        "pp": (1,),
+        "ep": (1,),
+        "zero_stage": (3, 0),
+        "cp_kind": ("all_gather", "p2p"),
+        "recompute": ("none", "full"),
+        "cross_entropy": ("unfused",),
+        "overlap_tp": (False,),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+)

@@ -1,0 +1,231 @@
+"""What accelerate and transformers refuse or have no option for, as rules.
+
+Read from accelerate 1.15.0 (launcher, ParallelismConfig, FSDP plugin and preparation, context
+parallel hooks) and transformers 5.23.0 (families, attention interfaces).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import IntArray, ParallelPlan, Plans, code
+from cost_models.spec import TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks import rules
+from planner.frameworks.base import rule
+from planner.huggingface.exporter import config_of, nearest_family
+
+_FULL = code("recompute", "full")
+_SELECTIVE = code("recompute", "selective")
+_FLASH = code("attention_kernel", "flash")
+_UNFUSED = code("attention_kernel", "unfused")
+_BLOCK = code("recompute_method", "block")
+
+
+def _family_text(c: Context, p: ParallelPlan) -> str:
+    family, fields = nearest_family(c.model)
+    return (
+        f"no family of transformers builds this model; {family} comes closest and differs in "
+        + ", ".join(fields)
+    )
+
+
+def _shard_ranks(p: Plans) -> IntArray:
+    """Ranks of dp in one shard group."""
+    return np.asarray(np.where(p.dp_shard > 0, p.dp_shard // p.cp, p.dp))
+
+
+def _shards(c: Context, p: Plans) -> BoolArray:
+    """Shard groups are whole cp groups, and ParallelismConfig accepts their sizes."""
+    ranks = np.maximum(_shard_ranks(p), 1)
+    whole = (p.dp_shard % p.cp == 0) & (p.dp % ranks == 0)
+    return np.asarray((p.zero_stage == 0) | (whole & ((ranks > 1) | (p.dp == 1))))
+
+
+def _kept(training: TrainingSpec) -> tuple[str, str, str]:
+    """Types of what stays between steps: weights, gradients, states."""
+    return training.master_weights_dtype, training.gradient_dtype, training.optimizer_state_dtype
+
+
+def _reduces(c: Context, p: Plans) -> BoolArray:
+    """FSDP reduces in the policy's type, data parallelism in that of the fp32 weights."""
+    t = c.training
+    return np.asarray(
+        (t.gradient_reduce_dtype == "fp32")
+        | ((p.zero_stage == 3) & (t.gradient_reduce_dtype == t.precision))
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.LEARNED_POSITIONS,
+    rule(
+        "framework_unsupported",
+        lambda c, p: config_of(c.model) is not None,
+        _family_text,
+        "degrees",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.stack == code("stack", "torch"),
+        lambda c, p: f"the plan is costed for the {p.stack} runtime",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.tp == 1,
+        lambda c, p: (
+            f"tp {p.tp}: for FSDP 2 with a tp axis accelerate imports ReplicateParallel, which "
+            "transformers 5 no longer has, and only weights from a checkpoint are split"
+        ),
+        "degrees",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
+        lambda c, p: f"ParallelismConfig has no pipeline axis: pp {p.pp}",
+        "layout",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.ep == 1) & (p.etp == 1),
+        lambda c, p: f"ParallelismConfig has no expert axis: ep {p.ep}, etp {p.etp}",
+        "groups",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.model.moe is None or p.moe_dispatcher == code("moe_dispatcher", "alltoall"),
+        lambda c, p: f"every rank has all experts, there is no dispatcher {p.moe_dispatcher}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.cp_kind != code("cp_kind", "a2a")),
+        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not beside FSDP",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.zero_stage == 3),
+        lambda c, p: (
+            f"context parallelism needs FSDP 2 (ZeRO 3), got cp {p.cp}, ZeRO {p.zero_stage}"
+        ),
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.attention_kernel == _FLASH),
+        lambda c, p: (
+            f"context parallelism works inside torch's own attention (flash), got cp {p.cp} with "
+            f"{p.attention_kernel}"
+        ),
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (c.model.sliding_window is None),
+        lambda c, p: f"context parallelism drops masks: no sliding window with cp {p.cp}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (c.model.position != "learned"),
+        lambda c, p: f"cp {p.cp}: masks are dropped in modules named self_attn, which GPT-2 lacks",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
+        lambda c, p: (
+            "FSDP 2 shards weights, gradients and states together: ZeRO 3, or 0 without it, not "
+            f"{p.zero_stage}"
+        ),
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage != 3) | (p.dp * p.cp > 1),
+        lambda c, p: "FSDP has no axis to shard over: dp and cp are 1; take zero_stage 0",
+    ),
+    rule(
+        "zero_stage",
+        _shards,
+        lambda c, p: (
+            f"a shard group is whole cp groups and, beside replicas, more than one rank of dp: "
+            f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: p.recompute != _SELECTIVE,
+        lambda c, p: f"whole layers are recomputed, not {', '.join(p.recompute_modules)}",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
+            (p.recompute != _FULL)
+            | ((p.recompute_method == _BLOCK) & (p.recompute_num_layers == c.model.num_layers))
+        ),
+        lambda c, p: (
+            f"every layer is recomputed by itself: block with {c.model.num_layers} layers, got "
+            f"{p.recompute_method} with {p.recompute_num_layers}"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
+        lambda c, p: f"only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),
+        lambda c, p: (
+            "only FSDP's checkpoints go to the host: activation offload needs full recompute and "
+            f"ZeRO 3, got {p.recompute} and {p.zero_stage}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel != code("attention_kernel", "flash1"),
+        lambda c, p: "transformers has no flash-attention 1",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
+        lambda c, p: (
+            f"attention sinks run in unfused attention only, not {p.attention_kernel}: the family "
+            "has no torch attention, and flash-attention 2 no sinks"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
+        lambda c, p: "the loss works on an fp32 copy of the logits: there is no fused one",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp * p.cp == 1),
+        lambda c, p: "gradients are always reduced during the backward pass",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.overlap_param_gather == 1) | (p.zero_stage == 0) | (p.dp * p.cp == 1),
+        lambda c, p: "FSDP always gathers weights ahead",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision in ("bf16", "fp16"),
+        lambda c, p: (
+            f"{c.training.precision} swaps layers by a recipe of torchao or Transformer Engine, "
+            "which is code of the training script"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _kept(c.training) == ("fp32",) * 3,
+        lambda c, p: (
+            "weights are kept in fp32, and so are their gradients and states; asked: "
+            + ", ".join(_kept(c.training))
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        _reduces,
+        lambda c, p: (
+            f"gradients are reduced in fp32 or, with FSDP, in {c.training.precision}; got "
+            f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
+        ),
+    ),
+)

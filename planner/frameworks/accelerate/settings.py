@@ -1,0 +1,111 @@
+"""The keys of accelerate.yaml and config.json and the options of train.py, with whys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks.base import Flag, flag, switch
+from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.yaml_files import Row
+from planner.huggingface.exporter import config_of
+
+ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
+ROTATION = {"all_gather": "allgather", "p2p": "alltoall"}
+OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd"}
+
+
+def shards(plan: ParallelPlan) -> int:
+    """Ranks of dp in one shard group."""
+    return plan.dp_shard // plan.cp if plan.dp_shard else plan.dp
+
+
+def distributed_type(plan: ParallelPlan) -> str:
+    if plan.zero_stage:
+        return "FSDP"
+    return "MULTI_GPU" if plan.accelerators > 1 else "NO"
+
+
+def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """accelerate.yaml."""
+    yield "compute_environment", "LOCAL_MACHINE", "machines that launch.sh is called on"
+    yield "distributed_type", distributed_type(plan), "FSDP: ZeRO 3; MULTI_GPU: whole copies"
+    yield "mixed_precision", c.training.precision, "type of activations and gathered weights"
+    yield "num_processes", plan.accelerators, "of all machines together"
+    if plan.compile:
+        yield "dynamo_config.dynamo_backend", "INDUCTOR", "torch.compile"
+        yield "dynamo_config.dynamo_use_regional_compilation", True, "layer by layer"
+    if not plan.zero_stage:
+        return
+    fsdp, mesh = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
+    yield fsdp + "version", 2, "the one that goes with parallelism_config"
+    yield fsdp + "auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit per transformer layer"
+    yield (
+        fsdp + "reshard_after_forward",
+        plan.reshard_after_forward,
+        "true: gathered weights are freed after the forward pass",
+    )
+    yield fsdp + "offload_params", plan.offload_optimizer, "shards and states in host memory"
+    yield fsdp + "activation_checkpointing", plan.recompute == "full", "layers computed again"
+    if plan.offload_activations:
+        yield fsdp + "activation_checkpointing_offload", True, "checkpoints wait in host memory"
+    moe = c.model.moe
+    broadcast = moe is None or not moe.score_correction_bias
+    yield (
+        fsdp + "cpu_ram_efficient_loading",
+        broadcast,
+        "the first process makes the weights and hands them out"
+        if broadcast
+        else "the router's balancing bias is a buffer, which cannot be handed out",
+    )
+    yield fsdp + "state_dict_type", "SHARDED_STATE_DICT", "every rank saves its shards"
+    yield mesh + "dp_replicate_size", plan.dp // shards(plan), "copies of the shard groups"
+    yield mesh + "dp_shard_size", shards(plan), "data-parallel ranks that share one copy"
+    yield mesh + "tp_size", 1, "no tensor parallelism"
+    yield mesh + "cp_size", plan.cp, "ranks that split the sequence, and share the copy too"
+    if plan.cp > 1:
+        yield mesh + "cp_backend", "torch", "context parallelism beside FSDP"
+        yield (
+            mesh + "cp_comm_strategy",
+            ROTATION[plan.cp_kind],
+            "allgather: all keys and values at once; alltoall: passed on around the ring",
+        )
+
+
+def model_rows(c: Context) -> Iterator[Row]:
+    """config.json."""
+    keys = config_of(c.model)
+    assert keys is not None  # a rule holds it
+    for name, value in keys.items():
+        yield name, value, "the model as planned"
+    if c.model.position == "rope":
+        yield "max_position_embeddings", c.training.seq_length, "the sequence length"
+
+
+def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    """The options of train.py after the config."""
+    group, training = "MODEL_ARGS", c.training
+    yield flag(group, "--block_size", training.seq_length, "tokens of one sequence")
+    yield flag(group, "--attn_implementation", ATTENTION[plan.attention_kernel], "attention kernel")
+    group = "TRAINING_ARGS"
+    yield flag(
+        group, "--per_device_train_batch_size", plan.micro_batch_size, "sequences per pass and rank"
+    )
+    yield flag(
+        group,
+        "--gradient_accumulation_steps",
+        accumulation(c, plan),
+        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
+        f"dp {plan.dp}",
+    )
+    if plan.zero_stage:
+        yield switch(group, "--sync_each_batch", "gradients stay sharded between micro-batches")
+        yield flag(
+            group, "--reduce_dtype", training.gradient_reduce_dtype, "gradients are reduced in it"
+        )
+    elif plan.recompute == "full":
+        yield switch(group, "--gradient_checkpointing", "layers computed again")
+    yield flag(group, "--optim", OPTIMIZERS[training.optimizer], "as planned")
+    yield learning_rate(group).model_copy(update={"name": "--learning_rate"})
+    yield train_iterations(group, training).model_copy(update={"name": "--max_train_steps"})

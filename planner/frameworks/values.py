@@ -1,0 +1,138 @@
+"""Settings of a launch by name, read as what they must be; what is asked for is noted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+from planner.frameworks.bash import Argument, Launch, evaluate
+from planner.frameworks.reading import Setting, Unreadable
+
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_ABSENT = ("null", "None")
+
+
+class Values:
+    """Settings by name; every name that was asked for is in `asked`."""
+
+    def __init__(self, settings: Mapping[str, Setting], file: str) -> None:
+        self.settings, self.file = settings, file
+        self.asked: set[str] = set()
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the names is there, with a value other than null."""
+        return self._find(names) is not None
+
+    def text(self, *names: str) -> str | None:
+        """The value of the first name that is there; a switch is "true"."""
+        found = self._find(names)
+        if found is None:
+            return None
+        if isinstance(found.value, tuple):
+            raise self.fault(names, "takes one value")
+        return "true" if found.value is None else found.value
+
+    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number; without a default it must be there."""
+        text = self.text(*names)
+        if text is None and default is not None:
+            return default
+        if text is None:
+            raise Unreadable(f"{names[0]} is missing", self.file)
+        if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
+            raise self.fault(names, f"must be a whole number from {least}, got {text[:80]!r}")
+        return int(text)
+
+    def boolean(self, *names: str, default: bool = False) -> bool:
+        text = self.text(*names)
+        if text is None:
+            return default
+        if text.lower() not in _TRUTH:
+            raise self.fault(names, f"must be true or false, got {text[:80]!r}")
+        return _TRUTH[text.lower()]
+
+    def number(self, *names: str, default: float) -> float:
+        text = self.text(*names)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise self.fault(names, f"must be a number, got {text!r:.80}") from None
+
+    def choice(self, *names: str, choices: Iterable[str], default: str | None = None) -> str:
+        """One of some words, whatever their case."""
+        text, known = self.text(*names), {one.lower(): one for one in choices}
+        if text is None and default is not None:
+            return default
+        if text is None:
+            raise Unreadable(f"{names[0]} is missing", self.file)
+        if text.lower() not in known:
+            raise self.fault(
+                names, f"must be one of {', '.join(known.values())}, got {text[:80]!r}"
+            )
+        return known[text.lower()]
+
+    def fault(self, names: Sequence[str], text: str) -> Unreadable:
+        """An error that names the setting and where it stands."""
+        found = self._find(names)
+        if found is None:
+            return Unreadable(f"{names[0]} {text}", self.file)
+        return Unreadable(f"{found.name} {text}", found.file, found.line)
+
+    def _find(self, names: Sequence[str]) -> Setting | None:
+        self.asked.update(names)
+        found = (self.settings.get(name) for name in names)
+        return next((one for one in found if one is not None and one.value not in _ABSENT), None)
+
+
+def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> Launch | None:
+    """The one call of a program by a launcher in the scripts; None where there is no script.
+
+    program: how the path of the program ends.  Raises Unreadable where there is none or several.
+    """
+    scripts = [name for name in files if name.endswith(".sh")]
+    if not scripts:
+        return None
+    main = "launch.sh" if "launch.sh" in scripts else scripts[0]
+    launches = [
+        one
+        for one in evaluate(files, main).launches
+        if one.launcher == launcher and one.program.text.endswith(program)
+    ]
+    if not launches:
+        raise Unreadable(f"no call of {launcher} {program}".rstrip(), main)
+    if len({_words(one) for one in launches}) > 1:
+        raise Unreadable(f"{len(launches)} calls of {launcher}; one can be read", main)
+    return launches[0]
+
+
+def _words(launch: Launch) -> tuple[str, ...]:
+    return tuple(word.text for word in (*launch.before, launch.program, *launch.arguments))
+
+
+def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Setting]:
+    """Options with their values, up to the next option; `--name=value` too.
+
+    switches: names, without dashes, that take no value.
+    """
+    found: list[Setting] = []
+    for word in words:
+        dashed = word.text.startswith("-") and not word.text[1:2].isdigit()
+        if dashed:
+            name, equals, value = word.text.partition("=")
+            given = value if equals else None
+            found.append(Setting(name=name, value=given, file=word.file, line=word.line))
+        elif found and found[-1].name.lstrip("-").replace("-", "_") not in switches:
+            last = found.pop()
+            if last.value is None:
+                values: str | tuple[str, ...] = word.text
+            else:
+                kept = (last.value,) if isinstance(last.value, str) else last.value
+                values = (*kept, word.text)
+            found.append(last.model_copy(update={"value": values}))
+    return found
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """The known names close to an unknown one, as the end of a sentence; "" without any."""
+    close = difflib.get_close_matches(name[:100], list(known), n=3, cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

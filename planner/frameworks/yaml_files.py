@@ -1,0 +1,133 @@
+"""YAML configs: keys with their whys as comments, and keys back with their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from planner.frameworks.base import Flag
+from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.shell import comment
+from planner.loading import parse_text
+from planner.problems import RequestError
+
+LONGEST = 10_000  # characters of a value that a setting keeps
+# Dotted key (a number stands for a place in a list), value, why.
+Row = tuple[str, Any, str]
+
+
+def scalar(value: Any) -> str:
+    """One value, quoted where YAML could take it for another."""
+    listed = yaml.safe_dump([value], default_flow_style=True, width=10_000)
+    return listed.strip()[1:-1]
+
+
+def flags(group: str, rows: Iterable[Row]) -> tuple[Flag, ...]:
+    """The keys as flags of a bundle."""
+    return tuple(Flag(name=key, value=scalar(v), why=why, group=group) for key, v, why in rows)
+
+
+def document(rows: Iterable[Row]) -> str:
+    """Nested mappings and lists from dotted keys, each value with its why."""
+    tree: dict[str, Any] = {}
+    for path, value, why in rows:
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = f"{scalar(value)}  {comment(why)}"
+    return "\n".join(_lines(tree, "")) + "\n"
+
+
+def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, child in tree.items():
+        if isinstance(child, str):
+            yield f"{indent}{key}: {child}"
+        elif key.isdigit():
+            first, *rest = _lines(child, indent + "  ")
+            yield f"{indent}- {first.lstrip()}"
+            yield from rest
+        else:
+            yield f"{indent}{key}:"
+            yield from _lines(child, indent + "  ")
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A YAML file: its document as PyYAML, which frameworks use, sees it, and where each key is."""
+
+    name: str
+    values: dict[str, Any]
+    lines: Mapping[str, int]
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Every value with its dotted key and line, in the order of the file."""
+        return tuple(
+            Setting(name=path, value=_shown(value), file=self.name, line=self.lines.get(path, 0))
+            for path, value in _leaves(self.values, "")
+        )
+
+
+def read(text: str, name: str) -> YamlFile:
+    """The file, within the limits of planner.loading; raises Unreadable."""
+    try:
+        parse_text(text)
+        values = yaml.safe_load(text)
+        lines = _positions(text)
+    except RequestError as error:
+        raise Unreadable(str(error), name) from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise Unreadable("is not YAML", name, mark.line + 1 if mark else 0) from None
+    if not isinstance(values, dict):
+        raise Unreadable("must be a mapping of keys to values", name)
+    return YamlFile(name, values, lines)
+
+
+def _shown(value: Any) -> str:
+    return (value if isinstance(value, str) else scalar(value))[:LONGEST]
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Values that are no mapping and no list of mappings."""
+    if isinstance(node, dict) and node:
+        children: Iterable[tuple[Any, Any]] = node.items()
+    elif isinstance(node, list) and any(isinstance(item, dict) for item in node):
+        children = enumerate(node)
+    else:
+        yield path, node
+        return
+    for key, child in children:
+        yield from _leaves(child, f"{path}.{key}" if path else str(key))
+
+
+def _positions(text: str) -> dict[str, int]:
+    """The line of every dotted key, from 1; what an alias stands for has the alias's line."""
+    found: dict[str, int] = {}
+    stack: list[list[Any]] = []  # [path, next place in a list or None, key that waits or None]
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
+            stack.pop()
+            continue
+        if not isinstance(event, yaml.NodeEvent) or event.start_mark is None:
+            continue
+        path = ""
+        if stack:
+            top = stack[-1]
+            if top[1] is None and top[2] is None:
+                top[2] = event.value if isinstance(event, yaml.ScalarEvent) else ""
+                path = f"{top[0]}.{top[2]}".lstrip(".")
+                found[path] = event.start_mark.line + 1
+                continue
+            if top[1] is None:
+                path, top[2] = f"{top[0]}.{top[2]}".lstrip("."), None
+            else:
+                path, top[1] = f"{top[0]}.{top[1]}".lstrip("."), top[1] + 1
+                found[path] = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            stack.append([path, 0 if is_list else None, None])
+    return found

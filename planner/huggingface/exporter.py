@@ -1,0 +1,221 @@
+"""From a ModelSpec to the config.json that builds it, where some family of transformers can.
+
+Each family states its keys; a config counts only when reading it back gives the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from cost_models.spec import ModelSpec
+from planner.huggingface.config import ModelImportError
+from planner.huggingface.importer import FAMILIES, model_from_config
+
+Keys = dict[str, Any]
+
+
+def _usual(model: ModelSpec) -> Keys:
+    """The keys that most families have."""
+    return {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_query_groups,
+        "head_dim": model.head_dim,
+        "vocab_size": model.vocab_size,
+        "tie_word_embeddings": model.tied_embeddings,
+        "attention_dropout": model.attention_dropout,
+    }
+
+
+def _llama(model: ModelSpec) -> Keys:
+    return _usual(model) | {
+        "attention_bias": model.attention_output_bias,
+        "mlp_bias": model.mlp_bias,
+    }
+
+
+def _window(model: ModelSpec) -> Keys:
+    return {"sliding_window": model.sliding_window}
+
+
+def _layer_types(model: ModelSpec) -> Keys:
+    """Which layers slide, in full: the default patterns of families differ."""
+    period = model.full_attention_period
+    slides = model.sliding_window is not None
+    return {
+        "layer_types": [
+            "sliding_attention"
+            if slides and (period is None or (layer + 1) % period)
+            else "full_attention"
+            for layer in range(model.num_layers)
+        ]
+    }
+
+
+def _mistral(model: ModelSpec) -> Keys:
+    return _usual(model) | _window(model)
+
+
+def _qwen(model: ModelSpec) -> Keys:
+    if model.sliding_window is None:
+        return _usual(model) | {"use_sliding_window": False}
+    window = {"use_sliding_window": True, **_window(model), **_layer_types(model)}
+    return _usual(model) | window
+
+
+def _qwen3(model: ModelSpec) -> Keys:
+    return _qwen(model) | {"attention_bias": model.attention_output_bias}
+
+
+def _olmo2(model: ModelSpec) -> Keys:
+    return _usual(model) | {"attention_bias": model.attention_output_bias}
+
+
+def _mixtral(model: ModelSpec) -> Keys:
+    moe = model.moe
+    if moe is None:
+        return {}
+    return _mistral(model) | {
+        "intermediate_size": moe.expert_ffn_hidden_size,
+        "num_local_experts": moe.num_experts,
+        "num_experts_per_tok": moe.top_k,
+    }
+
+
+def _gpt_oss(model: ModelSpec) -> Keys:
+    return _mixtral(model) | _layer_types(model) | {"attention_bias": model.attention_output_bias}
+
+
+def _qwen2_moe(model: ModelSpec) -> Keys:
+    moe = model.moe
+    if moe is None:
+        return {}
+    return _usual(model) | {
+        "use_sliding_window": False,
+        "qkv_bias": model.qkv_bias,
+        "num_experts": moe.num_experts,
+        "num_experts_per_tok": moe.top_k,
+        "moe_intermediate_size": moe.expert_ffn_hidden_size,
+        "shared_expert_intermediate_size": moe.shared_expert_ffn_hidden_size,
+        "decoder_sparse_step": moe.layer_frequency,
+        "mlp_only_layers": list(range(moe.num_dense_layers)),
+        # As published by the models that share this code; without it the chosen weights do not
+        # add up to one.
+        "norm_topk_prob": True,
+    }
+
+
+def _qwen3_moe(model: ModelSpec) -> Keys:
+    return _qwen2_moe(model) | {"attention_bias": model.attention_output_bias}
+
+
+def _deepseek_v3(model: ModelSpec) -> Keys:
+    moe, mla = model.moe, model.mla
+    if moe is None or mla is None:
+        return {}
+    ffn = moe.expert_ffn_hidden_size
+    return _usual(model) | {
+        "head_dim": mla.qk_rope_head_dim,
+        "attention_bias": model.attention_output_bias,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "q_lora_rank": mla.q_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+        "n_routed_experts": moe.num_experts,
+        "num_experts_per_tok": moe.top_k,
+        "moe_intermediate_size": ffn,
+        "n_shared_experts": moe.shared_expert_ffn_hidden_size // ffn,
+        "first_k_dense_replace": moe.num_dense_layers,
+        "n_group": moe.num_groups or 1,
+        "topk_group": moe.top_k_groups or 1,
+    }
+
+
+def _gpt2(model: ModelSpec) -> Keys:
+    return {
+        "n_embd": model.hidden_size,
+        "n_inner": model.ffn_hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_attention_heads,
+        "n_positions": model.max_position_embeddings,
+        "vocab_size": model.vocab_size,
+        "tie_word_embeddings": model.tied_embeddings,
+        "resid_pdrop": model.hidden_dropout,
+        "embd_pdrop": model.hidden_dropout,
+        "attn_pdrop": model.attention_dropout,
+    }
+
+
+# The plainest first: the first family that holds a model is the one it is written as.
+WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen,
+    "qwen3": _qwen3,
+    "olmo2": _olmo2,
+    "gpt2": _gpt2,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "gpt_oss": _gpt_oss,
+    "deepseek_v3": _deepseek_v3,
+}
+# Fields that change no weight of the model that transformers builds.
+FREE = {"name", "max_position_embeddings"}
+
+
+@lru_cache(maxsize=64)
+def config_of(model: ModelSpec) -> Keys | None:
+    """The config.json of the first family that builds exactly this model; None: there is none."""
+    for family in WRITERS:
+        config = _config(model, family)
+        if not _differences(model, config):
+            return config
+    return None
+
+
+def nearest_family(model: ModelSpec) -> tuple[str, tuple[str, ...]]:
+    """The family that comes closest, and the fields in which its models differ from this one."""
+    distances = {family: _differences(model, _config(model, family)) for family in WRITERS}
+    family = min(distances, key=lambda name: len(distances[name]))
+    return family, distances[family]
+
+
+def _config(model: ModelSpec, family: str) -> Keys:
+    keys = WRITERS[family](model)
+    architecture = FAMILIES[family].architectures[0]
+    return {"model_type": family, "architectures": [architecture], **keys}
+
+
+def _differences(model: ModelSpec, config: Keys) -> tuple[str, ...]:
+    """Fields in which the config's model differs; those of the experts as moe.FIELD."""
+    try:
+        read = model_from_config(config).model
+    except ModelImportError as error:
+        return tuple(problem.pointer for problem in error.problems) * 9
+    return tuple(
+        sorted(name for name, value in _flat(model).items() if _flat(read).get(name) != value)
+    )
+
+
+def _flat(model: ModelSpec) -> Keys:
+    """Every field that says something about the weights, by dotted name."""
+    fields = model.model_dump(exclude=FREE)
+    if model.position == "learned":
+        fields["max_position_embeddings"] = model.max_position_embeddings
+    if "dense" not in model.layer_kinds:
+        del fields["ffn_hidden_size"]
+    if model.mla is not None:
+        del fields["head_dim"]
+    for part in ("moe", "mla"):
+        inner = fields.pop(part)
+        fields[part] = inner is not None
+        fields |= {f"{part}.{name}": value for name, value in (inner or {}).items()}
+    # How the planner judges the router, no part of the model.
+    fields.pop("moe.imbalance_factor", None)
+    return fields

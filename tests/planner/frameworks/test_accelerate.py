@@ -1,0 +1,513 @@
+"""Accelerate bundles: its own launcher and plugins, real runs on CPU, refusals, and the reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from cost_models.parameters import total_parameters
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from planner.frameworks.accelerate import names
+from planner.frameworks.reading import Unreadable
+from planner.huggingface.exporter import WRITERS, config_of
+from planner.request import PlanRequest
+from tests.fixtures.frameworks.accelerate import (
+    CASES,
+    COPIES,
+    DEEPSEEK,
+    MISTRAL,
+    MODELS_HERE,
+    QWEN3,
+    RUNS,
+    drawn,
+    full,
+)
+from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, unreached, written
+
+ACCELERATE = frameworks.get("accelerate")
+ROOT = Path(__file__).parents[3]
+
+# What the real launcher makes of a launch line, and what its plugins read from that environment.
+REAL = """
+import json, os, sys
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.utils import FullyShardedDataParallelPlugin, TorchDynamoPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+parser = launch_command_parser()
+clean = dict(os.environ)
+answers = []
+for words in json.load(sys.stdin):
+    os.environ.clear()
+    os.environ.update(clean)
+    try:
+        args, _, _ = _validate_launch_command(parser.parse_args(words))
+        several = args.use_fsdp or args.multi_gpu
+        env = prepare_multi_gpu_env(args) if several else prepare_simple_launcher_cmd_env(args)[1]
+        answer = {
+            "env": {k: v for k, v in env.items() if clean.get(k) != v},
+            "processes": args.num_processes,
+            "per_node": getattr(args, "nproc_per_node", None),
+            "rank": args.machine_rank,
+            "fsdp": args.use_fsdp,
+            "mesh": args.use_parallelism_config,
+        }
+        os.environ.update(env)
+        if args.use_fsdp:
+            plugin = FullyShardedDataParallelPlugin()
+            answer["plugin"] = {
+                "version": plugin.fsdp_version,
+                "reshard": plugin.reshard_after_forward,
+                "recompute": plugin.activation_checkpointing,
+                "offload": type(plugin.cpu_offload).__name__,
+                "offload_activations": plugin.activation_checkpointing_offload,
+                "wrap": getattr(plugin.auto_wrap_policy, "__name__", None),
+                "state": plugin.state_dict_type.name,
+                "broadcast": plugin.cpu_ram_efficient_loading,
+            }
+            mesh = ParallelismConfig()
+            answer["sizes"] = mesh._sizes
+            answer["total"] = mesh.total_size
+            answer["axes"] = mesh._get_mesh()[0]
+            answer["rotation"] = mesh.cp_handler and mesh.cp_handler.cp_comm_strategy
+        dynamo = TorchDynamoPlugin()
+        answer["dynamo"] = [dynamo.backend.value, dynamo.use_regional_compilation]
+        answers.append(answer)
+    except Exception as error:
+        answers.append(f"{type(error).__name__}: {error}")
+options = {o.lstrip("-").replace("-", "_"): a.nargs == 0
+           for a in parser._actions for o in a.option_strings if a.dest != "help"}
+from accelerate.commands.config.config_args import ClusterConfig
+print("ANSWERS" + json.dumps([answers, options, list(ClusterConfig.__dataclass_fields__)]))
+"""
+
+
+def ask_accelerate(lines: list[list[str]]) -> list[Any]:
+    result = subprocess.run(
+        [sys.executable, "-c", REAL],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ANSWERS")]
+    answers: list[Any] = json.loads(line.removeprefix("ANSWERS"))
+    return answers
+
+
+def launch_line(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[str]:
+    """The words after `accelerate launch`, as bash hands them over on the first node."""
+    folder.mkdir()
+    main = written(folder, ACCELERATE.write(request, plan))
+    variables = {**FIRST_NODE, "MASTER_PORT": "29517"}
+    ((_, command, *words),) = run_script(folder, main.name, variables=variables)
+    assert command == "launch"
+    return words
+
+
+def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
+    """What the real launcher must have understood."""
+    nodes = sum(group.nodes for group in request.cluster.groups)
+    answer: dict[str, Any] = {
+        "processes": plan.accelerators,
+        "per_node": str(plan.accelerators // nodes) if plan.accelerators > 1 else None,
+        "rank": 0,
+        "fsdp": plan.zero_stage == 3,
+        "mesh": plan.zero_stage == 3,
+        "dynamo": ["INDUCTOR", True] if plan.compile else ["NO", False],
+    }
+    if plan.zero_stage == 3:
+        shards = plan.dp_shard // plan.cp or plan.dp
+        moe = request.model.moe
+        sizes = {"dp_replicate": plan.dp // shards, "dp_shard": shards, "cp": plan.cp}
+        answer |= {
+            "plugin": {
+                "version": 2,
+                "reshard": plan.reshard_after_forward,
+                "recompute": plan.recompute == "full",
+                "offload": "CPUOffloadPolicy" if plan.offload_optimizer else "OffloadPolicy",
+                "offload_activations": plan.offload_activations,
+                "wrap": "transformer_auto_wrap_policy",
+                "state": "SHARDED_STATE_DICT",
+                "broadcast": moe is None or not moe.score_correction_bias,
+            },
+            "sizes": {**sizes, "tp": 1, "sp": 1},
+            "total": plan.accelerators,
+            "axes": [name for name, size in sizes.items() if size > 1],
+            "rotation": {"p2p": "alltoall", "all_gather": "allgather"}[plan.cp_kind]
+            if plan.cp > 1
+            else None,
+        }
+    return answer
+
+
+@pytest.mark.slow
+def test_the_real_launcher_and_plugins_understand_every_case(tmp_path: Path) -> None:
+    lines = [launch_line(tmp_path / name, *case) for name, case in CASES.items()]
+    answers, options, keys = ask_accelerate(lines)
+    for name, answer in zip(CASES, answers, strict=True):
+        assert isinstance(answer, dict), (name, answer)
+        request, plan = CASES[name]
+        assert answer.pop("env")["ACCELERATE_MIXED_PRECISION"] == request.training.precision
+        assert answer == expected(request, plan), name
+    assert {name for name, switch in options.items() if switch} == names.SWITCHES
+    assert {name for name, switch in options.items() if not switch} == names.OPTIONS
+    assert set(keys) == names.KEYS
+
+
+OTHER: dict[str, Any] = {
+    "TRANSFORMER_BASED_WRAP": "SIZE_BASED_WRAP",
+    "SHARDED_STATE_DICT": "FULL_STATE_DICT",
+    "INDUCTOR": "EAGER",
+    "allgather": "alltoall",
+    "bf16": "fp16",
+    "FSDP": "MULTI_GPU",
+}
+# One value only, which is its default too.
+ONLY = {"compute_environment", "parallelism_config_cp_backend"}
+
+
+@pytest.mark.slow
+def test_every_key_takes_effect_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    case = launch(
+        cp=2,
+        cp_kind="all_gather",
+        offload_activations=True,
+        compile=True,
+        **RUNS,
+        **full(MODELS["llama"]),
+    )
+    line = launch_line(tmp_path / "bundle", *case)
+    document = yaml.safe_load((tmp_path / "bundle" / "accelerate.yaml").read_text())
+    changed: dict[str, str] = {}
+
+    def stored(name: str, value: Any) -> None:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(value))
+        changed[name] = str(path)
+
+    for key, value in document.items():
+        inner = value if isinstance(value, dict) else {key: value}
+        for name, old in inner.items():
+            if name in ONLY:
+                continue
+            new = not old if isinstance(old, bool) else OTHER[old] if isinstance(old, str) else 3
+            whole = {**document, key: {**value, name: new} if isinstance(value, dict) else new}
+            stored(name, whole)
+    stored("extra", {**document, "reshard_after_forward": True})
+    place = line.index("--config_file") + 1
+    lines = [[*line[:place], path, *line[place + 1 :]] for path in changed.values()]
+    (plain, *answers), _, _ = ask_accelerate([line, *lines])
+    for name, answer in zip(changed, answers, strict=True):
+        assert answer != plain, name
+    assert "unknown keys (['reshard_after_forward'])" in answers[-1]
+
+
+def oracle_parameters(config: dict[str, Any]) -> int:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    built = transformers.AutoConfig.for_model(config["model_type"], **keys)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(built)
+    model.tie_weights()
+    assert type(model).__name__ == config["architectures"][0]
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_config_builds_the_planned_model(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    request, plan = CASES[case]
+    config = json.loads(ACCELERATE.write(request, plan).files["config.json"])
+    assert oracle_parameters(config) == total_parameters(request.model)
+
+
+def test_every_family_is_written_by_some_model() -> None:
+    qwen2_moe = changed("mixtral", qkv_bias=True)
+    moe = qwen2_moe.moe
+    assert moe is not None
+    shared = {"shared_expert_ffn_hidden_size": 512, "shared_expert_gate": True}
+    qwen2_moe = qwen2_moe.model_copy(update={"moe": moe.model_copy(update=shared)})
+    olmo2 = changed("llama", qk_norm="full")
+    found = {}
+    for model in (*MODELS_HERE.values(), qwen2_moe, olmo2):
+        config = config_of(model)
+        assert config is not None
+        found[config["model_type"]] = model
+    assert set(found) == set(WRITERS)
+
+
+# Real runs.
+
+TINY: dict[str, dict[str, Any]] = {
+    "llama": {"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "num_query_groups": 2,
+              "head_dim": 16, "ffn_hidden_size": 96, "vocab_size": 128, "tied_embeddings": True},
+    "gpt": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_query_groups": 4,
+            "head_dim": 16, "ffn_hidden_size": 128, "vocab_size": 128, "hidden_dropout": 0.0,
+            "attention_dropout": 0.0},
+    "deepseek": {"num_layers": 3, "vocab_size": 128},
+}  # fmt: skip
+
+
+def tiny(name: str) -> ModelSpec:
+    return ModelSpec(**{**MODELS_HERE[name].model_dump(), **TINY[name]})
+
+
+SMALL = {"seq_length": 32, "global_batch_size": 16, "precision": "bf16"}
+
+
+def run_bundle(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[float]:
+    """The losses that the bundle prints when bash runs it on this machine."""
+    main = written(folder, ACCELERATE.write(request, plan))
+    shim = [str(ROOT / "tests/fixtures/cpu_accelerators")] if plan.accelerators > 1 else []
+    result = subprocess.run(
+        ["bash", main],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": ":".join(shim),
+            "TRAIN_ITERS": "3",
+            "MASTER_PORT": "0",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    losses = re.findall(r"^step \d: loss ([\d.]+),", result.stdout, re.MULTILINE)
+    assert len(losses) == 3, result.stdout
+    return [float(loss) for loss in losses]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TINY)
+def test_shards_learn_what_copies_learn(name: str, tmp_path: Path) -> None:
+    model = tiny(name)
+    plans = {"copies": {**COPIES, **full(model)}, "shards": {**RUNS, **full(model)}}
+    losses = {}
+    for run, plan in plans.items():
+        (tmp_path / run).mkdir()
+        losses[run] = run_bundle(tmp_path / run, *launch(model, (1, 2), training=SMALL, **plan))
+    # The same weights, sequences and steps; autocast and FSDP round at different places.
+    assert losses["shards"] == pytest.approx(losses["copies"], abs=0.02)
+
+
+@pytest.mark.exhaustive
+def test_shards_and_copies_of_them_run(tmp_path: Path) -> None:
+    plan = {**RUNS, "dp_shard": 2, "reshard_after_forward": False, "micro_batch_size": 2}
+    case = launch(tiny("llama"), (1, 4), training=SMALL, **plan)
+    assert run_bundle(tmp_path, *case) == pytest.approx([4.85] * 3, abs=0.3)
+
+
+@pytest.mark.exhaustive
+def test_one_process_runs_without_any_help(tmp_path: Path) -> None:
+    case = launch(tiny("llama"), (1, 1), training=SMALL, **COPIES)
+    assert run_bundle(tmp_path, *case) == pytest.approx([4.85] * 3, abs=0.3)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=drawn())
+def test_drawn_models_have_the_planned_parameters(case: tuple[PlanRequest, ParallelPlan]) -> None:
+    if not ACCELERATE.reasons(*case):
+        config = json.loads(ACCELERATE.write(*case).files["config.json"])
+        assert oracle_parameters(config) == total_parameters(case[0].model)
+
+
+# Refusals.
+
+
+def changed(model: str, **update: Any) -> ModelSpec:
+    return ModelSpec(**{**MODELS[model].model_dump(), **update})
+
+
+def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any) -> Any:
+    return launch(model, shape, **{**RUNS, **plan})
+
+
+SHARED_RULES = unreached(frameworks.get("megatron"), [])
+SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
+REFUSED: list[tuple[str, str, Any]] = [
+    ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
+    ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
+    ("framework_unsupported", "position", runs("nope")),
+    ("framework_unsupported", "megatron runtime", runs(stack="megatron")),
+    ("framework_unsupported", "ReplicateParallel", runs(tp=2)),
+    ("framework_unsupported", "no pipeline axis", runs(pp=2, zero_stage=0)),
+    ("framework_unsupported", "no expert axis", runs("mixtral", ep=2)),
+    ("framework_unsupported", "dispatcher deepep", runs("mixtral", moe_dispatcher="deepep")),
+    ("cp_seq", "Ulysses", runs(cp=2, cp_kind="a2a")),
+    ("cp_seq", "needs FSDP 2", runs(cp=2, zero_stage=0)),
+    ("cp_seq", "with flash2", runs(cp=2, attention_kernel="flash2")),
+    ("cp_seq", "no sliding window", runs(MISTRAL, cp=2)),
+    ("cp_seq", "GPT-2 lacks", runs("gpt", cp=2)),
+    ("zero_stage", "shards weights, gradients and states together", runs(zero_stage=1)),
+    ("zero_stage", "no axis to shard over", runs(shape=(1, 1))),
+    ("zero_stage", "dp_shard 1", runs(dp_shard=1)),
+    ("zero_stage", "dp_shard 2", runs(dp_shard=2, cp=2)),
+    ("zero_stage", "whole cp groups", runs(dp_shard=2, cp=4)),
+    ("recompute", "whole layers", runs(**SELECTIVE)),
+    ("recompute", "block with 16 layers", runs(recompute="full", recompute_num_layers=4)),
+    ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
+    ("offload", "full recompute", runs(offload_activations=True)),
+    ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),
+    ("framework_unsupported", "sinks", runs("gpt-oss")),
+    ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),
+    ("framework_unsupported", "reduced during", runs(overlap_grad_reduce=False)),
+    ("framework_unsupported", "gathers weights ahead", runs(overlap_param_gather=False)),
+    ("framework_unsupported", "torchao", runs(training={"precision": "fp8"})),
+    (
+        "framework_unsupported",
+        "fp32, fp32, bf16",
+        runs(training={"optimizer_state_dtype": "bf16"}),
+    ),
+    (
+        "framework_unsupported",
+        "bf16 with ZeRO 0",
+        runs(zero_stage=0, training={"gradient_reduce_dtype": "bf16"}),
+    ),
+    (
+        "framework_unsupported",
+        "in bf16; got fp16",
+        runs(training={"gradient_reduce_dtype": "fp16"}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "case"), REFUSED, ids=[text for _, text, _ in REFUSED])
+def test_refusals(code: str, text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
+    reasons = ACCELERATE.reasons(*case)
+    assert [r for r in reasons if r.code == code and text in r.text], reasons
+
+
+def test_every_rule_is_reached_by_a_refusal() -> None:
+    assert unreached(ACCELERATE, [case for *_, case in REFUSED]) <= SHARED_RULES
+
+
+# Reading what others wrote.
+
+
+def files_of(case: str = "llama-fsdp", **replaced: tuple[str, str]) -> dict[str, str]:
+    """A bundle with texts of its files changed: launch, accelerate, config."""
+    files = dict(ACCELERATE.write(*CASES[case]).files)
+    endings = {"launch": ".sh", "accelerate": ".yaml", "config": ".json"}
+    for name, (old, new) in replaced.items():
+        file = name + endings[name]
+        assert old in files[file]
+        files[file] = files[file].replace(old, new)
+    return files
+
+
+def read(files: dict[str, str], accelerators: int | None = None) -> Any:
+    assert ACCELERATE.read is not None
+    return ACCELERATE.read(files, accelerators)
+
+
+def test_options_of_the_launcher_win_over_the_config() -> None:
+    more = '"${LAUNCH_ARGS[@]}" --mixed-precision fp16 --fsdp_reshard_after_forward=false'
+    reading = read(files_of(launch=('"${LAUNCH_ARGS[@]}"', more)))
+    assert reading.training.precision == "fp16"
+    assert reading.plan.reshard_after_forward is False
+    assert reading.find("--fsdp_reshard_after_forward").line == 45
+
+
+def test_unknown_and_unread_keys_are_listed_with_what_may_be_meant() -> None:
+    reading = read(
+        files_of(
+            accelerate=(
+                "  fsdp_version: 2",
+                "  fsdp_version: 2\n  fsdp_reshard_forward: true\n  backward_prefetch: X",
+            ),
+            launch=("--optim", "--weight_decay 0.1 --optim"),
+        )
+    )
+    (unknown,) = reading.unknown
+    assert (unknown.name, unknown.line) == ("fsdp_config.fsdp_reshard_forward", 11)
+    assert any("did you mean fsdp_reshard_after_forward" in text for text in reading.assumed)
+    assert [one.name for one in reading.unread] == [
+        "fsdp_config.backward_prefetch",
+        "--weight_decay",
+    ]
+
+
+def test_what_accelerate_itself_refuses_is_said() -> None:
+    reading = read(
+        files_of(
+            accelerate=("num_processes: 16", "num_processes: 12\nmixed_precison: bf16"),
+            launch=("--machine_rank", "--machin_rank"),
+        )
+    )
+    texts = [one.reason.text for one in reading.refusals]
+    assert (
+        "accelerate stops at the unknown key mixed_precison; did you mean mixed_precision?" in texts
+    )
+    assert "accelerate launch has no option --machin_rank; did you mean machine_rank?" in texts
+    assert "ParallelismConfig: dp_shard 16 is not num_processes 12" in texts
+
+
+def test_a_config_of_ones_own_is_read_with_what_it_leaves_open() -> None:
+    files = {
+        "my.yaml": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
+        "config.json": json.dumps(config_of(QWEN3)),
+        "run.sh": "accelerate launch --config_file my.yaml run_clm.py --block_size 1024 "
+        "--per_device_train_batch_size 4 --config_name config.json",
+    }
+    reading = read(files)
+    assert reading.plan.dp == 8
+    assert reading.plan.zero_stage == 3
+    assert reading.training.global_batch_size == 32
+    assert reading.training.gradient_reduce_dtype == "bf16"
+    assert len(reading.assumed) == 4
+
+
+UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
+    ("accelerate.yaml:8: num_processes must be a whole", {"accelerate": (": 16", ": many")}),
+    ("fsdp_config.fsdp_version must be 2", {"accelerate": ("version: 2", "version: 1")}),
+    ("DEEPSPEED: only FSDP", {"accelerate": (": FSDP", ": DEEPSPEED")}),
+    ("must be one of no, bf16", {"accelerate": (": bf16", ": int4")}),
+    ("is not YAML", {"accelerate": ("num_processes: 16", "num_processes: 2024-99-99")}),
+    ("cannot be read", {"accelerate": ("fsdp_config:", "fsdp_config: [")}),
+    ("stands twice", {"accelerate": ("mixed_precision", "num_processes")}),
+    ("not among the files", {"launch": ("accelerate.yaml", "other.yaml")}),
+    ("no call of accelerate", {"launch": ("accelerate launch", "torchrun")}),
+    ("--block_size is missing", {"launch": ("--block_size 2048", "")}),
+    ("must be one of sdpa", {"launch": (" sdpa", " fastest")}),
+    ("config.json: holds no model", {"config": ("hidden_size", "hiden_size")}),
+    ("config.json: holds no model", {"config": ("{", "[")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "change"), UNREADABLE, ids=[text for text, _ in UNREADABLE])
+def test_what_cannot_be_read_is_named(text: str, change: dict[str, tuple[str, str]]) -> None:
+    with pytest.raises(Unreadable, match=re.escape(text)):
+        read(files_of(**change))
+
+
+@pytest.mark.parametrize("missing", ["accelerate.yaml", "config.json"])
+def test_missing_files_are_named(missing: str) -> None:
+    files = files_of()
+    del files[missing]
+    with pytest.raises(Unreadable, match=missing):
+        read(files)
+
+
+def test_the_deepseek_fixture_is_the_shared_one_without_prediction_layers() -> None:
+    assert DEEPSEEK.mtp_num_layers == 0
