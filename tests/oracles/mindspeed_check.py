@@ -1,7 +1,7 @@
 """Arguments against the real parsers and validation of Megatron-LM and MindSpeed, without an NPU.
 
 With the argument `flags` it writes the options of the parser, with kinds, types and choices: what
-tests/golden/frameworks/mindspeed_flags.json holds.  Without one it reads a JSON list of
+planner/frameworks/mindspeed/arguments.json holds.  Without one it reads a JSON list of
 {"words": [...], "world": ranks, "environment": {...}} from standard input and writes a JSON list,
 with "" for what is accepted and else the error of Megatron-LM or MindSpeed.
 

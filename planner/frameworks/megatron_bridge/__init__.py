@@ -5,13 +5,11 @@ NeMo 2.0 itself is not written: its trainer is what Bridge replaces, on the same
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.frameworks import megatron, shell, uncarried
-from planner.frameworks.base import Bundle, Field, Flag, Framework, grouped
+from planner.frameworks import megatron, python_source, shell, uncarried
+from planner.frameworks.base import Bundle, Field, Framework, grouped
 from planner.frameworks.megatron_bridge.rules import RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -155,22 +153,6 @@ torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/recipe.py"
 """
 
 
-def _imports(body: str) -> str:
-    """The imports whose names the body has."""
-    used = set(re.findall(r"\w+", body)) | {"forward_step", "pretrain"}
-    return "\n".join(line for line in IMPORTS if not line or line.split()[-1] in used)
-
-
-def _section(name: str, kind: str, flags: Iterable[Flag]) -> str:
-    lines = [
-        f"            {one.name.partition('.')[2]}={one.words[1]},  {shell.comment(one.why)}"
-        for one in flags
-    ]
-    if not lines:
-        return f"        {name}={kind}(),"
-    return "\n".join([f"        {name}={kind}(", *lines, "        ),"])
-
-
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The recipe and the script that launches it."""
     said = dict(grouped(settings(request, plan).values()))
@@ -180,10 +162,13 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     missing = uncarried.of(request.model, UNCARRIED)
     variables = megatron.environment(plan)
     head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
-    sections = "\n".join(_section(name, kinds[name], part) for name, part in ordered.items())
+    sections = "\n".join(
+        python_source.call(f"{name}={kinds[name]}", part, indent=8, end=",")
+        for name, part in ordered.items()
+    )
     recipe = RECIPE.format(
         head=head,
-        imports=_imports(f"ConfigContainer {sections}"),
+        imports=python_source.imports(IMPORTS, f"{RECIPE} {sections}"),
         uncarried=uncarried.comments(missing),
         sections=sections,
     )
