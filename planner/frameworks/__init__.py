@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 # Name -> module with a FRAMEWORK; imported when first asked for.
 FRAMEWORKS: dict[str, str] = {
     "accelerate": "planner.frameworks.accelerate",
+    "colossalai": "planner.frameworks.colossalai",
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
     "megatron-bridge": "planner.frameworks.megatron_bridge",
     "mindspeed": "planner.frameworks.mindspeed",
 }
 ALIASES: dict[str, str] = {
+    "colossal-ai": "colossalai",
     "huggingface-accelerate": "accelerate",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
