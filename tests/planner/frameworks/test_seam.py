@@ -283,6 +283,7 @@ def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
         "training.fp8_param_gather": training.precision != "fp8",
         "model.max_position_embeddings": model.position != "learned",
         "model.mlp_bias": "dense" not in model.layer_kinds,
+        "model.ffn_hidden_size": "dense" not in model.layer_kinds,
         "model.num_query_groups": model.mla is not None,
     }.get(field, False)
 
