@@ -9,6 +9,7 @@ from planner.frameworks import megatron, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.mindspeed.flags import flags
+from planner.frameworks.mindspeed.reader import read, recognises
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
 from planner.request import PlanRequest
 
@@ -118,5 +119,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
-    no_reader="not written yet",
+    read=read,
+    recognises=recognises,
 )

@@ -288,3 +288,49 @@ def test_the_real_validation_accepts_every_case_and_every_legal_draw() -> None:
     legal = [one for one in drawn if not MINDSPEED.reasons(*one)]
     assert len(legal) > 20
     assert [answer for answer in ask([*CASES.values(), *legal]) if answer] == []
+
+
+SCRIPT = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+ARGS=(
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
+  --context-parallel-size 2 --context-parallel-algo {algorithm} --swap-optimizer
+  --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 2048
+  --max-position-embeddings 2048 --position-embedding-type rope --normalization RMSNorm --swiglu
+  --untie-embeddings-and-output-weights --disable-bias-linear --use-flash-attn
+  --micro-batch-size 1 --global-batch-size 16 --use-distributed-optimizer --bf16
+  --use-ascend-coc --tokenizer-type NullTokenizer --vocab-size 31999 --mock-data {more}
+)
+torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py "${{ARGS[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "said"),
+    [
+        ("ulysses_cp_algo", "a2a", ""),
+        ("kvallgather_cp_algo", "all_gather", ""),
+        ("hybrid_cp_algo", "p2p", "context parallelism by hybrid_cp_algo is costed as p2p"),
+    ],
+)
+def test_scripts_of_others_are_read(algorithm: str, kind: str, said: str) -> None:
+    files = {"pretrain.sh": SCRIPT.format(algorithm=algorithm, more="")}
+    assert MINDSPEED.recognises(files)
+    assert not frameworks.get("megatron").recognises(files)
+    assert MINDSPEED.read is not None
+    reading = MINDSPEED.read(files, None)
+    plan = reading.plan
+    assert (plan.tp, plan.pp, plan.cp, plan.dp, plan.cp_kind) == (2, 2, 2, 1, kind)
+    assert (plan.overlap_tp, plan.offload_optimizer, plan.attention_kernel) == (True, True, "flash")
+    assert reading.model.vocab_size == 32000
+    assert [text for text in reading.assumed if "algo" in text or "NullTok" in text] == (
+        [said] if said else []
+    )
+
+
+def test_options_that_nobody_has_are_shown_and_refused() -> None:
+    files = {"pretrain.sh": SCRIPT.format(algorithm="megatron_cp_algo", more="--no-such-option 3")}
+    assert MINDSPEED.read is not None
+    reading = MINDSPEED.read(files, None)
+    assert [setting.name for setting in reading.unknown] == ["--no-such-option"]
+    assert [one for one in reading.refusals if "--no-such-option" in one.reason.text]
