@@ -12,11 +12,20 @@ from starlette.exceptions import HTTPException
 
 from api.gate import Gate
 from api.settings import Settings
-from planner.loading import parse_json
+from planner.loading import MAX_STRING, parse_json
 
 
 async def read_document(request: Request) -> Any:
     """The JSON value in the body, within the limit on its size."""
+    return await _read(request, MAX_STRING)
+
+
+async def read_files(request: Request) -> Any:
+    """The same, where a string may be a whole file."""
+    return await _read(request, _settings(request).max_body_bytes)
+
+
+async def _read(request: Request, longest: int) -> Any:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise HTTPException(415, "the body must be application/json")
@@ -31,7 +40,7 @@ async def read_document(request: Request) -> Any:
         if len(body) > limit:
             raise too_large
     try:
-        return parse_json(bytes(body))
+        return parse_json(bytes(body), longest)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise HTTPException(400, f"the body is not JSON: {error.msg} ({where})") from None
@@ -65,4 +74,5 @@ def _settings(request: Request) -> Settings:
 
 
 Body = Annotated[Any, Depends(read_document)]
+Files = Annotated[Any, Depends(read_files)]
 Searches = Annotated[Gate, Depends(search_gate)]

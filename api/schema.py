@@ -88,6 +88,21 @@ TIMELINE_EXAMPLES: dict[str, Any] = {
         },
     },
 }
+_SCRIPT = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \\
+  --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \\
+  --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 \\
+  --micro-batch-size 1 --global-batch-size 256 --bf16 \\
+  --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 \\
+  --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+"""
+LINT_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "A launch of Megatron-LM",
+        "value": {"files": {"run.sh": _SCRIPT}, "cluster": "2x8xh100-sxm"},
+    }
+}
 
 
 def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str, Any]:
@@ -107,6 +122,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
+            schemas["LintRequest"] = _lint_request(schemas["Request"])
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -180,6 +196,18 @@ def _request() -> dict[str, Any]:
             "defaulted": {"type": "array", "items": {"type": "string"}},
         },
     }
+
+
+def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
+    files = {
+        "type": "object",
+        "description": "the files of a launch by name, the script first",
+        "additionalProperties": {"type": "string"},
+    }
+    named = {"type": "string", "description": "whose launch it is; left out: recognised"}
+    cluster = request["properties"]["cluster"]
+    fields = {"files": files, "cluster": cluster, "framework": named}
+    return _object(fields, ["files", "cluster"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:

@@ -89,10 +89,10 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
         layers[kind] = Held(full(plain), full(expert))
     word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
     head = parameters.output_layer_parameters(model, tp)
-    if model.tied_embeddings or model.mtp_num_layers:
-        # With a pipeline the last stage holds a copy of the word table: to share it with the
-        # head, or to embed the tokens that multi-token prediction looks ahead to.
-        head = head + np.where(plans.pp > 1, word_table, 0.0)
+    # With a pipeline the last stage holds copies of the word table: one to share it with the head,
+    # one to embed the tokens that multi-token prediction looks ahead to.
+    copies = model.tied_embeddings + (model.mtp_num_layers > 0)
+    head = head + copies * np.where(plans.pp > 1, word_table, 0.0)
     mtp: Array = 0.0
     if model.mtp_num_layers:
         # The layers themselves are counted with the last stage's.

@@ -46,11 +46,6 @@ def _norm(model: ModelSpec, width: int) -> float:
     return float(width * (1 + model.norm_bias))
 
 
-def _kv_heads(model: ModelSpec, tp: Array) -> Array:
-    """Key/value heads that one rank holds: whole heads, repeated when there are fewer than tp."""
-    return np.maximum(np.divide(model.num_query_groups, tp), 1.0)
-
-
 def _mla_parameters(model: ModelSpec, mla: MLASpec, tp: Array) -> Array:
     """MLA: down-projections and their norms whole on every rank, the rest split by heads.
 
@@ -62,12 +57,12 @@ def _mla_parameters(model: ModelSpec, mla: MLASpec, tp: Array) -> Array:
     bias = int(model.qkv_bias)
 
     kv_down = mla.kv_lora_rank + mla.qk_rope_head_dim
-    whole = kv_down * (hidden + bias) + mla.kv_lora_rank
+    whole = kv_down * (hidden + bias) + _norm(model, mla.kv_lora_rank)
     if mla.q_lora_rank is None:
         query_input = hidden
     else:
         query_input = mla.q_lora_rank
-        whole += mla.q_lora_rank * (hidden + bias) + mla.q_lora_rank
+        whole += mla.q_lora_rank * (hidden + bias) + _norm(model, mla.q_lora_rank)
     per_head = (
         query_input * query_head_dim
         + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
@@ -81,10 +76,11 @@ def attention_parameters(model: ModelSpec, tp: Array) -> Array:
     """Parameters of one layer's attention per tensor-parallel rank, without the norm before it.
 
     QKV and output projections, their biases, QK norms and sinks.  A QK norm over one head is held
-    whole; one over all heads is split with them.
+    whole; one over all heads is split with them.  With fewer key/value heads than ranks each rank
+    holds a part of one and gathers the activations.
     """
     heads = np.divide(model.num_attention_heads, tp)
-    kv_heads = _kv_heads(model, tp)
+    kv_heads = np.divide(model.num_query_groups, tp)
     if model.mla is not None:
         count = _mla_parameters(model, model.mla, tp)
     else:
@@ -151,8 +147,8 @@ def expert_parameters(model: ModelSpec, etp: Array) -> Array:
 def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
     """Parameters of the largest single matrix of a layer per rank: QKV, or an MLP's first."""
     inputs = 2 if model.gated_mlp else 1
-    heads = np.divide(model.num_attention_heads, tp) + 2.0 * _kv_heads(model, tp)
-    width = np.maximum(heads * model.head_dim, np.divide(inputs * model.ffn_hidden_size, tp))
+    heads = np.divide(model.num_attention_heads + 2.0 * model.num_query_groups, tp)
+    width: Array = np.maximum(heads * model.head_dim, np.divide(inputs * model.ffn_hidden_size, tp))
     if model.moe is not None:
         width = np.maximum(width, np.divide(inputs * model.moe.expert_ffn_hidden_size, etp))
     return width * model.hidden_size

@@ -26,6 +26,7 @@ from planner.command import (
     source_of,
 )
 from planner.failures import FINE, NOTHING_FITS, guarded
+from planner.lint import command as lint_commands
 from planner.options import request_options
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ app = typer.Typer(
     name="planner",
     no_args_is_help=True,
     help="The fastest way to train a model on a cluster that fits, and why.",
-    epilog="Exit codes: 0 fine, 1 our fault, 2 bad input, 4 nothing fits.",
+    epilog="Exit codes: 0 fine, 1 our fault, 2 bad input, 4 nothing fits or a script cannot run.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -260,6 +261,8 @@ def serve(
 
 
 app.command("accuracy")(accuracy)
+app.command("lint")(lint_commands.lint)
+app.command("read")(lint_commands.read)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 

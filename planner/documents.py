@@ -77,6 +77,18 @@ def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
     return imported.model, imported.guessed
 
 
+def parse_cluster(value: Any) -> ClusterSpec:
+    """A cluster: a preset's name, a shorthand, or an object as in a request.
+
+    Raises RequestError; its pointers begin with /cluster.
+    """
+    parser = _Parser({})
+    cluster = parser.cluster(plain(value, "/cluster"))
+    if parser.problems:
+        raise RequestError(parser.problems)
+    return cluster
+
+
 def _is_config(value: Mapping[str, Any]) -> bool:
     """Whether this is a Hugging Face file, of whatever kind, rather than a ModelSpec."""
     return not _CONFIG_MARKS.isdisjoint(value)

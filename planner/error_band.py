@@ -41,6 +41,15 @@ class Band:
     basis: str
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """How far off the ratio of two times may be: a share that most pairs of runs stay within."""
+
+    share: float
+    pairs: int
+    sources: int
+
+
 def likeness(
     model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, plan: ParallelPlan
 ) -> dict[str, str]:
@@ -57,12 +66,7 @@ def likeness(
 
 def band(seconds: float, kind: dict[str, str], profile: EfficiencyProfile) -> Band:
     """The interval of an estimated iteration time."""
-    table = error_table()
-    rows = [row for row in table["rows"] if all(row[k] == kind[k] for k in LIKENESS)]
-    level = len(LIKENESS)
-    while not _enough(rows) and level:
-        level -= 1
-        rows = [row for row in table["rows"] if all(row[k] == kind[k] for k in LIKENESS[:level])]
+    rows, level = _like(kind)
     errors = np.concatenate([row["ln"] for row in rows])
     counts: dict[str, int] = {}
     for row in rows:
@@ -75,7 +79,7 @@ def band(seconds: float, kind: dict[str, str], profile: EfficiencyProfile) -> Ba
         unseen.append("no two sources of the same " + ", ".join(LIKENESS[level:]))
     if profile.kind == "fallback":
         unseen.append("an accelerator without measurements")
-    widened = table["left_out_over_fitted"] * (UNSEEN if unseen else 1.0)
+    widened = error_table()["left_out_over_fitted"] * (UNSEEN if unseen else 1.0)
     # A run took `predicted / exp(error)`; the estimate itself is always inside.
     slower, faster = max(-low, 0.0) * widened, max(high, 0.0) * widened
     alike = ", ".join(kind[k] for k in LIKENESS[:level]) or "of every kind"
@@ -86,6 +90,36 @@ def band(seconds: float, kind: dict[str, str], profile: EfficiencyProfile) -> Ba
         seconds * float(np.exp(-faster)), seconds * float(np.exp(slower)), len(errors),
         len(counts), basis,
     )  # fmt: skip
+
+
+def comparison(kind: dict[str, str]) -> Comparison:
+    """How far off the ratio of two estimates of this kind may be.
+
+    What a source has in common (its fabric, its software, its way of measuring) is off in both
+    and cancels, so the interval is that of pairs of runs of one source, each source with equal
+    weight.
+    """
+    rows, _ = _like(kind)
+    by_source: dict[str, list[np.ndarray]] = {}
+    for row in rows:
+        errors = np.asarray(row["ln"])
+        first, second = np.triu_indices(len(errors), 1)
+        by_source.setdefault(row["source"], []).append(np.abs(errors[first] - errors[second]))
+    pairs = [found for parts in by_source.values() if len(found := np.concatenate(parts))]
+    gaps = np.concatenate(pairs)
+    weights = np.concatenate([np.full(len(found), 1.0 / len(found)) for found in pairs])
+    spread = float(np.expm1(_quantile(gaps, weights, COVERED)))
+    return Comparison(spread, len(gaps), len(pairs))
+
+
+def _like(kind: dict[str, str]) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the error table of a kind, and in how many respects they are alike."""
+    table = error_table()["rows"]
+    for level in range(len(LIKENESS), -1, -1):
+        rows = [row for row in table if all(row[k] == kind[k] for k in LIKENESS[:level])]
+        if _enough(rows):
+            break
+    return rows, level
 
 
 def _enough(rows: list[dict[str, Any]]) -> bool:

@@ -72,9 +72,10 @@ def parse_text(text: str) -> Any:
     return _parse_yaml(text)
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, longest: int = MAX_STRING) -> Any:
     """The value of a JSON text, within the limits of this module.
 
+    longest: characters of a string, where files are expected in strings.
     Raises json.JSONDecodeError or UnicodeDecodeError where it is not JSON at all, RequestError
     where it is and goes beyond a limit, repeats a key or has NaN or an infinity.
     """
@@ -87,23 +88,23 @@ def parse_json(text: str | bytes) -> Any:
         )
     except RecursionError:
         raise _too_deep("") from None
-    return plain(value)
+    return plain(value, longest=longest)
 
 
-def plain(value: Any, pointer: str = "") -> Any:
+def plain(value: Any, pointer: str = "", longest: int = MAX_STRING) -> Any:
     """A copy of plain data within the limits of this module; tuples become lists."""
     budget = [MAX_NODES]
-    return _plain(value, pointer, MAX_DEPTH, budget)
+    return _plain(value, pointer, MAX_DEPTH, budget, longest)
 
 
-def _plain(value: Any, pointer: str, depth: int, budget: list[int]) -> Any:
+def _plain(value: Any, pointer: str, depth: int, budget: list[int], longest: int) -> Any:
     budget[0] -= 1
     if budget[0] < 0:
         raise _too_many()
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, float, str)):
-        return _scalar(value, pointer)
+        return _scalar(value, pointer, longest)
     if depth == 0:
         raise _too_deep(pointer)
     if isinstance(value, dict):
@@ -113,21 +114,21 @@ def _plain(value: Any, pointer: str, depth: int, budget: list[int]) -> Any:
                 raise refuse(pointer, "wrong_type", "keys must be strings", key)
             at = join(pointer, key)
             _scalar(key, at)
-            copy[key] = _plain(item, at, depth - 1, budget)
+            copy[key] = _plain(item, at, depth - 1, budget, longest)
         return copy
     if isinstance(value, (list, tuple)):
         items = enumerate(value)
-        return [_plain(item, join(pointer, i), depth - 1, budget) for i, item in items]
+        return [_plain(item, join(pointer, i), depth - 1, budget, longest) for i, item in items]
     raise refuse(pointer, "wrong_type", f"must be plain data, got a {type(value).__name__}")
 
 
-def _scalar(value: int | float | str, pointer: str) -> int | float | str:
+def _scalar(value: int | float | str, pointer: str, longest: int = MAX_STRING) -> int | float | str:
     if isinstance(value, float) and not math.isfinite(value):
         raise refuse(pointer, "not_finite", "must be a finite number", value)
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise refuse(pointer, "too_large", "is an integer far beyond every limit", value)
-    if isinstance(value, str) and len(value) > MAX_STRING:
-        raise refuse(pointer, "too_large", f"has more than {MAX_STRING} characters", value)
+    if isinstance(value, str) and len(value) > longest:
+        raise refuse(pointer, "too_large", f"has more than {longest} characters", value)
     if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
         raise refuse(pointer, "not_text", "holds half of a surrogate pair, which is no text", value)
     return value

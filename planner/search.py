@@ -245,7 +245,7 @@ def _field_key(plans: Plans, i: int) -> tuple[float, ...]:
 
 
 # Fields that make one choice together: changing any of them is one change.
-_CHOICES: tuple[tuple[str, ...], ...] = (
+CHOICES: tuple[tuple[str, ...], ...] = (
     ("recompute", "recompute_modules", "recompute_num_layers", "recompute_method"),
     ("schedule", "vpp"),
     ("first_stage_layers", "last_stage_layers", "stage_layers"),
@@ -259,12 +259,12 @@ def changed_fields(plan: ParallelPlan) -> Score:
     Times are squeezed into [0, 1), so a faster plan never outweighs a smaller change.
     """
     row = Plans.from_rows([plan])
-    grouped = {name for choice in _CHOICES for name in choice}
+    grouped = {name for choice in CHOICES for name in choice}
     singles = tuple((name,) for name in FIELDS if name not in grouped and name != "dp")
 
     def score(plans: Plans, estimates: Estimates) -> FloatArray:
         changed: FloatArray = np.zeros(len(plans))
-        for choice in (*_CHOICES, *singles):
+        for choice in (*CHOICES, *singles):
             differs: NDArray[np.bool_] = np.zeros((), dtype=np.bool_)
             for name in choice:
                 if name == "stage_layers":

@@ -61,7 +61,7 @@ def find(request: PlanRequest) -> PlanAnswer:
         launch=_launch(request, model, plans),
         plans=tuple(plans),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
-        nearest=tuple(_nearest(asked, model, outcome, rules)),
+        nearest=tuple(near_misses(asked, model, outcome, rules)),
         space=Space(asked, rules).axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
@@ -87,7 +87,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     if not illegal(request, plan):
         own = report(model, request, plan)
         if not own.fits:
-            reasons.append(_memory_reason(own))
+            reasons.append(memory_reason(own))
     best_rows = search(asked, rules, top_k=1).best
     best = report(model, request, best_rows[0]) if best_rows else None
     common = _common(request, model)
@@ -95,7 +95,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
         verdict: Literal["illegal", "does not fit"] = (
             "does not fit" if {r.code for r in reasons} == {"memory"} else "illegal"
         )
-        change = _smallest_change(asked, model, plan, rules)
+        change = smallest_change(asked, model, plan, rules)
         return WhyAnswer(
             **common, verdict=verdict, reasons=tuple(reasons), estimate=own,
             smallest_change=change, best=best, slower_by=None, differences_s={},
@@ -199,7 +199,8 @@ def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
     return reasons
 
 
-def _memory_reason(own: PlanReport) -> Reason:
+def memory_reason(own: PlanReport) -> Reason:
+    """By how much the worst stage of a plan overflows, and what fills it most."""
     memory = own.memory
     stage = memory.stages[memory.worst_stage]
     beside = ("fragmentation", "driver")
@@ -221,7 +222,7 @@ def _memory_reason(own: PlanReport) -> Reason:
     )
 
 
-def _smallest_change(
+def smallest_change(
     request: PlanRequest, model: CostModel, plan: ParallelPlan, rules: tuple[Rule, ...]
 ) -> Change | None:
     """The feasible plan that differs in the fewest choices from a given one, then the fastest.
@@ -260,7 +261,7 @@ def _change(
     )
 
 
-def _nearest(
+def near_misses(
     request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
 ) -> list[Nearest]:
     """When nothing fits: the plan that needs least, and changes of the request that do fit."""

@@ -45,7 +45,7 @@ from planner.request import PlanRequest
 from planner.tables import ranking
 
 _MOST_REASONS = 5
-_TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _headroom(memory: Memory) -> RenderableType:
         return Flow([Text(overflow(memory), "bold red")])
     used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
-    tight = [Text("tight", "bold yellow")] if free < _TIGHT else []
+    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight], ", ")
 
 
@@ -309,13 +309,14 @@ def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:
         for reason in explained[:_MOST_REASONS]
     ]
     for nearest in answer.nearest[:3]:
-        rows += [Text(), *_nearest(nearest)]
+        rows += [Text(), *nearest_rows(nearest)]
     if not any(nearest.plan for nearest in answer.nearest):
         rows.append(Text("  no plan is legal within the limits of the request"))
     return rows
 
 
-def _nearest(nearest: Nearest) -> list[RenderableType]:
+def nearest_rows(nearest: Nearest) -> list[RenderableType]:
+    """The plan that misses by least, and the changes of the request that fit."""
     rows: list[RenderableType] = []
     if nearest.plan is not None and nearest.over_by_bytes is not None:
         plan = nearest.plan.model_dump()

@@ -18,6 +18,9 @@ FRAMEWORKS: dict[str, str] = {
     "megatron": "planner.frameworks.megatron",
     "megatron-bridge": "planner.frameworks.megatron_bridge",
     "mindspeed": "planner.frameworks.mindspeed",
+    "nanotron": "planner.frameworks.nanotron",
+    "pytorch": "planner.frameworks.pytorch",
+    "torchtitan": "planner.frameworks.torchtitan",
 }
 ALIASES: dict[str, str] = {
     "colossal-ai": "colossalai",
@@ -27,6 +30,9 @@ ALIASES: dict[str, str] = {
     "megatron-core": "megatron",
     "nemo": "megatron-bridge",
     "bridge": "megatron-bridge",
+    "titan": "torchtitan",
+    "native": "pytorch",
+    "torch": "pytorch",
 }
 # Taken where nobody names one and it can run the plan.
 PREFERRED = "megatron"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -12,7 +12,7 @@ from importlib.resources import files as resources
 from typing import Any
 
 from planner.answer import Reason
-from planner.frameworks.bash import Argument
+from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
@@ -29,19 +29,22 @@ def known_arguments(package: str) -> dict[str, Any]:
 
 def option_like(text: str) -> bool:
     """Whether argparse takes the word for an option and not for a value."""
-    return text.startswith("-") and len(text) > 1 and " " not in text and not _NEGATIVE.match(text)
+    name = text.partition("=")[0]
+    return name.startswith("-") and len(name) > 1 and " " not in name and not _NEGATIVE.match(text)
 
 
 @dataclass
 class Arguments:
     """The options given, the last of each, and what the parser would refuse of them.
 
+    own: the program's name, where it may add options to the parser's: unknown ones are no fault.
     asked: names whose meaning was asked for; the others are known but have no place in a plan.
     """
 
     title: str
     known: dict[str, Any]
     versions: Sequence[str]
+    own: str = ""
     settings: list[Setting] = field(default_factory=list)
     unknown: list[Setting] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
@@ -108,6 +111,9 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
+            if self.own:
+                self.assume(f"{self.own} may add options of its own: unknown ones are not refused")
+                return
             near = get_close_matches(name, self.known, 1, 0.75)
             hint = f"; the nearest is {near[0]}" if near else ""
             self.refuse_at(setting, f"{self.title} ({self.span()}) has no option {name}{hint}")
@@ -230,12 +236,12 @@ class Arguments:
         return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def from_words(
-    title: str, package: str, words: Iterable[Argument], versions: Sequence[str] | None = None
-) -> Arguments:
-    """The arguments, by the stored list of the parser's options."""
+def of_call(title: str, package: str, launch: Launch) -> Arguments:
+    """The arguments of a call, by the stored list of the parser's options."""
     document = known_arguments(package)
-    result = Arguments(title, document["flags"], tuple(versions or document["versions"]))
-    result.take(tuple(words))
+    program = launch.program.text.rsplit("/", 1)[-1]
+    own = "" if program.startswith("pretrain_gpt") else program
+    result = Arguments(title, document["flags"], tuple(document["versions"]), own)
+    result.take(launch.arguments)
     result.one_version()
     return result

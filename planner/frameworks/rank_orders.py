@@ -46,6 +46,10 @@ ORDERS: dict[str, Order] = {
         "torchtitan", "torchtitan 0.3.0 distributed/parallel_dims.py",
         ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "efsdp", "dp_replicate", "pp"),
     ),
+    "pytorch": Order(
+        "PyTorch", "the mesh of the training script, as torchtitan's",
+        ("tp", "cp", "dp_shard", "dp_replicate", "pp"),
+    ),
     "colossalai": Order(
         "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",
         ("cp", "tp", "pp", "dp"),

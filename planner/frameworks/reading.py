@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, Spec, TrainingSpec
+from cost_models.stages import stage_layers
 from planner.answer import Reason
 from planner.request import PlanRequest
 
@@ -90,4 +91,9 @@ def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     }
     fields = ParallelPlan.model_fields
     own = {name: fields[name].default for name, still in idle.items() if still}
+    if plan.pp > 1 and plan.vpp == 1:
+        # The same stages by their ends or one by one.
+        ends = plan.first_stage_layers, plan.last_stage_layers
+        own |= {"first_stage_layers": 0, "last_stage_layers": 0}
+        own["stage_layers"] = stage_layers(model.num_layers, plan.pp, *ends, plan.stage_layers)
     return plan.model_copy(update=own)

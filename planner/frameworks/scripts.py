@@ -53,6 +53,25 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 
 
+def decoder_only(launch: Launch) -> None:
+    """Raises Unreadable where the program trains another kind of model, or none."""
+    name = launch.program.text.rsplit("/", 1)[-1]
+    found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
+    if found:
+        raise Unreadable(
+            f"{name} trains no decoder-only transformer", launch.program.file, launch.program.line
+        )
+
+
+def training(launch: Launch, mark: str) -> bool:
+    """Whether a call is by its name a training, or has the mark among its options."""
+    name = launch.program.text.rsplit("/", 1)[-1]
+    if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
+        return False
+    words = {word.text.partition("=")[0] for word in launch.arguments}
+    return bool(re.match(r"(pre)?train|finetune|sft", name)) or mark in words
+
+
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
     """The options among the words of a launcher, dashes inside their names as underscores."""
     found = []

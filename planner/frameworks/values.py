@@ -5,9 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import ValidationError
+
 from planner.frameworks.bash import Argument, Launch, evaluate
 from planner.frameworks.reading import Setting, Unreadable
 
+MOST = 100_000_000
+DEGREE = 1_000_000  # the most that a plan can say of one degree
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _ABSENT = ("null", "None")
 
@@ -32,16 +36,21 @@ class Values:
             raise self.fault(names, "takes one value")
         return "true" if found.value is None else found.value
 
-    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
+    def integer(
+        self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
+    ) -> int:
         """A whole number; without a default it must be there."""
         text = self.text(*names)
         if text is None and default is not None:
             return default
         if text is None:
             raise Unreadable(f"{names[0]} is missing", self.file)
-        if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
-            raise self.fault(names, f"must be a whole number from {least}, got {text[:80]!r}")
-        return int(text)
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+        if not least <= number <= most:
+            raise self.fault(
+                names, f"must be a whole number from {least} to {most}, got {text[:80]!r}"
+            )
+        return number
 
     def boolean(self, *names: str, default: bool = False) -> bool:
         text = self.text(*names)
@@ -50,13 +59,6 @@ class Values:
         if text.lower() not in _TRUTH:
             raise self.fault(names, f"must be true or false, got {text[:80]!r}")
         return _TRUTH[text.lower()]
-
-    def number(self, *names: str, default: float) -> float:
-        text = self.text(*names)
-        try:
-            return default if text is None else float(text)
-        except ValueError:
-            raise self.fault(names, f"must be a number, got {text!r:.80}") from None
 
     def choice(self, *names: str, choices: Iterable[str], default: str | None = None) -> str:
         """One of some words, whatever their case."""
@@ -130,6 +132,14 @@ def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Set
                 values = (*kept, word.text)
             found.append(last.model_copy(update={"value": values}))
     return found
+
+
+def malformed(error: ValidationError, file: str) -> Unreadable:
+    """What no model, training or plan can be, as an error of the files."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = "".join(f"{part}: " for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    return Unreadable(f"says what cannot be planned: {place}{what}", file)
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -48,6 +48,7 @@ def test_description_is_whole() -> None:
         "/v1/bundles",
         "/v1/timelines",
         "/v1/ranks",
+        "/v1/lints",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",

@@ -104,10 +104,10 @@ def test_row_parallel_biases_are_whole_on_every_rank() -> None:
     assert dense_mlp_parameters(spec, 4.0) == (8 * 64 * 64 + 4 * 64) / 4 + 64
 
 
-def test_key_value_heads_are_repeated_when_there_are_too_few() -> None:
+def test_key_value_heads_are_split_even_when_there_are_too_few() -> None:
     spec = gpt(num_query_groups=2, head_dim=4, qkv_bias=False, attention_output_bias=False)
     heads_per_rank = attention_parameters(spec, TP) / (64 * 4)
-    assert heads_per_rank.tolist() == [2 * 16 + 4, 2 * 8 + 2, 2 * 4 + 2, 2 * 2 + 2]
+    assert heads_per_rank.tolist() == [2 * 16 + 4, 2 * 8 + 2, 2 * 4 + 1, 2 * 2 + 0.5]
 
 
 @pytest.mark.parametrize(("kind", "whole"), [("head", 2 * 4), ("full", 0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.profiles import profile_for
 from cost_models.spec import TrainingSpec
 from planner import plan
-from planner.error_band import COVERED, UNSEEN, band, error_table, likeness
+from planner.error_band import COVERED, UNSEEN, band, comparison, error_table, likeness
 
 TRAINING = TrainingSpec(seq_length=2048, global_batch_size=64)
 
@@ -82,3 +84,30 @@ def test_what_no_run_speaks_for_is_said_and_wider() -> None:
     strange = band(1.0, {**kind, "precision": "never seen"}, profile("1x8xh100-sxm"))
     assert "no two sources of the same precision" in strange.basis
     assert strange.sources >= known.sources
+
+
+def test_a_comparison_is_what_pairs_of_one_source_were_off() -> None:
+    kind = kind_of("16x8xh100-sxm")
+    found = comparison(kind)
+    by_source: dict[str, list[float]] = {}
+    for row in error_table()["rows"]:
+        if all(row[name] == kind[name] for name in ("kind", "precision", "runtime")):
+            gaps = [abs(a - b) for a, b in combinations(row["ln"], 2)]
+            by_source.setdefault(row["source"], []).extend(gaps)
+    assert found.pairs == sum(map(len, by_source.values()))
+    assert found.sources == len([gaps for gaps in by_source.values() if gaps])
+    inside = [np.mean(np.expm1(gaps) <= found.share) for gaps in by_source.values() if gaps]
+    assert np.mean(inside) == pytest.approx(COVERED, abs=0.03)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("stack", ["megatron", "torch", "deepspeed"])
+@pytest.mark.parametrize("nodes", [1, 8, 64])
+def test_every_kind_has_pairs_to_compare(
+    model: str, precision: str, stack: str, nodes: int
+) -> None:
+    kind = kind_of(f"{nodes}x8xh100-sxm", model, precision=precision, stack=stack)
+    found = comparison(kind)
+    assert found.pairs >= 8
+    assert 0.01 < found.share < 0.5

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.answer import Reason
@@ -16,7 +18,7 @@ from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
-from planner.frameworks.values import Values, hint, only_launch, options
+from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.huggingface import ModelImportError, model_from_config
 from planner.loading import parse_json
 from planner.problems import RequestError
@@ -71,7 +73,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     model = _model(files, asked)
     assumed: list[str] = []
     refusals = list(_refused_keys(keyed))
-    training, plan, shape = _plan(model, values, asked, accelerators, assumed, refusals)
+    try:
+        training, plan, shape = _plan(model, values, asked, accelerators, assumed, refusals)
+    except ValidationError as error:
+        raise malformed(error, file) from None
     unknown = [one for key, one in keyed if key not in KNOWN]
     assumed += _hints(unknown, KNOWN)
     return Reading(
@@ -169,10 +174,10 @@ def _plan(
     sharded = kind == "FSDP"
     if sharded and values.integer("fsdp_version", default=1) != 2:
         raise values.fault(("fsdp_version",), "must be 2: FSDP 1 is not read")
-    nodes = values.integer("num_machines", default=1)
-    world = values.integer("num_processes", default=accelerators or 1)
+    nodes = values.integer("num_machines", default=1, most=DEGREE)
+    world = values.integer("num_processes", default=accelerators or 1, most=DEGREE)
     sizes = {
-        name: values.integer(f"{MESH}{name}_size", default=1)
+        name: values.integer(f"{MESH}{name}_size", default=1, most=DEGREE)
         for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")
     }
     inner, sequence = sizes["tp"] * sizes["cp"] * sizes["sp"], sizes["cp"] * sizes["sp"]

@@ -8,8 +8,8 @@ files) is unknown, and so is every word that has it in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -43,8 +43,8 @@ from planner.frameworks.bash.syntax import (
 )
 from planner.frameworks.reading import Unreadable
 
-MAX_TEXT = 1 << 20
-MAX_EXPANDED = 1 << 22
+MAX_TEXT = 1 << 18
+MAX_EXPANDED = 1 << 21
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 50
 MAX_ROUNDS = 100
@@ -128,7 +128,7 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
     shell = _Shell(files)
     with suppress(_Exit):
-        shell.file(main, ())
+        shell.script(shell.text_of(main), (), called=False)
     shell.conclude()
     return shell.outcome
 
@@ -166,6 +166,9 @@ class _Shell:
         self.exported: set[str] = set()
         self.functions: dict[str, Command] = {}
         self.positional: tuple[Value, ...] = ()
+        self.called = False
+        # Loops that break could end, and functions or read files that return could.
+        self.loops = self.inside = 0
         self.slurm: tuple[Argument, ...] = ()
         self.marks: list[tuple[str, bool]] = []
         self.marked: dict[tuple[str, bool], str] = {}
@@ -183,6 +186,16 @@ class _Shell:
         self.expanded += size + 1
         if self.expanded > MAX_EXPANDED:
             raise self.error(f"variables expand to more than {MAX_EXPANDED} characters")
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def note(self, text: str, line: int = 0) -> None:
         sentence = f"{self.current}:{line or self.line}: {text}"
@@ -287,7 +300,8 @@ class _Shell:
         text = None if value is None else _text(value)
         if part.length:
             size = self.known(text or "")
-            shown = self.unknown(part.source) if size is None or value is None else str(len(size))
+            told = size is not None and (value is not None or self.settled(part.name))
+            shown = str(len(size or "")) if told else self.unknown(part.source)
             return ((shown, part.line),)
         empty = text is None or (":" in part.operator and self.known(text) == "")
         # A variable that holds only another that is unset counts as unset.
@@ -304,9 +318,13 @@ class _Shell:
             return default
         if sign == "+":
             return () if empty else self.value(part.argument)
-        if value is None:
+        if value is None and not self.settled(part.name):
             return ((self.unknown(part.source, unset=True), part.line),)
-        return value
+        return value or ()
+
+    def settled(self, name: str) -> bool:
+        """Whether nothing outside can give a value to what the script leaves without one."""
+        return self.called if name.isdigit() else name in self.variables
 
     def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
         """The value of a part that is one text."""
@@ -331,8 +349,7 @@ class _Shell:
                     found.extend(element)
             else:
                 found.extend(self.runs(part))
-        for text, _ in found:
-            self.charge(len(text))
+        self.charge(sum(len(text) + 1 for text, _ in found))
         return tuple(run for run in found if run[0])
 
     def fields(self, word: Word) -> list[Value]:
@@ -399,16 +416,24 @@ class _Shell:
 
     # Commands.
 
-    def file(self, name: str, arguments: Sequence[Value]) -> None:
-        """The commands of a file of its own, with its own #SBATCH lines."""
-        self.script(whole(_MARK.sub("\ufffd", self.files[name]), name), arguments)
+    def text_of(self, name: str) -> Source:
+        """A file at hand; the characters that stand for unknown values are not its to use."""
+        text = self.outcome.files.get(name) or self.files[name]
+        self.charge(len(text))
+        return whole(_MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
 
-    def script(self, source: Source, arguments: Sequence[Value]) -> None:
-        kept = self.current, self.line, self.positional, self.slurm
-        self.current, self.positional = source.file, tuple(arguments)
-        self.batch(source)
-        self.statements(parse(source))
-        self.current, self.line, self.positional, self.slurm = kept
+    def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
+        """The commands of a text of its own, with its own #SBATCH lines.
+
+        called: whether the arguments are all that it has; the outermost script may be given more.
+        """
+        kept = self.current, self.line, self.positional, self.called, self.slurm
+        self.current, self.positional, self.called = source.file, tuple(arguments), called
+        try:
+            self.batch(source)
+            self.statements(parse(source))
+        finally:
+            self.current, self.line, self.positional, self.called, self.slurm = kept
 
     def batch(self, source: Source) -> None:
         """The options of #SBATCH lines, and the variables that Slurm makes of them."""
@@ -427,12 +452,9 @@ class _Shell:
             )
 
     def statements(self, body: Statements) -> None:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
-        for chain in body:
-            self.chain(chain)
-        self.depth -= 1
+        with self.deeper():
+            for chain in body:
+                self.chain(chain)
 
     def chain(self, chain: Chain) -> bool:
         with _Copy(self, chain.background):
@@ -444,7 +466,7 @@ class _Shell:
 
     def guarded(self, run: Callable[[], bool]) -> bool:
         """Something conditional; where it only ends the script, it is taken not to happen."""
-        variables, launches, depth = dict(self.variables), len(self.outcome.launches), self.depth
+        variables, launches = dict(self.variables), len(self.outcome.launches)
         self.charge(len(variables))
         try:
             return run()
@@ -452,7 +474,7 @@ class _Shell:
             if len(self.outcome.launches) > launches:
                 raise
             self.note("the check that would end the script here is taken to pass")
-            self.variables, self.depth = variables, depth
+            self.variables = variables
             return False
 
     def pipeline(self, pipeline: Pipeline) -> bool:
@@ -520,12 +542,13 @@ class _Shell:
 
     def round(self, body: Statements) -> bool:
         """One round of a loop; False where it is the last."""
-        depth = self.depth
+        self.loops += 1
         try:
             self.guarded(lambda: self.body(body))
         except _Loop as loop:
-            self.depth = depth
             return loop.again
+        finally:
+            self.loops -= 1
         return True
 
     def each(self, command: For) -> None:
@@ -615,20 +638,21 @@ class _Shell:
 
     def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
         if name in self.functions:
-            kept, depth = self.positional, self.depth
-            self.positional = tuple(words[1:])
+            kept = self.positional, self.called, self.loops
+            self.positional, self.called, self.loops = tuple(words[1:]), True, 0
+            self.inside += 1
             try:
                 return self.command(self.functions[name])
             except _Return:
-                self.depth = depth
                 return True
             finally:
-                self.positional = kept
+                self.positional, self.called, self.loops = kept
+                self.inside -= 1
         if name == "exit":
             raise _Exit
-        if name == "return":
+        if name == "return" and self.inside:
             raise _Return
-        if name in ("break", "continue"):
+        if name in ("break", "continue") and self.loops:
             raise _Loop(name == "continue")
         if name in ("[", "test"):
             operands = words[1:-1] if name == "[" else words[1:]
@@ -640,7 +664,7 @@ class _Shell:
             count = int(given[:4]) if given and given.isdigit() else 1
             self.positional = self.positional[count:]
         elif name == "set" and "--" in names[:3]:
-            self.positional = tuple(words[names.index("--") + 1 :])
+            self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
         elif name == "unset":
             for one in names[1:]:
                 self.variables.pop(one or "", None)
@@ -663,37 +687,33 @@ class _Shell:
         """Commands that stand in a text."""
         source = Source(value, self.current)
         self.charge(len(source.text))
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
         kept = self.line
-        self.statements(parse(source))
+        with self.deeper():
+            self.statements(parse(source))
         self.line = kept
-        self.depth -= 1
 
     def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
         """Another script, where it is at hand."""
         text = _text(name[0]) if name else ""
         path = self.shown(text).removeprefix("./")
-        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in self.files), None)
+        known = {**self.files, **self.outcome.files}
+        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in known), None)
         if found is None:
             self.note(f"{path or 'a script'} is not at hand and was not {verb}")
             return
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"scripts call each other more than {MAX_DEPTH} deep")
-        self.charge(len(self.files[found]))
-        if verb == "read":
-            kept = self.positional
-            self.script(whole(_MARK.sub("\ufffd", self.files[found]), found), arguments or kept)
-        else:
-            with _Copy(self, True):
-                for gone in set(self.variables) - self.exported:
-                    if not gone.startswith("SLURM_"):
-                        del self.variables[gone]
-                with suppress(_Exit):
-                    self.file(found, arguments)
-        self.depth -= 1
+        source = self.text_of(found)
+        with self.deeper():
+            if verb == "read":
+                self.inside += 1
+                with suppress(_Return):
+                    self.script(source, arguments or self.positional, self.called)
+                self.inside -= 1
+            else:
+                with _Copy(self, True), suppress(_Exit):
+                    for gone in set(self.variables) - self.exported:
+                        if not gone.startswith("SLURM_"):
+                            del self.variables[gone]
+                    self.script(source, arguments)
 
     def write(self, name: str, words: list[Value], redirect: Redirect) -> None:
         """A here-document or an echo into a file is a file at hand."""
@@ -731,12 +751,8 @@ class _Shell:
             if name == "sbatch":
                 self.slurm = tuple(self.argument(word) for word in words[1:])
             self.charge(len(words))
-            with _Copy(self, True):
-                self.depth += 1
-                if self.depth > MAX_DEPTH:
-                    raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+            with _Copy(self, True), self.deeper(), suppress(_Exit):
                 self.script(Source(self.value(bodies[-1].body), self.current), ())
-                self.depth -= 1
             self.slurm = kept
             return
         for place, text in enumerate(names):

@@ -225,10 +225,10 @@ class Source:
             start, run = stop, run + 1
 
 
-def whole(text: str, file: str) -> Source:
-    """The text of a file."""
+def whole(text: str, file: str, first: int = 1) -> Source:
+    """The text of a file, or of a part of it that begins on a line."""
     lines = text.split("\n")
-    runs = [(f"{line}\n", number) for number, line in enumerate(lines, 1)]
+    runs = [(f"{line}\n", number) for number, line in enumerate(lines, first)]
     return Source(runs, file)
 
 
@@ -629,7 +629,7 @@ class _Parser:
             self.position += 1
             found = Group(self.statements(()), True)
             self.expect(")", "(", line)
-        elif (match := _FUNCTION.match(self.text, self.position)) and not word:
+        elif match := _FUNCTION.match(self.text, self.position):
             self.position = match.end()
             self.blank(newlines=True)
             with self.deeper():
@@ -794,7 +794,7 @@ class _Parser:
         self.blank()
         target = self.word()
         if not target:
-            raise self.error(f"{operator} has no target")
+            raise self.error(f"{operator} is followed by no file name: bash stops here")
         found = Redirect(operator, target)
         if operator in ("<<", "<<-"):
             quoted = any(getattr(part, "quoted", False) for part in target)

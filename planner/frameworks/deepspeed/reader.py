@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import scripts
-from planner.frameworks.arguments import Arguments, from_words
+from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
 from planner.frameworks.reading import Reading, Unreadable
@@ -44,8 +44,7 @@ def trains(launch: Launch) -> bool:
     """Whether a call is a training with DeepSpeed's engine or launcher."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
     deepspeed = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
-    name = launch.program.text.rsplit("/", 1)[-1]
-    return bool(deepspeed) and (name.startswith("pretrain_") or "--num-layers" in words)
+    return bool(deepspeed) and scripts.training(launch, "--num-layers")
 
 
 def _bare(files: Mapping[str, str]) -> bool:
@@ -82,7 +81,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         )
     found = scripts.training_call(files, trains, TITLE)
     launch = found.launch
-    args = from_words(TITLE, PACKAGE, launch.arguments)
+    scripts.decoder_only(launch)
+    args = of_call(TITLE, PACKAGE, launch)
     for note in found.notes:
         args.assume(note)
     for option, instead in GONE.items():
@@ -210,7 +210,7 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         "mlp_bias": biases,
         "norm": args.text("--normalization", "layernorm"),
         "position": position,
-        "max_position_embeddings": rows if position == "learned" or rows > seq else None,
+        "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
         "hidden_dropout": _share(args, "--hidden-dropout"),
         "attention_dropout": _share(args, "--attention-dropout"),
         "moe": _experts(args, ffn, layers),
@@ -452,14 +452,7 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
     tokens, samples = args.integer("--train-tokens"), args.integer("--train-samples")
     iterations = args.integer("--train-iters")
     path = args.given.get("--data-path")
-    if path is not None and str(path.value).endswith("mock_data"):
-        return None
-    if (
-        path is not None
-        and isinstance(path.value, tuple)
-        and path.value[-1:]
-        and (path.value[-1].endswith("mock_data"))
-    ):
+    if path is not None and "".join(path.value or ()).endswith("mock_data"):
         return None
     found = tokens or samples * seq or iterations * batch * seq
     return float(found) if found > 0 else None

@@ -56,7 +56,7 @@ FIELDS = {
     "cross_entropy": says(
         "--cross-entropy-loss-fusion",
         "--cross-entropy-fusion-impl",
-        note="fused: native, in_place: te",
+        note="fused: native; in_place is Transformer Engine's, which is disabled",
     ),
     "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
     "overlap_grad_reduce": says("--overlap-grad-reduce"),

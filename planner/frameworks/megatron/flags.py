@@ -273,16 +273,12 @@ def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Flag]:
         backend_name = backend
     yield flag(group, "--attention-backend", backend_name, why)
     if plan.cross_entropy != "unfused":
-        native = plan.cross_entropy == "fused"
         yield switch(
             group,
             "--cross-entropy-loss-fusion",
-            "compiled kernels, one reduction less; fp32 exponentials stay, 4 bytes per logit"
-            if native
-            else "the gradient overwrites the half-precision logits, 2 bytes per logit",
+            "compiled kernels, one reduction less; fp32 exponentials stay, 4 bytes per logit",
         )
-        name, other = ("native", "te") if native else ("te", "native")
-        yield flag(group, "--cross-entropy-fusion-impl", name, f"what the plan counts, not {other}")
+        yield flag(group, "--cross-entropy-fusion-impl", "native", "te is disabled, as unstable")
 
 
 def _overlap(plan: ParallelPlan) -> Iterator[Flag]:

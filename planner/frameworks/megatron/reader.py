@@ -14,7 +14,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import scripts
-from planner.frameworks.arguments import Arguments, from_words
+from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.base import Unsupported
 from planner.frameworks.bash import Launch
 from planner.frameworks.megatron import layout
@@ -43,7 +43,9 @@ MINDSPEED_OPTIONS = frozenset(
         "--use-fused-rmsnorm --use-fused-swiglu --use-fused-rotary-pos-emb --use-ascend-mc2 "
         "--use-ascend-coc --context-parallel-algo --ulysses-degree-in-cp --schedules-method "
         "--noop-layers --reuse-fp32-param --recompute-activation-function --swap-attention "
-        "--use-cp-send-recv-overlap --num-layer-list --tp-2d --moe-fb-overlap",
+        "--use-cp-send-recv-overlap --num-layer-list --tp-2d --moe-fb-overlap "
+        "--npu-deterministic --optimization-level --unaligned-linear --variable-seq-lengths "
+        "--pipeline-num-transformer-layers --tokenizer-name-or-path",
     )
 )
 # Options that are there only to be refused, and what to give instead.
@@ -101,9 +103,7 @@ FOREIGN = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-m
 
 def trains(launch: Launch) -> bool:
     """Whether a call looks like a training of the Megatron family."""
-    name = launch.program.text.rsplit("/", 1)[-1]
-    words = {word.text.partition("=")[0] for word in launch.arguments}
-    return bool(re.match(r"(pre)?train|finetune|sft", name)) or "--num-layers" in words
+    return scripts.training(launch, "--num-layers")
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -150,7 +150,8 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
     """
     found = scripts.training_call(files, trains, dialect.title)
     launch = found.launch
-    args = from_words(dialect.title, dialect.package, launch.arguments)
+    scripts.decoder_only(launch)
+    args = of_call(dialect.title, dialect.package, launch)
     for note in found.notes:
         args.assume(note)
     for option in FOREIGN:
@@ -347,7 +348,7 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         "qk_norm": "head" if qk_norm and not latent else "none",
         "attention_sinks": _sinks(args),
         "position": position,
-        "max_position_embeddings": rows if position == "learned" or rows > seq else None,
+        "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
         "hidden_dropout": _share(args, "--hidden-dropout"),
         "attention_dropout": _share(args, "--attention-dropout"),
         "mla": _latent(args) if latent else None,

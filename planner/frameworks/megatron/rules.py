@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import IntArray, Plans, code
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans, RecomputeModule, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
@@ -41,6 +41,8 @@ _A2A = code("cp_kind", "a2a")
 _UNFUSED = code("attention_kernel", "unfused")
 _FULL = code("recompute", "full")
 _PP_INSIDE_DP = code("rank_order", "tp-cp-ep-pp-dp")
+_ALLGATHER = code("moe_dispatcher", "allgather")
+_IN_PLACE = code("cross_entropy", "in_place")
 
 
 def bias_kind(model: ModelSpec) -> str | None:
@@ -58,6 +60,11 @@ def bias_kind(model: ModelSpec) -> str | None:
     if rest == {False}:
         return "qkv" if model.qkv_bias else "none"
     return None
+
+
+def _recomputes(p: Plans, *modules: RecomputeModule) -> BoolArray:
+    bits = sum(1 << RECOMPUTE_MODULES.index(module) for module in modules)
+    return np.asarray(p.recompute_modules & bits != 0)
 
 
 def _gradients(c: Context) -> tuple[str, str, str]:
@@ -132,6 +139,14 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
+        lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
+        lambda c, p: (
+            "since core 0.19 its latent attention without q_lora_rank puts a norm of its own in "
+            "front of the query projection, or leaves out that of the key/value latent"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
         lambda c, p: c.model.mla is None or not c.model.qkv_bias,
         lambda c, p: "its latent attention has no bias in the query and key/value projections",
     ),
@@ -172,9 +187,22 @@ MODEL_RULES: tuple[Rule, ...] = (
         "framework_unsupported",
         lambda c, p: (
             (p.overlap_ep == 0)
-            | ((p.ep > 1) & ((p.vpp > 1) | (p.pp == 1)) & (p.recompute != _FULL))
+            | (
+                (p.ep > 1)
+                & ((p.vpp > 1) | (p.pp == 1))
+                & (p.recompute != _FULL)
+                & ~_recomputes(p, "moe")
+                & (p.moe_dispatcher != _ALLGATHER)
+                & (c.model.mtp_num_layers <= 1)
+            )
         ),
-        lambda c, p: "overlap_ep needs ep > 1, an interleaved pipeline and no full recompute",
+        lambda c, p: (
+            "overlap_ep needs ep > 1, no pipeline or an interleaved one, no recompute of whole "
+            "layers or of moe, the alltoall or deepep dispatcher and one layer of multi-token "
+            f"prediction at most; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
+            f"{', '.join(p.recompute_modules) or p.recompute}, {p.moe_dispatcher}, "
+            f"{c.model.mtp_num_layers} such layers"
+        ),
     ),
     rule(
         "framework_unsupported",
@@ -325,6 +353,21 @@ FEATURE_RULES: tuple[Rule, ...] = (
             f"fp8 needs every width per rank in multiples of 16 and tokens in multiples of 8 "
             f"(hidden {c.model.hidden_size}, tp {p.tp}, etp {p.etp}, "
             f"{c.training.seq_length // p.cp * p.micro_batch_size} tokens)"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
+            (c.training.precision != "fp8" or not _delayed(c))
+            | ~_recomputes(p, "moe_act", "layernorm")
+        ),
+        lambda c, p: "with delayed fp8 scales moe_act and layernorm cannot be recomputed",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.cross_entropy != _IN_PLACE,
+        lambda c, p: (
+            "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable"
         ),
     ),
     rule(

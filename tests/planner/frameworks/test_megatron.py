@@ -19,6 +19,7 @@ from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import (
     FIRST_NODE,
     INTERLEAVED,
+    MLA,
     MODELS,
     TP2,
     cluster,
@@ -150,6 +151,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt-oss",
         {
             "overlap_ep": True,
+            "moe_dispatcher": "alltoall",
             "recompute": "none",
             "recompute_num_layers": 0,
             "recompute_modules": (),
@@ -197,6 +199,12 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
         ("framework_unsupported", "biases are", "gpt-oss", {"qkv_bias": False}),
         ("framework_unsupported", "rotary", "deepseek-v3", {"position": "none"}),
         ("framework_unsupported", "no bias in", "deepseek-v3", {"qkv_bias": True}),
+        (
+            "framework_unsupported",
+            "front of the query projection",
+            "deepseek-v3",
+            {"mla": {**MLA.model_dump(), "q_lora_rank": None}},
+        ),
         ("framework_unsupported", "sliding window", "deepseek-v3", {"sliding_window": 64}),
         (
             "framework_unsupported",
@@ -295,6 +303,28 @@ REFUSED += [
     ("framework_unsupported", "weight gathering", launch(overlap_grad_reduce=False)),
     ("framework_unsupported", "tensor-parallel traffic", launch(tp=2, overlap_tp=True)),
     ("framework_unsupported", "overlap_ep needs", launch(overlap_ep=True)),
+    (
+        "framework_unsupported",
+        "recompute moe, allgather, 0 such",
+        launch(
+            "mixtral",
+            ep=2,
+            overlap_ep=True,
+            moe_dispatcher="allgather",
+            recompute="selective",
+            recompute_modules=("moe",),
+        ),
+    ),
+    ("framework_unsupported", "disabled", launch(cross_entropy="in_place")),
+    (
+        "recompute",
+        "delayed fp8 scales",
+        launch(
+            training={"precision": "fp8", "fp8_recipe": "delayed"},
+            recompute="selective",
+            recompute_modules=("layernorm",),
+        ),
+    ),
     ("framework_unsupported", "flash-attention 1", launch(attention_kernel="flash1")),
     (
         "framework_unsupported",

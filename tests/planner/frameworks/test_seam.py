@@ -285,6 +285,7 @@ def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
         "model.mlp_bias": "dense" not in model.layer_kinds,
         "model.ffn_hidden_size": "dense" not in model.layer_kinds,
         "model.num_query_groups": model.mla is not None,
+        "model.head_dim": model.mla is not None,
     }.get(field, False)
 
 

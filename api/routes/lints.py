@@ -1,0 +1,28 @@
+"""What is wrong with a launch script, and what would be faster."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.concurrency import run_in_threadpool
+
+from api.dependencies import Files, Searches
+from api.problems import declare
+from api.schema import LINT_EXAMPLES, request_body
+from planner.lint.findings import LintAnswer
+from planner.lint.lint import lint as linted
+from planner.lint.sources import parse_lint
+
+router = APIRouter(prefix="/lints", tags=["lints"])
+
+
+@router.post(
+    "",
+    response_model=LintAnswer,
+    responses=declare(400, 413, 415, 422, 503),
+    openapi_extra=request_body(LINT_EXAMPLES, "LintRequest"),
+)
+async def lint(document: Files, searches: Searches) -> Response:
+    """Read the files of a launch, none of which is run; findings are an answer, not a problem."""
+    files, cluster, framework = await run_in_threadpool(parse_lint, document)
+    answer = await searches.run(lambda: linted(files, cluster, framework).model_dump_json())
+    return Response(answer, media_type="application/json")

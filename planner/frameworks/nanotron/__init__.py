@@ -1,0 +1,158 @@
+"""nanotron: one YAML for its `run_train.py`, launched with torchrun."""
+
+from __future__ import annotations
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.answer import Note
+from planner.constraints import Context
+from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.nanotron.reader import read, recognises
+from planner.frameworks.nanotron.rules import RULES
+from planner.frameworks.nanotron.settings import rows
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import Uncarried, rotary
+from planner.request import PlanRequest
+
+VERSIONS = "main of April 2026 (2411b02)"
+
+BY_COST = "layers fall on stages by cost, and the plan has to say the same"
+FIELDS = {
+    "tp": says("parallelism.tp"),
+    "sequence_parallel": says("parallelism.tp_mode", note="REDUCE_SCATTER"),
+    "cp": cannot("the trainer refuses random weights with context parallelism"),
+    "cp_kind": cannot("the trainer refuses random weights with context parallelism"),
+    "pp": says("parallelism.pp"),
+    "vpp": cannot("its engines have one chunk of layers per stage"),
+    "dp": says("parallelism.dp"),
+    "dp_shard": cannot("states are sharded over all data-parallel ranks"),
+    "ep": cannot("its grid of ranks has no room for expert_parallel_size > 1"),
+    "etp": cannot("its grid of ranks has no room for expert_parallel_size > 1"),
+    "zero_stage": says("optimizer.zero_stage", note="0, or 1 with bf16 gradients"),
+    "reshard_after_forward": cannot("weights are never sharded over dp"),
+    "micro_batch_size": says("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica"),
+    "recompute": says("parallelism.recompute_layer", note="full or none"),
+    "recompute_modules": cannot("whole layers are recomputed"),
+    "recompute_method": cannot("every layer is recomputed by itself: block"),
+    "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "schedule": says("parallelism.pp_engine", note="1f1b, or afab for gpipe"),
+    "first_stage_layers": cannot(BY_COST),
+    "last_stage_layers": cannot(BY_COST),
+    "stage_layers": cannot(BY_COST),
+    "rank_order": cannot("its grid is tp, cp, dp, pp from the inside out"),
+    "offload_optimizer": cannot("nothing is offloaded to the host"),
+    "offload_activations": cannot("nothing is offloaded to the host"),
+    "attention_kernel": cannot("flash-attention 2, whatever _attn_implementation says"),
+    "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
+    "moe_dispatcher": says("model.model_config.moe_config.token_dispatcher_type"),
+    "overlap_grad_reduce": cannot("gradients are always reduced during the backward pass"),
+    "overlap_param_gather": cannot("weights are gathered after the step"),
+    "overlap_tp": says("parallelism.tp_linear_async_communication"),
+    "overlap_ep": cannot("experts are not split over ranks"),
+    "overlap_p2p": cannot("messages between stages block"),
+    "stack": cannot("nanotron runs on torch"),
+    "compile": cannot("nothing is compiled"),
+}
+
+
+def _mixture(model: ModelSpec) -> bool:
+    return model.moe is not None
+
+
+UNCARRIED = (
+    Uncarried("norm epsilon", "rms_norm_eps (1e-6)"),
+    Uncarried("rotary base", "rope_theta (10000)", rotary),
+    Uncarried("rope scaling", "rope_seq_len_interpolation_factor (none)", rotary),
+    Uncarried("layers without rotation", "no_rope_layer (none)", rotary),
+    Uncarried("activation", "hidden_act (silu)"),
+    Uncarried("spread of the initial weights", "model.init_method (0.02)"),
+    Uncarried("weights of the chosen experts", "not scaled to one: no key", _mixture),
+    Uncarried("balancing loss", "none: router_aux_loss_coef is not read", _mixture),
+)
+
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+NANOTRON_PATH="${{NANOTRON_PATH:-.}}"  # a checkout of nanotron, installed
+BUNDLE="${{BASH_SOURCE[0]%/*}}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+{exports}
+{launch}
+
+torchrun "${{LAUNCH_ARGS[@]}}" "$NANOTRON_PATH/run_train.py" \\
+  --config-file "$BUNDLE/config.yaml" \\
+  "$@"
+"""
+NEEDS = Note(
+    code="needs",
+    text="Every run needs flash-attn 2 and, experts or not, grouped_gemm "
+    "(github.com/fanshiqing/grouped_gemm): nanotron imports both.",
+)
+
+
+def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
+    """Variables that the trainer asks for."""
+    group = "environment"
+    disabled = flag(group, "WANDB_MODE", "disabled", "where wandb is installed it would log in")
+    if plan.tp == 1:
+        return (disabled,)
+    why = "tensor parallelism demands it"
+    return (flag(group, "CUDA_DEVICE_MAX_CONNECTIONS", 1, why), disabled)
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script and the config."""
+    c = Context(request.model, request.cluster, request.training)
+    keys, variables = list(rows(c, plan)), environment(plan)
+    missing = uncarried.of(c.model, UNCARRIED)
+    head = "\n".join(
+        (
+            *shell.header("nanotron", VERSIONS, request, plan).splitlines()[:-1],
+            "# A smoke run on MOCK DATA: to train, give config.yaml data, a learning rate, steps.",
+        )
+    )
+    script = SCRIPT.format(
+        head=head,
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        exports="\n".join(map(shell.export, variables)),
+        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+    )
+    config = f"{head}\n{uncarried.comments(missing)}\n{yaml_files.document(keys)}"
+    return Bundle(
+        framework="nanotron",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={"launch.sh": script, "config.yaml": config},
+        flags=(*variables, *yaml_files.flags("config.yaml", keys)),
+        notes=(NEEDS, uncarried.note(missing)),
+    )
+
+
+FRAMEWORK = Framework(
+    name="nanotron",
+    title="nanotron",
+    versions=VERSIONS,
+    stack="torch",
+    axes={
+        "stack": ("torch",),
+        "cp": (1,),
+        "ep": (1,),
+        "etp": (1,),
+        "zero_stage": (0, 1),
+        "schedule": ("1f1b", "gpipe"),
+        "recompute": ("none", "full"),
+        "attention_kernel": ("flash2",),
+        "cross_entropy": ("unfused",),
+        "overlap_param_gather": (False,),
+        "overlap_tp": (False, True),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+)

@@ -1,0 +1,296 @@
+"""What a launch of nanotron says: its YAML, and the processes of the launch line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.answer import Reason
+from planner.frameworks import yaml_files
+from planner.frameworks.bash import Launch, slurm_variables
+from planner.frameworks.nanotron.layers import stages
+from planner.frameworks.nanotron.names import KEYS, REQUIRED
+from planner.frameworks.nanotron.rules import BF16, FP32
+from planner.frameworks.nanotron.settings import ENGINES
+from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
+from planner.frameworks.yaml_files import YamlFile
+
+MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
+GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
+LAYERS = 10_000
+# The classes leave these out, but the trainer reads them.
+SECTIONS = ("tokens", "optimizer", "data_stages", "checkpoints", "logging")
+MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
+# No part of a plan, or listed with what a plan does not carry.
+RUN_ONLY = (
+    "general.", "logging.", "checkpoints.", "data_stages.", "optimizer.learning_rate_scheduler.",
+    "optimizer.optimizer_factory.", "model.init_method.", "tokens.train_steps",
+    "model.ddp_bucket_cap_mb", "model.make_vocab_size_divisible_by", "optimizer.weight_decay",
+    "optimizer.clip_grad", "parallelism.tp_recompute_allgather",
+    MODEL + "max_position_embeddings", MODEL + "is_qwen2_config", MODEL + "is_llama_config",
+    MODEL + "_attn_implementation", MODEL + "log_attn_probs",
+)  # fmt: skip
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether there is a config of nanotron."""
+    return any(
+        "pp_engine:" in text or "batch_accumulation_per_replica:" in text
+        for name, text in files.items()
+        if name.endswith((".yaml", ".yml"))
+    )
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """The specs and the plan; raises Unreadable."""
+    launch = only_launch(files, "torchrun", "run_train.py")
+    line = options(launch.arguments) if launch else []
+    config = _config(files, line)
+    keys = config.settings()
+    values = Values({one.name: one for one in keys}, config.name)
+    refusals = list(_refused(config, keys))
+    assumed: list[str] = []
+    try:
+        model = _model(config, values, assumed)
+        training, plan = _plan(model, values, assumed)
+    except ValidationError as error:
+        raise malformed(error, config.name) from None
+    nodes, each = _processes(launch, accelerators)
+    world = nodes * each if nodes and each else accelerators
+    if world is not None and world != plan.accelerators:
+        text = f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, not the {world} started"
+        refusals.append(_refusal(text))
+    expert_ranks = values.integer(GRID + "expert_parallel_size", default=1)
+    if expert_ranks > 1:
+        text = f"expert_parallel_size {expert_ranks}: the grid of ranks has no room for it"
+        refusals.append(_refusal(text, values.settings.get(GRID + "expert_parallel_size")))
+    unknown = tuple(one for one in keys if not _known(one.name))
+    return Reading(
+        framework="nanotron",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=nodes,
+        accelerators_per_node=each,
+        settings=(*keys, *line),
+        unknown=unknown,
+        unread=tuple(
+            one
+            for one in keys
+            if one not in unknown
+            and one.name not in values.asked
+            and one.value != "null"
+            and not one.name.startswith(RUN_ONLY)
+        ),
+        assumed=tuple(assumed),
+        refusals=tuple(refusals),
+    )
+
+
+def _config(files: Mapping[str, str], line: Sequence[Setting]) -> YamlFile:
+    """The YAML that the launch line names, or the only one."""
+    named = next((one.value for one in line if one.name == "--config-file"), None)
+    yamls = [name for name in files if name.endswith((".yaml", ".yml"))]
+    name = named.rsplit("/", 1)[-1] if isinstance(named, str) else (yamls or [""])[0]
+    if name not in files:
+        raise Unreadable(f"the config {name} is not among the files".replace("  ", " "))
+    return yaml_files.read(files[name], name)
+
+
+def _processes(launch: Launch | None, accelerators: int | None) -> tuple[int | None, int | None]:
+    """Nodes and processes of each, from torchrun's options or those of the batch job."""
+    if launch is None:
+        return None, None
+    line = {one.name.lstrip("-").replace("-", "_"): one for one in options(launch.before)}
+    values = Values(line, launch.program.file)
+    slurm = slurm_variables(launch.slurm)
+    nodes = values.integer("nnodes", default=slurm.get("SLURM_NNODES", 1))
+    if (values.text("nproc_per_node") or "gpu") in ("gpu", "auto"):
+        return nodes, accelerators // nodes if accelerators else None
+    return nodes, values.integer("nproc_per_node")
+
+
+def _section(path: str) -> tuple[str, str]:
+    """The section and the key of a dotted path; places in lists as stars."""
+    parts = ["*" if part.isdigit() else part for part in path.split(".")]
+    return ".".join(parts[:-1]), parts[-1]
+
+
+def _known(path: str) -> bool:
+    """Whether the path is a key, or lies under one that holds what it likes."""
+    section, key = _section(path)
+    if section in KEYS:
+        return key in KEYS[section]
+    return bool(section) and _known(section)
+
+
+def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
+    """Unknown keys and missing ones: both stop nanotron before it does anything."""
+    for one in keys:
+        if not _known(one.name):
+            section, key = _section(one.name)
+            while section and section not in KEYS:
+                section, key = _section(section)
+            meant = hint(key, KEYS[section])
+            yield _refusal(f"nanotron stops at the unknown key {one.name}{meant}", one)
+    for section in SECTIONS:
+        if config.values.get(section) is None:
+            yield _refusal(f"the trainer needs the section {section}")
+    for path, node in _mappings(config.values, ""):
+        section = ".".join("*" if part.isdigit() else part for part in path.split("."))
+        for key in REQUIRED.get(section, ()):
+            if node.get(key) is None:
+                place = f"{path}.{key}".lstrip(".")
+                yield _refusal(f"nanotron misses the key {place}")
+    rate = config.values.get("optimizer")
+    rate = rate.get("learning_rate_scheduler") if isinstance(rate, dict) else None
+    if isinstance(rate, dict) and rate.get("lr_warmup_style") not in ("linear", "constant"):
+        yield _refusal("learning_rate_scheduler.lr_warmup_style must be linear or constant")
+
+
+def _mappings(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every mapping of the document with its path."""
+    if isinstance(node, dict):
+        yield path, node
+        inner = list(node.items())
+    else:
+        inner = list(enumerate(node)) if isinstance(node, list) else []
+    for key, child in inner:
+        yield from _mappings(child, f"{path}.{key}" if path else str(key))
+
+
+def _refusal(text: str, setting: Setting | None = None) -> Refusal:
+    return Refusal(reason=Reason(code="framework_unsupported", text=text), setting=setting)
+
+
+def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
+    if values.has(MODEL + "is_starcoder2_config"):
+        raise Unreadable("models of Starcoder2Config are not read", config.name)
+    if not any(name.startswith(MODEL) for name in values.settings):
+        raise Unreadable("model.model_config is missing", config.name)
+    if values.boolean(MODEL + "is_llama_config"):
+        assumed.append("is_llama_config: a plan is written with Qwen2Config, which builds the same")
+    layers = values.integer(MODEL + "num_hidden_layers", default=32, most=LAYERS)
+    hidden = values.integer(MODEL + "hidden_size", default=4096)
+    heads = values.integer(MODEL + "num_attention_heads", default=32)
+    llama = values.boolean(MODEL + "is_llama_config")
+    window = values.has(MODEL + "sliding_window_size")
+    kernel = values.text(MODEL + "_attn_implementation")
+    if kernel not in (None, "flash_attention_2"):
+        assumed.append(f"_attn_implementation: {kernel} changes nothing, flash-attention 2 runs")
+    skipped = values.integer(MODEL + "no_rope_layer", default=0, least=0)
+    if skipped > 1:
+        assumed.append(f"no_rope_layer: every {skipped}th layer is without rotation, planned with")
+    return ModelSpec(
+        num_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        head_dim=max(hidden // heads, 1),
+        num_query_groups=values.integer(MODEL + "num_key_value_heads", default=heads),
+        ffn_hidden_size=values.integer(MODEL + "intermediate_size", default=11008),
+        gated_mlp=True,
+        vocab_size=values.integer(MODEL + "vocab_size", default=32000),
+        tied_embeddings=values.boolean(MODEL + "tie_word_embeddings"),
+        qkv_bias=values.boolean(MODEL + "attention_bias") and not llama,
+        norm="rmsnorm",
+        position="none" if skipped == 1 else "rope",
+        sliding_window=values.integer(MODEL + "sliding_window_size") if window else None,
+        moe=_experts(config, values, layers),
+    )
+
+
+def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any] | None:
+    if not any(name.startswith(MOE) for name in values.settings):
+        return None
+    node: Any = config.values
+    for part in MOE.rstrip(".").split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict):
+        raise values.fault((MOE.rstrip("."),), "must be a mapping")
+    listed = node.get("layers", [-1])
+    values.asked.add(MOE + "layers")
+    layers = list(range(num_layers)) if listed == [-1] else listed
+    shared = values.boolean(MOE + "enable_shared_expert")
+    width = values.integer(MOE + "shared_expert_intermediate_size", default=5632)
+    return {
+        "num_experts": values.integer(MOE + "num_experts", default=8),
+        "top_k": values.integer(MOE + "top_k", default=2),
+        "expert_ffn_hidden_size": values.integer(MOE + "moe_intermediate_size", default=1408),
+        "shared_expert_ffn_hidden_size": width if shared else 0,
+        "shared_expert_gate": shared,
+        **_pattern(layers, num_layers, values),
+    }
+
+
+def _pattern(layers: Any, num_layers: int, values: Values) -> dict[str, int]:
+    """Layers with experts as first, step and offset; other patterns are not read."""
+    fault = values.fault((MOE + "layers",), "must be the layers from one on, or every n-th")
+    if not isinstance(layers, list) or not layers or any(type(i) is not int for i in layers):
+        raise fault
+    first = layers[0]
+    step = layers[1] - first if len(layers) > 1 else max(num_layers - first, 1)
+    if first < 0 or step < 1 or layers != list(range(first, num_layers, step)):
+        raise fault
+    dense = first if first >= step or step == 1 else 0
+    return {"num_dense_layers": dense, "layer_frequency": step, "layer_offset": first % step}
+
+
+def _plan(
+    model: ModelSpec, values: Values, assumed: list[str]
+) -> tuple[TrainingSpec, ParallelPlan]:
+    dp, tp, pp = (values.integer(GRID + name, most=DEGREE) for name in ("dp", "tp", "pp"))
+    cp = values.integer(GRID + "context_parallel_size", default=1)
+    engines = {name: schedule for schedule, name in ENGINES.items()}
+    engine = values.choice(GRID + "pp_engine", choices=engines, default="afab")
+    if pp == 1 and engine == "afab":
+        assumed.append("pp_engine: afab keeps all micro-batches of the one stage; planned as 1f1b")
+    mode = values.choice(GRID + "tp_mode", choices=MODES, default="ALL_REDUCE")
+    full = values.boolean(GRID + "recompute_layer")
+    micro = values.integer(TOKENS + "micro_batch_size")
+    zero = values.integer(OPTIMIZER + "zero_stage", default=0, least=0)
+    if zero > 1:
+        assumed.append(f"optimizer.zero_stage: {zero} is what 1 is, states sharded")
+    dtype = values.choice("model.dtype", choices=DTYPES, default="bfloat16")
+    if dtype == "float32":
+        assumed.append("model.dtype: float32, which no plan has: bf16")
+    kept = FP32 if values.boolean(OPTIMIZER + "accumulate_grad_in_fp32") else BF16
+    factory = values.text(OPTIMIZER + "optimizer_factory.name") or "adamW"
+    counts = stages(model, pp, tp)
+    training = TrainingSpec(
+        seq_length=values.integer(TOKENS + "sequence_length"),
+        global_batch_size=micro * values.integer(TOKENS + "batch_accumulation_per_replica") * dp,
+        precision=DTYPES[dtype],
+        gradient_dtype=kept[0],
+        gradient_reduce_dtype=kept[1],
+        master_weights_dtype=kept[2],
+        optimizer_state_dtype=kept[3],
+        optimizer="sgd" if factory == "sgd" else "adam",
+    )
+    plan = ParallelPlan(
+        tp=tp,
+        sequence_parallel=tp > 1 and mode == "REDUCE_SCATTER",
+        cp=cp,
+        pp=pp,
+        dp=dp,
+        zero_stage=min(zero, 1),
+        micro_batch_size=micro,
+        recompute="full" if full else "none",
+        recompute_num_layers=max(counts) if full else 0,
+        schedule=engines[engine] if pp > 1 else "1f1b",
+        stage_layers=counts if len(set(counts)) > 1 else (),
+        attention_kernel="flash2",
+        cross_entropy="unfused",
+        moe_dispatcher=values.choice(
+            MOE + "token_dispatcher_type", choices=("alltoall", "allgather"), default="alltoall"
+        ),
+        overlap_param_gather=False,
+        overlap_tp=values.boolean(GRID + "tp_linear_async_communication"),
+        stack="torch",
+    )
+    return training, plan

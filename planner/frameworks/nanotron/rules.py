@@ -1,0 +1,262 @@
+"""What nanotron refuses, fails at or has no key for, as rules.
+
+Read from commit 2411b02 of April 2026: config, parallel/context.py, trainer.py, models/qwen.py,
+optim/gradient_accumulator.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import ParallelPlan, Plans, code
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks import rules
+from planner.frameworks.base import rule
+from planner.frameworks.nanotron.layers import stages
+from planner.frameworks.rules import fixed_part
+
+# Types of gradients, of their reduction, of master weights and of optimizer states.
+FP32 = ("fp32", "fp32", "fp32", "fp32")
+BF16 = ("bf16", "bf16", "none", "bf16")
+_FULL = code("recompute", "full")
+_BLOCK = code("recompute_method", "block")
+_1F1B, _GPIPE = code("schedule", "1f1b"), code("schedule", "gpipe")
+
+
+def kept(c: Context) -> tuple[str, str, str, str]:
+    t = c.training
+    return (
+        t.gradient_dtype,
+        t.gradient_reduce_dtype,
+        t.master_weights_dtype,
+        t.optimizer_state_dtype,
+    )
+
+
+def _by_grid(c: Context, p: Plans) -> list[tuple[BoolArray, tuple[int, ...]]]:
+    """Which plans have each pair of pp and tp, and the stages that come of it."""
+    pp, tp = np.broadcast_arrays(p.pp, p.tp)
+    pairs = set(zip(pp.ravel().tolist(), tp.ravel().tolist(), strict=True))
+    return [
+        (np.asarray((p.pp == one) & (p.tp == other)), stages(c.model, one, other))
+        for one, other in sorted(pairs)
+    ]
+
+
+def _split(c: Context, p: Plans) -> BoolArray:
+    """Whether the plan's stages are those that nanotron makes."""
+    even = (p.stage_layers == 0) & (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
+    legal = np.asarray((p.pp == 1) & even)
+    for where, counts in _by_grid(c, p):
+        if len(counts) > 1 and min(counts) > 0:
+            row = p.stage_layers_table.index(counts) + 1 if counts in p.stage_layers_table else -1
+            same = even if len(set(counts)) == 1 else p.stage_layers == row
+            legal = legal | (where & same)
+    return legal
+
+
+def _split_text(c: Context, p: ParallelPlan) -> str:
+    if p.pp == 1:
+        return "stages of layers need pp > 1"
+    counts = stages(c.model, p.pp, p.tp)
+    found = ", ".join(map(str, counts))
+    if min(counts) == 0:
+        return f"layers are dealt out by cost: of pp {p.pp} stages some get none ({found})"
+    return f"layers are dealt out by cost, on pp {p.pp} as stage_layers {found} and not otherwise"
+
+
+def _recompute(c: Context, p: Plans) -> BoolArray:
+    whole = (p.recompute != _FULL) | (p.recompute_method == _BLOCK)
+    count = np.zeros(np.shape(whole), dtype=np.int64)
+    for where, counts in _by_grid(c, p):
+        count = np.where(where, max(counts), count)
+    return np.asarray(whole & ((p.recompute != _FULL) | (p.recompute_num_layers == count)))
+
+
+def _recompute_text(c: Context, p: ParallelPlan) -> str:
+    most = max(stages(c.model, p.pp, p.tp))
+    return (
+        f"recompute_layer is of every layer: block with {most} layers, got {p.recompute_method} "
+        f"with {p.recompute_num_layers}"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    fixed_part(lambda m: m.norm == "rmsnorm", "every norm is an RMSNorm"),
+    fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
+    fixed_part(lambda m: not m.embedding_norm, "there is no norm after the embedding"),
+    fixed_part(lambda m: m.qk_norm == "none", "there are no norms on queries and keys"),
+    fixed_part(lambda m: m.gated_mlp, "the MLP is gated"),
+    fixed_part(
+        lambda m: m.position in ("rope", "none"), "positions are rotary, or none in all layers"
+    ),
+    fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),
+    fixed_part(
+        lambda m: not (m.attention_output_bias or m.mlp_bias or m.lm_head_bias),
+        "only the query/key/value projection can have a bias",
+    ),
+    fixed_part(
+        lambda m: not (m.hidden_dropout or m.attention_dropout), "there is no dropout anywhere"
+    ),
+    fixed_part(lambda m: m.mla is None, "there is no latent attention"),
+    fixed_part(lambda m: not m.attention_sinks, "there are no attention sinks"),
+    fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
+    fixed_part(
+        lambda m: m.full_attention_period is None, "a sliding window is that of every layer"
+    ),
+    fixed_part(
+        lambda m: m.sliding_window is None or m.position == "rope",
+        "layers without rotation drop their sliding window",
+    ),
+    fixed_part(
+        lambda m: m.head_dim * m.num_attention_heads == m.hidden_size,
+        "heads share hidden_size evenly: there is no width of their own",
+    ),
+    fixed_part(
+        lambda m: (
+            m.moe is None
+            or not (m.moe.router_bias or m.moe.expert_bias or m.moe.score_correction_bias)
+        ),
+        "routers and experts have no biases",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or (m.moe.num_groups is None and m.moe.capacity_factor is None),
+        "experts are chosen without groups, and no token is dropped",
+    ),
+    fixed_part(
+        lambda m: (
+            m.moe is None or m.moe.shared_expert_gate == (m.moe.shared_expert_ffn_hidden_size > 0)
+        ),
+        "a shared expert always has a gate",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.seq_length > 10,
+        lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.stack == code("stack", "torch"),
+        lambda c, p: f"the plan is costed for the {p.stack} runtime",
+    ),
+    rule(
+        "kv_heads",
+        lambda c, p: c.model.num_query_groups % p.tp == 0,
+        lambda c, p: f"{c.model.num_query_groups} key/value heads are not repeated over tp {p.tp}",
+        "degrees",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: p.cp == 1,
+        lambda c, p: (
+            f"cp {p.cp}: the trainer refuses random weights with context parallelism (not "
+            "supported yet)"
+        ),
+        "degrees",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.ep == 1) & (p.etp == 1),
+        lambda c, p: (
+            f"ep {p.ep}, etp {p.etp}: its grid of ranks holds only dp x cp x pp x tp, with "
+            "expert_parallel_size beside them it is too small"
+        ),
+        "groups",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.model.moe is None or p.moe_dispatcher != code("moe_dispatcher", "deepep"),
+        lambda c, p: "token_dispatcher_type is alltoall or allgather",
+    ),
+    rule("layers_not_divisible", _split, _split_text, "layout"),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (p.schedule == _1F1B) | (p.schedule == _GPIPE),
+        lambda c, p: f"pp_engine is 1f1b or afab (all forward, all backward), not {p.schedule}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.pp == 1) | (p.dp == 1) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"))
+        ),
+        lambda c, p: "stages are the outermost axis of its grid",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: p.zero_stage <= 1,
+        lambda c, p: f"only optimizer states are sharded: ZeRO 1, not {p.zero_stage}",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (p.dp == 1) | (c.training.gradient_dtype == "bf16"),
+        lambda c, p: (
+            "ZeRO 1 with fp32 gradients over dp ends in NotImplementedError at the first backward "
+            "pass: take bf16 gradients or ZeRO 0"
+        ),
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
+        lambda c, p: f"states are sharded over all {p.dp} data-parallel ranks, not {p.dp_shard}",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: p.recompute != code("recompute", "selective"),
+        lambda c, p: f"recompute_layer is of whole layers, not {', '.join(p.recompute_modules)}",
+    ),
+    rule("recompute", _recompute, _recompute_text),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
+        lambda c, p: "nothing is offloaded to the host",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel == code("attention_kernel", "flash2"),
+        lambda c, p: f"attention is flash-attention 2 whatever is asked, not {p.attention_kernel}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
+        lambda c, p: "the loss works on an fp32 copy of the logits: there is no fused one",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp == 1),
+        lambda c, p: "gradients are always reduced during the last backward pass",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.overlap_param_gather == 0) | (p.zero_stage == 0) | (p.dp == 1),
+        lambda c, p: "ZeRO 1 gathers weights after the optimizer step, under nothing",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.tp == 1) | (p.overlap_tp == 0) | (p.sequence_parallel == 1),
+        lambda c, p: (
+            "tp_linear_async_communication needs tp_mode REDUCE_SCATTER (sequence_parallel)"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.compile == 0,
+        lambda c, p: "nothing is compiled: norms and rotations have kernels of their own",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision == "bf16",
+        lambda c, p: (
+            f"{c.training.precision}: no loss is scaled for float16, and no key reaches its fp8 "
+            "layers"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: kept(c) in (FP32, BF16),
+        lambda c, p: (
+            "accumulate_grad_in_fp32 keeps gradients, master weights and states in fp32; without "
+            f"it all are bf16 and there is no master copy; asked: {', '.join(kept(c))}"
+        ),
+    ),
+)

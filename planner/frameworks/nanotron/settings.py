@@ -1,0 +1,132 @@
+"""The keys of config.yaml, with whys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import Context
+from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.yaml_files import Row
+
+ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
+NEVER = 1_000_000
+
+
+def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
+    yield "hidden_size", model.hidden_size, "width of the residual stream"
+    yield "intermediate_size", model.ffn_hidden_size, "width of the dense MLP"
+    yield "num_hidden_layers", model.num_layers, "transformer layers"
+    yield "num_attention_heads", model.num_attention_heads, "query heads"
+    yield "num_key_value_heads", model.num_query_groups, "key/value heads"
+    yield "vocab_size", model.vocab_size, "tokens of the vocabulary"
+    yield "max_position_embeddings", training.seq_length, "the sequence length"
+    yield "tie_word_embeddings", model.tied_embeddings, "whether the output layer is the embedding"
+    yield "attention_bias", model.qkv_bias, "bias of the query/key/value projection"
+    yield "sliding_window_size", model.sliding_window, "tokens that a token sees; null: all"
+    if model.position == "none":
+        yield "no_rope_layer", 1, "rotation is skipped in every layer"
+    yield "is_qwen2_config", True, "the model class, which also builds Llama's layers"
+    yield "_attn_implementation", "flash_attention_2", "the packed call of it, always"
+    yield "log_attn_probs", False, "otherwise every step logs the scores' sums"
+    moe = model.moe
+    if moe is None:
+        return
+    shared = moe.shared_expert_ffn_hidden_size
+    layers = [i for i, kind in enumerate(model.layer_kinds) if kind == "moe"]
+    yield "moe_config.num_experts", moe.num_experts, "experts of a layer"
+    yield "moe_config.top_k", moe.top_k, "experts that a token uses"
+    yield "moe_config.moe_intermediate_size", moe.expert_ffn_hidden_size, "width of an expert"
+    yield "moe_config.enable_shared_expert", shared > 0, "an expert for every token"
+    if shared:
+        yield "moe_config.shared_expert_intermediate_size", shared, "its width"
+    yield "moe_config.layers", layers, "layers that have experts, from 0"
+
+
+def _parallelism(plan: ParallelPlan) -> Iterator[Row]:
+    yield "dp", plan.dp, "data parallel ranks"
+    yield "tp", plan.tp, "ranks that split every layer"
+    yield "pp", plan.pp, "stages; layers are dealt out by cost"
+    yield "context_parallel_size", 1, "sequences are not split"
+    yield "expert_parallel_size", 1, "every rank has all experts of its layers"
+    engine = ENGINES[plan.schedule] if plan.pp > 1 else "1f1b"
+    yield "pp_engine", engine, "1f1b; afab: all forward, then all backward, also on one stage"
+    yield (
+        "tp_mode",
+        "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
+        "REDUCE_SCATTER: norms split over tp (sequence parallelism)",
+    )
+    yield "tp_linear_async_communication", plan.overlap_tp, "tensor-parallel traffic under GEMMs"
+    yield "tp_recompute_allgather", True, "gathered inputs are gathered again, not kept"
+    yield "recompute_layer", plan.recompute == "full", "every layer is computed again"
+
+
+def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+    yield "zero_stage", plan.zero_stage, "1: states sharded over dp"
+    yield (
+        "accumulate_grad_in_fp32",
+        training.gradient_dtype == "fp32",
+        "true: fp32 gradients, master weights and states; false: all bf16, no master copy",
+    )
+    if training.optimizer == "sgd":
+        yield "optimizer_factory.name", "sgd", "as planned"
+    else:
+        yield "optimizer_factory.name", "adamW", "as planned"
+        yield "optimizer_factory.adam_beta1", 0.9, "PLACEHOLDER"
+        yield "optimizer_factory.adam_beta2", 0.95, "PLACEHOLDER"
+        yield "optimizer_factory.adam_eps", 1.0e-8, "PLACEHOLDER"
+        yield "optimizer_factory.torch_adam_is_fused", True, "one kernel for the step"
+    yield "weight_decay", 0.01, "PLACEHOLDER"
+    yield "clip_grad", 1.0, "PLACEHOLDER"
+    rate = learning_rate("")
+    yield "learning_rate_scheduler.learning_rate", float(str(rate.value)), rate.why
+    yield "learning_rate_scheduler.lr_warmup_steps", 2, "PLACEHOLDER"
+    yield "learning_rate_scheduler.lr_warmup_style", "linear", "it must be said"
+    yield "learning_rate_scheduler.lr_decay_style", "cosine", "PLACEHOLDER"
+    yield "learning_rate_scheduler.min_decay_lr", 1.0e-5, "PLACEHOLDER"
+
+
+def _under(section: str, rows: Iterator[Row]) -> Iterator[Row]:
+    return ((f"{section}.{key}", value, why) for key, value, why in rows)
+
+
+def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """Every key of config.yaml."""
+    model, training = c.model, c.training
+    steps = train_iterations("", training)
+    yield from _under("parallelism", _parallelism(plan))
+    yield "tokens.sequence_length", training.seq_length, "tokens of one sequence"
+    yield "tokens.micro_batch_size", plan.micro_batch_size, "sequences per pass and rank"
+    yield (
+        "tokens.batch_accumulation_per_replica",
+        accumulation(c, plan),
+        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
+        f"dp {plan.dp}",
+    )
+    yield "tokens.train_steps", int(str(steps.value)), steps.why
+    yield from _under("model.model_config", _model(model, training))
+    if model.moe is not None:
+        key = "model.model_config.moe_config.token_dispatcher_type"
+        yield key, plan.moe_dispatcher, "of no effect while experts are not split"
+    yield "model.dtype", "bfloat16", "type of weights and activations"
+    yield "model.init_method.std", 0.02, "spread of the initial weights"
+    yield "model.make_vocab_size_divisible_by", 1, "rows of the embedding are padded to this x tp"
+    yield "model.ddp_bucket_cap_mb", 25, "gradients are reduced in buckets of so many MB"
+    yield from _under("optimizer", _optimizer(training, plan))
+    yield from _run()
+
+
+def _run() -> Iterator[Row]:
+    """What the trainer needs besides."""
+    yield "data_stages.0.name", "mock data", "one stage from the first step on"
+    yield "data_stages.0.start_training_step", 1, "the first step"
+    yield "data_stages.0.data.dataset", None, "MOCK DATA, random tokens: put your data set here"
+    yield "data_stages.0.data.seed", 42, "of the random tokens"
+    yield "general.project", "smoke-run", "a name for the logs"
+    yield "general.seed", 42, "of the initial weights"
+    yield "logging.iteration_step_info_interval", 1, "iteration time on every step"
+    yield "checkpoints.checkpoints_path", "checkpoints", "it must be said"
+    yield "checkpoints.checkpoint_interval", NEVER, "a smoke run saves nothing"
+    yield "checkpoints.save_initial_state", False, "a smoke run saves nothing"
+    yield "checkpoints.save_final_state", False, "a smoke run saves nothing"

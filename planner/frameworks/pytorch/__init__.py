@@ -1,0 +1,156 @@
+"""Native PyTorch: a training script of torch's own parallelism, and the script that launches it.
+
+The training script is one template (train.py.txt, no module: planner imports no torch); only its
+CONFIG block differs from plan to plan.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from importlib.resources import files
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks import shell, uncarried
+from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.pytorch.config import flags
+from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
+from planner.frameworks.pytorch.rules import RULES, SCHEDULES
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import Uncarried, rotary
+from planner.request import PlanRequest
+
+VERSIONS = "torch 2.13"
+WIDTH = 100  # of a line of the script
+
+FIELDS = {
+    "tp": says("tp"),
+    "sequence_parallel": says("sequence_parallel"),
+    "cp": says("cp"),
+    "cp_kind": cannot("attention trades the sequence for heads by all-to-all"),
+    "pp": says("pp", "stage_layers"),
+    "vpp": says("stage_layers", note="stages per rank"),
+    "dp": says("dp_replicate", "dp_shard", note="their product"),
+    "dp_shard": says("dp_shard", note="times cp"),
+    "ep": cannot("the script's MLPs are dense"),
+    "etp": cannot("the script's MLPs are dense"),
+    "zero_stage": says("zero_stage", note="3: fully_shard, 0: replicate"),
+    "reshard_after_forward": says("reshard_after_forward"),
+    "micro_batch_size": says("micro_batch_size"),
+    "recompute": says("recompute"),
+    "recompute_modules": says("recompute_modules", note="core_attn, mlp; or op"),
+    "recompute_method": says("recompute_method"),
+    "recompute_num_layers": says("recompute_num_layers"),
+    "schedule": says("schedule"),
+    "first_stage_layers": says("stage_layers"),
+    "last_stage_layers": says("stage_layers"),
+    "stage_layers": says("stage_layers"),
+    "rank_order": cannot("stages are the outermost axis of the mesh"),
+    "offload_optimizer": cannot("fully_shard would move the weights to the host as well"),
+    "offload_activations": cannot("nothing is kept in host memory"),
+    "attention_kernel": says("attention_kernel"),
+    "cross_entropy": cannot("the loss is torch's own, unfused"),
+    "moe_dispatcher": cannot("the script's MLPs are dense"),
+    "overlap_grad_reduce": cannot("always, and under a pipeline never"),
+    "overlap_param_gather": cannot("fully_shard always gathers ahead"),
+    "overlap_tp": cannot("tensor-parallel traffic blocks"),
+    "overlap_p2p": cannot("schedules of several stages per rank always overlap their messages"),
+    "overlap_ep": cannot("the script's MLPs are dense"),
+    "stack": cannot("PyTorch is itself the runtime"),
+    "compile": says("compile"),
+}
+UNCARRIED = (
+    Uncarried("norm epsilon", "norm_epsilon (1e-5)"),
+    Uncarried("rotary base", "rotary_base (10000)", rotary),
+    Uncarried("share of a head that rotates", "all of it, no entry", rotary),
+    Uncarried("rope scaling", "no entry", rotary),
+    Uncarried("activation", "SwiGLU, no other gate", lambda m: m.gated_mlp),
+    Uncarried("activation", "GELU, no other", lambda m: not m.gated_mlp),
+    Uncarried("spread of the initial weights", "init_std (0.02)"),
+    Uncarried("soft-capping of logits or scores, multipliers", "no entry"),
+)
+LAUNCHER = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+# The training script lies beside this one.  Without GPUs it runs on CPUs, for a small model.
+BUNDLE="${{BASH_SOURCE[0]%/*}}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+{variables}
+{exports}
+{launch}
+# Words name=value replace entries of CONFIG in the training script.
+torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" "train_iters=$TRAIN_ITERS" "$@"
+"""
+
+
+def _block(entries: tuple[Flag, ...], missing: str) -> str:
+    """The CONFIG block as Python."""
+    return "\n".join(
+        [missing, "CONFIG = {", *(line for one in entries for line in _lines(one)), "}"]
+    )
+
+
+def _lines(entry: Flag) -> list[str]:
+    """An entry with its why behind it, or above it where the line would be long."""
+    said = f'    "{entry.name}": {entry.value},'
+    line = f"{said}  # {entry.why}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [*(f"    # {part}" for part in textwrap.wrap(entry.why, WIDTH - 6)), said]
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The training script with its CONFIG, and the launch script."""
+    c = Context(request.model, request.cluster, request.training)
+    entries = flags(c, plan)
+    missing = uncarried.of(c.model, UNCARRIED)
+    allocator = flag(
+        "environment",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "expandable_segments:True",
+        "less fragmentation, as the plan counts",
+    )
+    template = files(__package__).joinpath("train.py.txt").read_text(encoding="utf-8")
+    launcher = LAUNCHER.format(
+        head=shell.header("Native PyTorch", VERSIONS, request, plan),
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        variables=shell.overridable(entries),
+        exports=shell.export(allocator),
+        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+    )
+    block = _block(entries, uncarried.comments(missing))
+    return Bundle(
+        framework="pytorch",
+        versions=VERSIONS,
+        main=LAUNCH,
+        files={LAUNCH: launcher, SCRIPT: template.replace("@CONFIG@", block)},
+        flags=(allocator, *entries),
+        notes=(uncarried.note(missing),),
+    )
+
+
+FRAMEWORK = Framework(
+    name="pytorch",
+    title="Native PyTorch",
+    versions=VERSIONS,
+    stack="torch",
+    axes={
+        "stack": ("torch",),
+        "schedule": tuple(SCHEDULES),
+        "cp_kind": ("a2a",),
+        "zero_stage": (3, 0),
+        "recompute_method": ("block",),
+        "cross_entropy": ("unfused",),
+        "overlap_grad_reduce": (True, False),
+        "overlap_tp": (False,),
+        "compile": (False, True),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+)

@@ -1,0 +1,181 @@
+"""The CONFIG block of the training script: what it says of a plan, and what a block says back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from cost_models.schedules import SCHEDULES as KNOWN
+from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.stages import chunk_layers, spread, stage_layers, virtual_stages
+from planner.constraints import Context
+from planner.frameworks.base import Flag
+from planner.frameworks.pytorch.rules import SCHEDULES, shard_degree
+from planner.frameworks.rules import accumulation, train_iterations
+
+# Fields of a model under their own names, with what each is for.
+MODEL = {
+    "hidden_size": "width of the residual stream",
+    "num_attention_heads": "query heads",
+    "num_query_groups": "key/value heads; each serves an equal share of the query heads",
+    "head_dim": "width of one head",
+    "ffn_hidden_size": "width of the MLP",
+    "gated_mlp": "SwiGLU, with two input projections; else GELU",
+    "vocab_size": "words; the loss of a model that knows nothing is its logarithm",
+    "tied_embeddings": "the output layer is the embedding",
+    "qkv_bias": "bias of the query, key and value projections",
+    "attention_output_bias": "bias of attention's output projection",
+    "mlp_bias": "biases of the MLP",
+    "lm_head_bias": "bias of the output layer",
+    "norm": "kind of every norm",
+    "norm_bias": "LayerNorm has a bias",
+    "embedding_norm": "a norm right after the embedding",
+    "qk_norm": "norms on queries and keys: none, or over each head",
+    "position": "how tokens know their place",
+    "max_position_embeddings": "rows of a learned position table",
+    "hidden_dropout": "dropout of the residual stream",
+    "attention_dropout": "dropout of the attention scores",
+}
+# What a plan does not carry: entry, value, why.
+FREE: tuple[tuple[str, Any, str], ...] = (
+    ("norm_epsilon", 1e-5, "NOT of the plan: as in the model's config.json"),
+    ("rotary_base", 10000.0, "NOT of the plan: as in the model's config.json"),
+    ("init_std", 0.02, "NOT of the plan: spread of the initial weights"),
+    ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
+    ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
+    ("seed", 1234, "of weights and data, the same however the model is split"),
+)
+PLAN = ("tp", "sequence_parallel", "cp", "pp", "micro_batch_size", "reshard_after_forward",
+        "recompute", "recompute_modules", "recompute_method", "recompute_num_layers",
+        "attention_kernel", "compile", "zero_stage")  # fmt: skip
+TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
+KEYS = frozenset(
+    (*MODEL, *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate", "dp_shard",
+     "train_iters", *(name for name, _, _ in FREE))
+)  # fmt: skip
+
+
+def _stages(model: ModelSpec, plan: ParallelPlan) -> list[int]:
+    """Layers of each stage in the order in which a micro-batch passes them."""
+    layers = stage_layers(
+        model.num_layers,
+        plan.pp,
+        plan.first_stage_layers,
+        plan.last_stage_layers,
+        plan.stage_layers,
+    )
+    placement = KNOWN[plan.schedule].placement if plan.pp > 1 else "loop"
+    sizes, _, _ = virtual_stages(placement, layers, plan.vpp, bool(plan.stage_layers))
+    return [int(size) for size in sizes]
+
+
+def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
+    """Entry, value and why."""
+    model, training = c.model, c.training
+    stages, shard = _stages(model, plan), shard_degree(plan)
+    dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
+    yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
+    for name, why in MODEL.items():
+        yield name, getattr(model, name), why
+    yield "seq_length", training.seq_length, "tokens of one sequence"
+    yield "tp", plan.tp, "ranks that split every matrix"
+    yield (
+        "sequence_parallel",
+        plan.sequence_parallel,
+        "between matrices they split the tokens too: less memory, the same traffic",
+    )
+    yield "cp", plan.cp, "ranks that split every sequence, and trade it for heads in attention"
+    yield "pp", plan.pp, f"ranks that split the layers; {plan.vpp} stages on each"
+    yield (
+        "schedule",
+        SCHEDULES.get(plan.schedule, "1F1B"),
+        "in which order stages take micro-batches",
+    )
+    yield "dp_replicate", plan.dp // shard, f"{dp}: ranks that hold the same weights"
+    yield "dp_shard", shard, f"{dp}: ranks that share one copy of the weights, with cp {plan.cp}"
+    yield "zero_stage", plan.zero_stage, "3: weights, gradients, states sharded; 0: replicated"
+    yield (
+        "reshard_after_forward",
+        plan.reshard_after_forward,
+        "free gathered weights after each pass and gather them again, or keep them for the step",
+    )
+    yield (
+        "global_batch_size",
+        training.global_batch_size,
+        f"sequences per step = micro_batch_size {plan.micro_batch_size} x "
+        f"{accumulation(c, plan)} micro-batches x dp {plan.dp}",
+    )
+    yield "micro_batch_size", plan.micro_batch_size, "sequences that pass together"
+    yield "precision", training.precision, "of weights and activations in use; fp32 to compare runs"
+    yield "gradient_reduce_dtype", training.gradient_reduce_dtype, "gradients are averaged in it"
+    yield "attention_kernel", plan.attention_kernel, "flash: cuDNN's, or the next; flash2; unfused"
+    yield "recompute", plan.recompute, "activations dropped, and computed again for the backward"
+    yield "recompute_modules", plan.recompute_modules, "when selective: which"
+    yield "recompute_method", plan.recompute_method, "when full: uniform, all layers; block, some"
+    yield "recompute_num_layers", plan.recompute_num_layers, "when full by block: first of a stage"
+    yield "compile", plan.compile, "torch.compile each layer"
+    yield "optimizer", training.optimizer, "adam, or sgd with momentum"
+    yield from FREE
+
+
+def _python(value: Any) -> str:
+    """A value as Python writes it, names in double quotes (no name has a quote in it)."""
+    return repr(value).replace("'", '"')
+
+
+def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
+    """Every entry, its value as Python writes it."""
+    found = [
+        Flag(name=name, value=_python(value), why=why, group="CONFIG")
+        for name, value, why in _entries(c, plan)
+    ]
+    iterations = train_iterations("CONFIG", c.training)
+    return (*found, iterations.model_copy(update={"name": "train_iters"}))
+
+
+def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """Fields of a plan that deal out layers like that; raises ValueError where none can."""
+    chunks, rest = divmod(len(sizes), pp)
+    if rest or not chunks or min(sizes) < 1:
+        raise ValueError(f"stage_layers has {len(sizes)} stages for pp {pp}, or an empty one")
+    schedule = next((ours for ours, name in SCHEDULES.items() if name == torch_schedule), None)
+    if schedule is None:
+        raise ValueError(f"torch has no schedule {torch_schedule!r}")
+    said = {"pp": pp, "vpp": chunks, "schedule": schedule}
+    if KNOWN[schedule].placement == "wave":
+        if tuple(sizes) != spread(sum(sizes), len(sizes)):
+            raise ValueError(f"{torch_schedule} needs layers dealt out evenly, got {list(sizes)}")
+        return said
+    by_rank = tuple(sum(sizes[rank::pp]) for rank in range(pp))
+    first, last = by_rank[0], by_rank[-1]
+    for ends in ((0, 0), (first, 0), (0, last), (first, last)):
+        layers = stage_layers(sum(sizes), pp, *ends)
+        if sum(layers) == sum(sizes) and [*chunk_layers(layers, chunks).ravel()] == [*sizes]:
+            return said | {"first_stage_layers": ends[0], "last_stage_layers": ends[1]}
+    if [*chunk_layers(by_rank, chunks, explicit=True).ravel()] != [*sizes]:
+        raise ValueError(f"no plan deals layers out as {list(sizes)} over pp {pp}")
+    return said | {"stage_layers": by_rank}
+
+
+def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelPlan]:
+    """What a CONFIG block says; raises ValueError where a value makes no sense."""
+    sizes, pp = config["stage_layers"], config["pp"]
+    degrees = (pp, *(config[name] for name in ("cp", "dp_replicate", "dp_shard")))
+    whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))
+    if not whole or min(degrees) < 1:
+        raise ValueError("stage_layers is a list of integers, and degrees are 1 or more")
+    model = ModelSpec(num_layers=sum(sizes), **{name: config[name] for name in MODEL})
+    training = TrainingSpec(**{name: config[name] for name in TRAINING})
+    replicate, shard = config["dp_replicate"], config["dp_shard"]
+    plan = ParallelPlan(
+        **{name: config[name] for name in PLAN if name != "pp"},
+        **_layout(pp, config["schedule"], sizes),
+        dp=replicate * shard,
+        dp_shard=shard * config["cp"] if replicate > 1 and config["zero_stage"] else 0,
+        cp_kind="a2a",
+        cross_entropy="unfused",
+        overlap_grad_reduce=pp == 1,
+        stack="torch",
+    )
+    return model, training, plan

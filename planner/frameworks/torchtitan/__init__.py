@@ -1,0 +1,173 @@
+"""torchtitan: a registry module (Python) with the model and every setting, and a launch script.
+
+Written for torchtitan 0.3.0, which is configured by a function that returns Trainer.Config.  Up to
+0.2.2 it read TOML; its main branch since August 2026 counts batches in tokens.
+"""
+
+from __future__ import annotations
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Note
+from planner.constraints import Context
+from planner.frameworks import shell, uncarried
+from planner.frameworks.base import Bundle, Framework, cannot, flag, says
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.torchtitan.module import module
+from planner.frameworks.torchtitan.reader import read, recognises
+from planner.frameworks.torchtitan.rules import RULES, SCHEDULES
+from planner.frameworks.torchtitan.settings import environment, settings, steps
+from planner.frameworks.uncarried import Uncarried
+from planner.request import PlanRequest
+
+VERSIONS = "0.3.0 with torch 2.13"
+MODULE = "plan_config"
+
+FIELDS = {
+    "tp": says("parallelism.tensor_parallel_degree"),
+    "sequence_parallel": says("parallelism.enable_sequence_parallel"),
+    "cp": says("parallelism.context_parallel_degree"),
+    "cp_kind": cannot("keys and values are gathered (all_gather)"),
+    "pp": says("parallelism.pipeline_parallel_degree"),
+    "vpp": says("parallelism.module_fqns_per_model_part"),
+    "dp": says(
+        "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
+    ),
+    "dp_shard": says("parallelism.data_parallel_shard_degree", note="times cp"),
+    "ep": says("parallelism.expert_parallel_degree"),
+    "etp": cannot("experts split over tp without expert parallelism and not at all with it"),
+    "zero_stage": says(
+        "parallelism.data_parallel_shard_degree", note="3: more than one rank per shard group; or 0"
+    ),
+    "reshard_after_forward": says("parallelism.fsdp_reshard_after_forward"),
+    "micro_batch_size": says(
+        "training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size"
+    ),
+    "recompute": says("activation_checkpoint"),
+    "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC"),
+    "recompute_method": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
+    "recompute_num_layers": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
+    "schedule": says("parallelism.pipeline_parallel_schedule"),
+    "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
+    "last_stage_layers": says("parallelism.module_fqns_per_model_part"),
+    "stage_layers": says("parallelism.module_fqns_per_model_part"),
+    "rank_order": cannot("stages are the outermost axis of its mesh"),
+    "offload_optimizer": says("training.enable_cpu_offload", note="with all that FSDP shards"),
+    "offload_activations": cannot("the trainer does not offload activations"),
+    "attention_kernel": says("attn_backend", note="flash: flex, flash2: varlen"),
+    "cross_entropy": says("compile.components", note="fused: loss is one of them"),
+    "moe_dispatcher": says("moe_comm_backend"),
+    "overlap_grad_reduce": cannot("FSDP overlaps it without a pipeline, and never with one"),
+    "overlap_param_gather": cannot("FSDP always gathers ahead"),
+    "overlap_tp": says("compile.enable_async_tensor_parallel"),
+    "overlap_p2p": cannot("schedules of several chunks always overlap messages, others never"),
+    "overlap_ep": cannot("experts' exchanges are not overlapped"),
+    "stack": cannot("torchtitan is itself the runtime"),
+    "compile": says("compile.enable", "compile.components"),
+}
+
+UNCARRIED = (
+    Uncarried("norm epsilon", "DEFAULTS.norm_eps (1e-5)"),
+    Uncarried("rotary base", "DEFAULTS.rope_theta (10000)"),
+    Uncarried("rope scaling", "rope(): scaling, rope_factor and others (none)"),
+    Uncarried("activation", "SwiGLU, in gpt_oss with its limits"),
+    Uncarried(
+        "scores of the router and their factor",
+        "DEFAULTS.score_func, route_norm, route_scale",
+        lambda m: bool(m.moe),
+    ),
+    Uncarried(
+        "weight of the prediction loss",
+        "DEFAULTS.mtp_scale (0.3)",
+        lambda m: m.mtp_num_layers > 0,
+    ),
+    Uncarried("spread of the initial weights", "DEFAULTS.init_std (0.02)"),
+    Uncarried("soft-capping of logits or scores, multipliers", "no option"),
+)
+
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+# The registry module lies beside this script.
+BUNDLE="${{BASH_SOURCE[0]%/*}}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+export PYTHONPATH="$BUNDLE${{PYTHONPATH:+:$PYTHONPATH}}"
+{variables}
+{exports}
+{launch}
+{arrays}
+
+torchrun "${{LAUNCH_ARGS[@]}}" -m torchtitan.train \\
+  {spread} \\
+  "$@"
+"""
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The registry module and the script that trains with it."""
+    c = Context(request.model, request.cluster, request.training)
+    said = settings(c, plan)
+    arguments = (
+        flag("TRAIN_ARGS", "--module", MODULE, "the registry module beside this script"),
+        flag("TRAIN_ARGS", "--config", "config", "its function"),
+        steps(c.training),
+    )
+    variables = environment()
+    arrays, names = shell.arrays(arguments)
+    missing = uncarried.of(c.model, UNCARRIED)
+    head = shell.header("torchtitan", VERSIONS, request, plan)
+    script = SCRIPT.format(
+        head=head,
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+        variables=shell.overridable(arguments),
+        exports="\n".join(map(shell.export, variables)),
+        arrays=arrays,
+        spread=shell.spread(names),
+    )
+    return Bundle(
+        framework="torchtitan",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={
+            "launch.sh": script,
+            f"{MODULE}.py": module(c, said, head, uncarried.comments(missing)),
+        },
+        flags=(*variables, *arguments, *said),
+        notes=(
+            Note(
+                code="torchtitan_generation",
+                text="For torchtitan 0.3.0. Up to 0.2.2 it reads TOML, and since August 2026 its "
+                "main branch counts batches in tokens: neither takes this module.",
+            ),
+            uncarried.note(missing),
+        ),
+    )
+
+
+FRAMEWORK = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    versions=VERSIONS,
+    stack="torch",
+    axes={
+        "stack": ("torch",),
+        "schedule": tuple(SCHEDULES),
+        "cp_kind": ("all_gather",),
+        "zero_stage": (3, 0),
+        "recompute_modules": (("op",),),
+        "recompute_method": ("uniform",),
+        "recompute_num_layers": (1,),
+        "cross_entropy": ("unfused", "fused"),
+        "overlap_grad_reduce": (True, False),
+        "overlap_tp": (False, True),
+        "compile": (False, True),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+)

@@ -1,0 +1,76 @@
+"""Which of torchtitan's model packages can hold a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Package:
+    """One folder of torchtitan.models: its classes, and the format of its rotary tables."""
+
+    name: str
+    model: str
+    block: str
+    attention: str
+    parallelize: str
+    rope: str
+
+
+PACKAGES: dict[str, Package] = {
+    package.name: package
+    for package in (
+        Package(
+            "llama3",
+            "Llama3Model",
+            "Llama3TransformerBlock",
+            "GQAttention",
+            "parallelize_llama",
+            "ComplexRoPE",
+        ),
+        Package(
+            "qwen3",
+            "Qwen3Model",
+            "Qwen3TransformerBlock",
+            "GQAttention",
+            "parallelize_qwen3",
+            "CosSinRoPE",
+        ),
+        Package(
+            "deepseek_v3",
+            "DeepSeekV3Model",
+            "DeepSeekV3TransformerBlock",
+            "Attention",
+            "parallelize_deepseekv3",
+            "ComplexRoPE",
+        ),
+        Package(
+            "gpt_oss",
+            "GptOssModel",
+            "GptOssTransformerBlock",
+            "Attention",
+            "parallelize_gptoss",
+            "CosSinRoPE",
+        ),
+    )
+}
+
+
+def package_of(model: ModelSpec) -> Package:
+    """The one whose blocks are nearest: by latent attention, sinks and windows, experts or norms
+    on queries and keys.  What it cannot hold of the model, the rules refuse.
+    """
+    if model.mla is not None:
+        return PACKAGES["deepseek_v3"]
+    if model.attention_sinks or model.sliding_window is not None:
+        return PACKAGES["gpt_oss"]
+    if model.moe is not None or model.qk_norm != "none":
+        return PACKAGES["qwen3"]
+    return PACKAGES["llama3"]
+
+
+def rotary_width(model: ModelSpec) -> int:
+    """Elements of a head that rotate."""
+    return model.head_dim if model.mla is None else model.mla.qk_rope_head_dim

@@ -1,0 +1,447 @@
+"""What torchtitan 0.3.0 and torch 2.13 refuse, or have no setting for, as rules.
+
+Read from torchtitan 0.3.0 (trainer, parallel_dims, pipeline_parallel, models) and torch 2.13.0
+(distributed.pipelining, distributed.fsdp, context parallelism).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code, is_one_of
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks import rules
+from planner.frameworks.base import rule
+from planner.frameworks.rules import fixed_part
+from planner.frameworks.torchtitan.packages import package_of, rotary_width
+
+# Our name of a schedule -> torch's.
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "interleaved-zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
+# Schedules that run the backward pass of inputs and of weights apart.
+SPLIT_BACKWARD = ("interleaved-zero-bubble", "zb-v", "dualpipe-v")
+ATTENTION = {"flash": "flex", "flash2": "varlen"}
+DISPATCHERS = {"alltoall": "standard", "deepep": "deepep"}
+# FlexAttention's mask under context parallelism is cut in blocks of so many tokens.
+FLEX_BLOCK = 128
+# And its kernels work on heads of at least so many elements.
+FLEX_WIDTH = 16
+# NVFP4's kernels work on tiles of so many elements.
+NVFP4_BLOCK = 128
+_BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
+
+
+def shard_degree(plan: ParallelPlan) -> int:
+    """data_parallel_shard_degree: FSDP's shards span it times cp."""
+    if plan.zero_stage == 0:
+        return 1
+    return (plan.dp_shard or plan.dp * plan.cp) // plan.cp
+
+
+def _shard(p: Plans) -> np.ndarray:
+    """The same of many plans; 0 where cp does not divide the shard group."""
+    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
+    whole = np.where(spanned % p.cp == 0, spanned // p.cp, 0)
+    return np.where(p.zero_stage == 0, 1, whole)
+
+
+def _is(p: Plans, field: str, *names: str) -> BoolArray:
+    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
+
+
+def gradient_dtype(c: Context, pp: int) -> str:
+    """What gradients accumulate in: the stored weight's dtype, under a pipeline at least fp32."""
+    return "fp32" if c.training.master_weights_dtype == "fp32" or pp > 1 else "bf16"
+
+
+def _gradients(c: Context, p: Plans) -> BoolArray:
+    asked = c.training.gradient_dtype
+    return np.where(p.pp > 1, asked == gradient_dtype(c, 2), asked == gradient_dtype(c, 1))
+
+
+def layer_widths(model: ModelSpec) -> tuple[int, ...]:
+    """In and out widths of the linear layers in a dense block, whole and split by tp alike."""
+    heads = model.num_attention_heads * model.head_dim
+    qkv = heads + 2 * model.num_query_groups * model.head_dim
+    return model.hidden_size, heads, qkv, model.ffn_hidden_size
+
+
+def _nvfp4(c: Context, p: Plans) -> BoolArray:
+    if c.training.precision != "fp4":
+        return np.asarray(True)
+    hidden, *split = layer_widths(c.model)
+    fits = np.asarray(hidden % NVFP4_BLOCK == 0)
+    for width in split:
+        fits = fits & (width % (NVFP4_BLOCK * p.tp) == 0)
+    return fits
+
+
+def _states_ok(c: Context) -> bool:
+    if c.training.master_weights_dtype == "none":
+        return c.training.optimizer_state_dtype == "bf16"
+    return c.training.optimizer_state_dtype in ("fp32", "bf16")
+
+
+def narrow_states(training: TrainingSpec) -> bool:
+    """Whether states are bf16 beside fp32 weights."""
+    return training.master_weights_dtype == "fp32" and training.optimizer_state_dtype == "bf16"
+
+
+def _heads(model: ModelSpec) -> tuple[int, int]:
+    """Widths of a head: of queries and keys, of values."""
+    if model.mla is None:
+        return model.head_dim, model.head_dim
+    return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
+
+
+def _groups_ok(model: ModelSpec) -> bool:
+    moe = model.moe
+    return moe is None or moe.num_groups is None or moe.num_experts >= 2 * moe.num_groups
+
+
+MODEL_RULES: tuple[Rule, ...] = (
+    fixed_part(lambda m: m.position == "rope", "positions are rotary in every model package"),
+    fixed_part(lambda m: m.norm == "rmsnorm", "norms are RMSNorm in every model package"),
+    fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
+    fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),
+    fixed_part(lambda m: not m.embedding_norm, "there is no norm after the embedding"),
+    fixed_part(lambda m: not m.lm_head_bias, "the output layer has no bias"),
+    fixed_part(lambda m: m.gated_mlp, "MLPs are SwiGLU, with two input projections"),
+    fixed_part(lambda m: not m.mlp_bias, "MLPs have no biases"),
+    fixed_part(
+        lambda m: m.hidden_dropout == m.attention_dropout == 0.0, "there is no dropout anywhere"
+    ),
+    fixed_part(
+        lambda m: m.qk_norm == "none" or (m.qk_norm == "head" and package_of(m).name == "qwen3"),
+        "norms on queries and keys span one head, and exist in qwen3 only: not with latent "
+        "attention, sinks or a window",
+    ),
+    fixed_part(
+        lambda m: m.attention_output_bias == (package_of(m).name == "gpt_oss"),
+        "the output projection of attention has a bias in gpt_oss, always, and nowhere else",
+    ),
+    fixed_part(
+        lambda m: m.mla is None or not m.qkv_bias, "latent attention has no biases (deepseek_v3)"
+    ),
+    fixed_part(
+        lambda m: m.mla is None or (not m.attention_sinks and m.sliding_window is None),
+        "latent attention has no sinks and no window (deepseek_v3)",
+    ),
+    fixed_part(
+        lambda m: package_of(m).name != "gpt_oss" or m.attention_sinks,
+        "a sliding window exists in gpt_oss only, whose attention has sinks",
+    ),
+    fixed_part(
+        lambda m: (
+            package_of(m).name != "gpt_oss" or (m.moe is not None and "dense" not in m.layer_kinds)
+        ),
+        "every layer of gpt_oss is one of experts",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or m.moe.expert_bias == (package_of(m).name == "gpt_oss"),
+        "experts have biases in gpt_oss, always, and nowhere else",
+    ),
+    fixed_part(
+        lambda m: (
+            m.moe is None
+            or package_of(m).name != "gpt_oss"
+            or not m.moe.shared_expert_ffn_hidden_size
+        ),
+        "gpt_oss has no shared experts",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or not m.moe.shared_expert_gate,
+        "shared experts have no gate but in qwen3_5, whose attention is another",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or m.moe.capacity_factor is None,
+        "no token is dropped: there is no capacity factor",
+    ),
+    fixed_part(_groups_ok, "a group of the router holds at least two experts"),
+    fixed_part(
+        lambda m: not m.mtp_num_layers or m.mla is not None,
+        "multi-token prediction exists in deepseek_v3 only, which has latent attention",
+    ),
+    fixed_part(lambda m: rotary_width(m) % 2 == 0, "an odd head width cannot rotate in pairs"),
+)
+RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    *MODEL_RULES,
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.stack == code("stack", "torch"),
+        lambda c, p: f"the plan is costed for the {p.stack} runtime",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp16",
+        lambda c, p: "mixed precision is bf16; there is no loss scaling for fp16",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in ("rowwise", "mxfp8"),
+        lambda c, p: f"float8 is scaled rowwise or as mxfp8, not {c.training.fp8_recipe}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp8" or not c.training.fp8_param_gather,
+        lambda c, p: "FSDP gathers weights in bf16, never in fp8",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp4" or (c.model.moe is None and c.model.mla is None),
+        lambda c, p: "NVFP4 has a converter for dense layers, none for experts",
+    ),
+    rule(
+        "framework_unsupported",
+        _nvfp4,
+        lambda c, p: (
+            f"NVFP4 needs widths that are multiples of {NVFP4_BLOCK} on every rank (tp {p.tp}), "
+            f"got {', '.join(map(str, layer_widths(c.model)))}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.optimizer == "adam",
+        lambda c, p: f"its optimizers are Adam, AdamW and Muon, not {c.training.optimizer}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _states_ok(c),
+        lambda c, p: (
+            "states are fp32, or bf16 with master weights or without; asked: master weights "
+            f"{c.training.master_weights_dtype}, states {c.training.optimizer_state_dtype}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.gradient_reduce_dtype == "fp32",
+        lambda c, p: f"gradients are reduced in fp32, not {c.training.gradient_reduce_dtype}",
+    ),
+    rule(
+        "framework_unsupported",
+        _gradients,
+        lambda c, p: (
+            f"with master weights {c.training.master_weights_dtype} and pp {p.pp} gradients "
+            f"accumulate in {gradient_dtype(c, p.pp)}, not {c.training.gradient_dtype}"
+        ),
+    ),
+    rule(
+        "kv_heads",
+        lambda c, p: c.model.mla is not None or c.model.num_query_groups % p.tp == 0,
+        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "all_gather"),
+        lambda c, p: f"context parallelism gathers keys and values (all_gather), not {p.cp_kind}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | _is(p, "attention_kernel", "flash"),
+        lambda c, p: f"context parallelism (cp {p.cp}) needs FlexAttention (flash)",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (c.training.seq_length % (FLEX_BLOCK * p.cp) == 0),
+        lambda c, p: (
+            f"seq_length {c.training.seq_length} is not a multiple of cp {p.cp} x {FLEX_BLOCK}, "
+            "the block of FlexAttention's mask"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _is(p, "attention_kernel", *ATTENTION),
+        lambda c, p: (
+            "attention is FlexAttention (flash) or varlen flash-attention (flash2), not "
+            f"{p.attention_kernel}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: ~_is(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH),
+        lambda c, p: (
+            f"FlexAttention (flash) needs heads of at least {FLEX_WIDTH}, got "
+            f"{min(_heads(c.model))}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
+        lambda c, p: "tied embeddings are not supported with a pipeline",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.mtp_num_layers == 0) | ((p.pp == 1) & (p.cp == 1)),
+        lambda c, p: (
+            "multi-token prediction runs without pipeline and context parallelism, got "
+            f"pp {p.pp}, cp {p.cp}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | _is(p, "schedule", *SCHEDULES),
+        lambda c, p: f"torch has no schedule {p.schedule}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (p.compile == 0) | ~_is(p, "schedule", *SPLIT_BACKWARD),
+        lambda c, p: (
+            f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
+        lambda c, p: "stages are the outermost axis of its mesh",
+    ),
+    rule(
+        "experts_not_divisible",
+        lambda c, p: (c.model.moe is None) | (p.etp == np.where(p.ep == 1, p.tp, 1)),
+        lambda c, p: (
+            f"experts split over tp {p.tp} without expert parallelism and not at all with it, "
+            f"got ep {p.ep}, etp {p.etp}"
+        ),
+    ),
+    rule(
+        "experts_not_divisible",
+        lambda c, p: _shard(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
+        lambda c, p: (
+            f"ep {p.ep} borrows from data_parallel_shard_degree {shard_degree(p)} x cp {p.cp} x "
+            f"tp {p.tp}, and does not divide it"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", *DISPATCHERS),
+        lambda c, p: f"tokens go by all-to-all or DeepEP, not {p.moe_dispatcher}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | ~_is(p, "moe_dispatcher", "deepep") | (p.ep > 1),
+        lambda c, p: "DeepEP needs expert parallelism, got ep 1",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (c.model.moe is None)
+            | (c.training.precision != "fp8")
+            | ~_is(p, "moe_dispatcher", "deepep")
+        ),
+        lambda c, p: "float8 experts need padded groups, which DeepEP's dispatcher does not make",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
+        lambda c, p: (
+            "FSDP shards weights, gradients and states (ZeRO-3) or replicates all (ZeRO-0), not "
+            f"ZeRO-{p.zero_stage}; keeping gathered weights is reshard_after_forward false"
+        ),
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 3) | (p.cp == 1),
+        lambda c, p: f"FSDP always shards over cp {p.cp}: ZeRO-0 needs cp 1",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (_shard(p) * p.cp != 1),
+        lambda c, p: "one rank has nothing to shard: ZeRO-0",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (_shard(p) > 0) & (p.dp % np.maximum(_shard(p), 1) == 0),
+        lambda c, p: (
+            f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
+            f"dp {p.dp} x cp {p.cp}"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: ~_is(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
+        lambda c, p: (
+            "selective checkpoints choose by operator (op), not by module: "
+            f"{', '.join(p.recompute_modules)}"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
+            ~_is(p, "recompute", "full")
+            | (_is(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
+        ),
+        lambda c, p: (
+            "full checkpoints wrap every layer by itself: uniform, 1 layer, not "
+            f"{p.recompute_method}, {p.recompute_num_layers}"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
+        lambda c, p: "only what FSDP shards goes to the host: optimizer offload needs ZeRO-3",
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) | (not narrow_states(c.training)),
+        lambda c, p: (
+            "Adam on the host has states in the dtype of the weights, not bf16 beside fp32"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: p.offload_activations == 0,
+        lambda c, p: "the trainer does not offload activations",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _is(p, "cross_entropy", "unfused", "fused"),
+        lambda c, p: (
+            "the loss is torch's own (unfused) or that compiled (fused); none works in place"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
+        lambda c, p: (
+            f"FSDP overlaps gradient reduction with the backward pass, {_reduced(p.pp)}; asked: "
+            f"overlap_grad_reduce {str(p.overlap_grad_reduce).lower()}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
+        lambda c, p: "FSDP always gathers weights ahead (overlap_param_gather)",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.overlap_tp == 0) | ((p.tp > 1) & (p.compile == 1) & (p.sequence_parallel == 1))
+        ),
+        lambda c, p: (
+            "asynchronous tensor parallelism is a pass of the compiler over gathers and "
+            "reduce-scatters: it needs compile and sequence_parallel"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
+        lambda c, p: f"torch's {p.schedule} always overlaps its messages",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.overlap_ep == 0,
+        lambda c, p: "experts' exchanges are not overlapped with another micro-batch",
+    ),
+)
+
+
+def _reduced(pp: int) -> str:
+    return "but under a pipeline reduces after it" if pp > 1 else "always, without a pipeline"

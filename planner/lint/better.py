@@ -1,0 +1,104 @@
+"""The better plan: the fastest of the framework, with as few changes as it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cost_models.estimate import Estimates
+from cost_models.plans import FIELDS, ParallelPlan, Plans
+from planner.answer import Nearest
+from planner.explain import report
+from planner.lint.case import MINIMUM_GAIN, Case, changed
+from planner.lint.findings import Better
+from planner.lint.flags import changes
+from planner.request import Bounds, PlanRequest
+from planner.search import CHOICES, search
+from planner.solve import near_misses, prepared, smallest_change
+
+# What the search leaves alone and a script may well have chosen: its own value stands beside ours.
+_KEPT = (
+    "rank_order",
+    "cp_kind",
+    "attention_kernel",
+    "moe_dispatcher",
+    "overlap_tp",
+    "overlap_ep",
+    "offload_optimizer",
+)
+
+
+def best(case: Case) -> Better | None:
+    """The fastest plan that the framework accepts and that fits, with few changes.
+
+    None where nothing fits, or nothing is faster than the script's own plan by MINIMUM_GAIN.
+    """
+    asked, rules = prepared(_open(case))
+    found = search(asked, rules, top_k=1).best
+    if not found:
+        return None
+    plan, own = found[0], case.own
+    seconds = _costs(case, plan).iteration_time_s[0]
+    runs = own is not None and own.fits and not case.broken
+    if runs and own and seconds > (1.0 - MINIMUM_GAIN) * own.iteration_time_s:
+        return None
+    return _better(case, _settled(case, plan, float(seconds) * (1.0 + MINIMUM_GAIN)))
+
+
+def mended(case: Case) -> Better | None:
+    """The fewest changes after which the script's plan runs and fits; None where none do."""
+    asked, rules = prepared(case.request)
+    plan = case.plan
+    if plan.recompute == "full" and plan.recompute_method == "uniform":
+        # The search would try every count of layers; by blocks it knows which ones matter.
+        layers = -(-case.model.num_layers // (plan.pp * plan.vpp))
+        plan = plan.model_copy(update={"recompute_method": "block", "recompute_num_layers": layers})
+    found = smallest_change(asked, case.costs, plan, rules)
+    return _better(case, _settled(case, found.plan, np.inf)) if found is not None else None
+
+
+def nearest(case: Case) -> tuple[Nearest, ...]:
+    """Where no plan of the framework fits: which misses by least, and what would fit."""
+    asked, rules = prepared(case.request)
+    return tuple(near_misses(asked, case.costs, search(asked, rules, top_k=1), rules))
+
+
+def _open(case: Case) -> PlanRequest:
+    """The request, with the script's own choices beside the usual ones."""
+    usual = ParallelPlan()
+    limits = {
+        name: Bounds(values=(getattr(usual, name), getattr(case.plan, name)))
+        for name in _KEPT
+        if getattr(case.plan, name) != getattr(usual, name) and name not in case.framework.axes
+    }
+    searched = case.request.search.model_copy(update={"limits": limits})
+    return case.request.model_copy(update={"search": searched})
+
+
+def _better(case: Case, plan: ParallelPlan) -> Better:
+    return Better(
+        report=report(case.costs, case.request, plan),
+        changes=changes(case.framework, case.request, case.reading, plan),
+    )
+
+
+def _costs(case: Case, plan: ParallelPlan) -> Estimates:
+    return case.costs.evaluate(Plans.from_rows([plan]))
+
+
+def _settled(case: Case, plan: ParallelPlan, most_s: float) -> ParallelPlan:
+    """The plan with every choice as the script has it where that fits and takes no longer.
+
+    most_s: what an iteration may take then.
+    """
+    grouped = {name for choice in CHOICES for name in choice}
+    for choice in (*CHOICES, *((name,) for name in FIELDS if name not in grouped)):
+        kept: dict[str, Any] = {name: getattr(case.plan, name) for name in choice}
+        tried = changed(plan, kept)
+        if tried is None or tried == plan or case.framework.reasons(case.request, tried):
+            continue
+        costs = _costs(case, tried)
+        if costs.peak_bytes[0] <= case.capacity_bytes and costs.iteration_time_s[0] <= most_s:
+            plan = tried
+    return plan

@@ -1,0 +1,174 @@
+"""A script's plan on a cluster, and what the cost model says of plans beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from planner.answer import PlanReport, Reason
+from planner.consistency import contradictions
+from planner.constraints import RULES, Context, Rule, violations
+from planner.explain import report
+from planner.frameworks.base import Framework
+from planner.frameworks.reading import Reading
+from planner.lint.spellings import spellings
+from planner.problems import Problem
+from planner.request import PlanRequest
+from planner.search import cost_model
+
+# Share of the iteration time below which a faster neighbour is not worth a word.
+MINIMUM_GAIN = 0.005
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands in the script; line 0: no line says it."""
+
+    file: str = ""
+    line: int = 0
+    option: str = ""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A plan beside the script's: what is set in it, and what it costs."""
+
+    set: dict[str, Any]
+    plan: ParallelPlan
+    seconds: float
+    peak_bytes: float
+
+
+class Case:
+    """One script on one cluster: the checks ask it, and it asks the cost model.
+
+    request: what the script says, on the accelerators that the script uses.
+    """
+
+    def __init__(self, reading: Reading, framework: Framework, request: PlanRequest) -> None:
+        self.reading, self.framework, self.request = reading, framework, request
+        self.plan = reading.plan
+        self.model = request.model
+        self.training = request.training
+        self.rules: tuple[Rule, ...] = (*RULES, *framework.rules)
+
+    @cached_property
+    def context(self) -> Context:
+        return Context(self.model, self.request.cluster, self.training)
+
+    @cached_property
+    def broken(self) -> tuple[tuple[Rule, Reason], ...]:
+        """The rules that the script's plan breaks, each with its sentence."""
+        return tuple(
+            (rule, reason)
+            for rule in self.rules
+            for reason in violations(self.context, self.plan, (rule,))
+        )
+
+    @cached_property
+    def contradictions(self) -> tuple[Problem, ...]:
+        """Why nothing of the script can be priced on this cluster, whatever its plan."""
+        return tuple(contradictions(self.model, self.request.cluster, self.training))
+
+    @cached_property
+    def own(self) -> PlanReport | None:
+        """The script's plan in full; None where no runtime could run it."""
+        if self.contradictions or any(rule in RULES for rule, _ in self.broken):
+            return None
+        return report(self.costs, self.request, self.plan)
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """The cost model of the request."""
+        return cost_model(self.request)
+
+    @property
+    def domain(self) -> int:
+        """Accelerators of the fastest network domain."""
+        tier = self.request.cluster.groups[0].network[0]
+        return tier.domain_accelerators or self.request.cluster.accelerators
+
+    @property
+    def capacity_bytes(self) -> float:
+        return self.request.cluster.groups[0].accelerator.memory_bytes
+
+    def fastest(
+        self,
+        changes: Iterable[Mapping[str, Any]],
+        base: Mapping[str, Any] | None = None,
+        fitting: bool = True,
+    ) -> Neighbour | None:
+        """The fastest plan with one of these changes, of those that fit; None: there is none,
+        or the script's own cannot run.
+
+        base: further changes that all of them share.  fitting: False takes those that do not fit
+        too.  A neighbour may break no rule that the script's plan keeps.
+        """
+        own = {rule for rule, _ in self.broken}
+        found = []
+        changes = changes if self.own is not None else ()
+        for change in changes:
+            plan = changed(self.plan, {**(base or {}), **change})
+            if plan is not None and not (self._breaks(plan) - own):
+                found.append((dict(change), plan))
+        if not found:
+            return None
+        costs = self.costs.evaluate(Plans.from_rows([plan for _, plan in found]))
+        fits = (costs.peak_bytes <= self.capacity_bytes) | (not fitting)
+        seconds = np.where(fits, costs.iteration_time_s, np.inf)
+        best = int(np.argmin(seconds))
+        if not np.isfinite(seconds[best]):
+            return None
+        return Neighbour(
+            *found[best], seconds=float(seconds[best]), peak_bytes=float(costs.peak_bytes[best])
+        )
+
+    def _breaks(self, plan: ParallelPlan) -> set[Rule]:
+        row = Plans.from_rows([plan])
+        return {rule for rule in self.rules if not np.all(rule.legal(self.context, row))}
+
+    def place(self, *names: str) -> Place:
+        """Where the first of these is said: fields of the plan, or options by their name."""
+        wanted = [
+            option
+            for name in names
+            for option in (
+                self.framework.fields[name].names if name in self.framework.fields else (name,)
+            )
+        ]
+        for option in wanted:
+            for spelling in spellings(self.framework.name, option):
+                if (said := self.reading.find(spelling)) is not None:
+                    return Place(said.file, said.line, said.name)
+        return Place(self.main, 0, wanted[0] if wanted else "")
+
+    def culprit(self, rule: Rule) -> Place:
+        """The option to blame for a broken rule: the first field that, at its default, mends it."""
+        default = ParallelPlan()
+        for name in ParallelPlan.model_fields:
+            mended = self.plan.model_copy(update={name: getattr(default, name)})
+            if mended != self.plan and np.all(rule.legal(self.context, Plans.from_rows([mended]))):
+                place = self.place(name)
+                if place.line:
+                    return place
+        return Place(self.main)
+
+    @property
+    def main(self) -> str:
+        """The file that launches."""
+        return self.reading.settings[0].file if self.reading.settings else ""
+
+
+def changed(plan: ParallelPlan, change: Mapping[str, Any]) -> ParallelPlan | None:
+    """The plan with some fields set; None where they contradict each other."""
+    try:
+        return ParallelPlan(**{**plan.model_dump(), **change})
+    except ValidationError:
+        return None

@@ -1,0 +1,142 @@
+"""What `planner lint` and `planner read` answer: findings, flags to change, the documents.
+
+Closed set (documented once, here): CODES.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from planner.answer import REASONS, Document, Nearest, PlanReport, ProfileInfo
+from planner.frameworks.reading import Refusal, Setting
+
+Severity = Literal["error", "warning", "hint"]
+Verdict = Literal["refused", "does not fit", "improvable", "fine"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
+
+# What a reason says of a plan, and what only a script can have.
+CODES: dict[str, str] = {
+    **REASONS,
+    "unknown_option": "the framework has no such option and stops",
+    "unknown_key": "the framework has no such key and silently goes on without it",
+    "ignored_option": "without another option the framework does not read this one",
+    "precision_unsupported": "the accelerator has no matrix units for this number format",
+    "environment": "an environment variable that the framework demands is missing or wrong",
+    "tp_across_nodes": "tensor parallelism leaves the fastest network domain",
+    "cp_across_nodes": "context parallelism leaves the fastest network domain, and need not",
+    "ep_across_nodes": "expert parallelism leaves the fastest network domain, and need not",
+    "few_micro_batches": "fewer than four micro-batches per stage: the pipeline waits",
+    "interleaving_unused": "interleaved stages would shorten the pipeline's bubble",
+    "uneven_stages": "an uneven split of the layers that an even one beats",
+    "gradient_reduce_exposed": "gradients are reduced after the backward pass, not under it",
+    "param_gather_exposed": "weights are gathered before the forward pass, not under it",
+    "sequence_parallel_off": "tensor parallelism without sequence parallelism",
+    "distributed_optimizer_off": "every replica holds the whole optimizer state",
+    "recompute_needless": "recompute, though everything fits without",
+    "recompute_full": "full recompute, though less of it fits",
+    "offload_needless": "offload to the host, though everything fits without",
+    "micro_batch_small": "a larger micro-batch fits and is faster",
+    "loss_unfused": "the loss runs over whole fp32 logits, kernel by kernel",
+    "vocabulary_padding": "rows of the vocabulary that only fill it up",
+    "narrow_accumulation": "gradients of many micro-batches are added up in 16 bits",
+}
+
+
+class Finding(Document):
+    """One thing to mend: a code of CODES, a sentence with numbers, and where it stands.
+
+    line: from 1; 0 where no line says it.  option: as the script spells it, or as it should.
+    gain: share of the iteration time that the model expects `set` (fields of the plan) to save;
+    None where the finding is not about time.
+    """
+
+    code: str
+    severity: Severity
+    text: str
+    file: str = ""
+    line: int = 0
+    option: str = ""
+    gain: float | None = None
+    set: dict[str, Any] = Field({})
+
+
+class FlagChange(Document):
+    """One option to change: its value in the script and the one it should have.
+
+    before, after: None where the option is absent; "" for a switch.  file, line: where it
+    stands, or, to add it, nothing.
+    """
+
+    option: str
+    before: str | None
+    after: str | None
+    why: str
+    file: str = ""
+    line: int = 0
+
+
+class Gain(Document):
+    """The better plan against the script's own, and whether the model can tell them apart.
+
+    share: of the iteration time that is saved.  error_share: 80 % of pairs of published runs of
+    one source were predicted with a ratio no more off than this.
+    """
+
+    speedup: float
+    share: float
+    error_share: float
+    pairs: int
+    sources: int
+    inside_error: bool
+
+
+class Better(Document):
+    """A plan that the framework accepts and that fits, and the options that lead there."""
+
+    report: PlanReport
+    changes: tuple[FlagChange, ...]
+
+
+class LintAnswer(Document):
+    """The answer to `planner lint` and POST /v1/lints.
+
+    request: what the script says, on a cluster of the script's size.  estimate: of the script as
+    it is, where its plan can run at all.  mended: the fewest changes after which it runs, where
+    it does not.  best: the fastest plan of the framework; None where the script's own is, or
+    none fits.  nearest: where none fits, what misses by least and what would fit.
+    """
+
+    request: dict[str, Any]
+    version: str
+    profile: ProfileInfo
+    framework: str
+    framework_versions: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    estimate: PlanReport | None
+    mended: Better | None
+    best: Better | None
+    nearest: tuple[Nearest, ...]
+    gain: Gain | None
+    assumed: tuple[str, ...]
+    unread: tuple[Setting, ...]
+
+
+class ReadAnswer(Document):
+    """The answer to `planner read`: a request, without a cluster where none was named.
+
+    What is at its default is left out of the request.
+    unknown, unread, refusals: see planner.frameworks.reading.Reading.
+    """
+
+    request: dict[str, Any]
+    version: str
+    framework: str
+    nodes: int | None
+    accelerators_per_node: int | None
+    assumed: tuple[str, ...]
+    unknown: tuple[Setting, ...]
+    unread: tuple[Setting, ...]
+    refusals: tuple[Refusal, ...]

@@ -1,0 +1,113 @@
+"""Which options of a script change for another plan: the difference of what a framework writes.
+
+Both plans are written by the framework's own writer, so only what the plan decides differs;
+then the script says what stands there now, and under which spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks.base import Flag, Framework, Unsupported
+from planner.frameworks.reading import Reading, Setting
+from planner.lint.findings import FlagChange
+from planner.lint.spellings import spellings
+from planner.request import PlanRequest
+
+ENVIRONMENT = "environment"  # the group of variables in what a framework writes
+# Follow from other options where nobody gives them.
+_DERIVED = frozenset({"--padded-vocab-size", "gradient_accumulation_steps"})
+# What they say, or say unsaid, hangs on another field of the plan.
+_HANGS_ON = {
+    "--num-layers-per-virtual-pipeline-stage": "pp",
+    "--expert-tensor-parallel-size": "tp",
+    "zero_optimization.overlap_comm": "zero_stage",
+}
+_NO_LAYOUT = {
+    "pp": 1, "vpp": 1, "schedule": "1f1b", "first_stage_layers": 0, "last_stage_layers": 0,
+    "stage_layers": (),
+}  # fmt: skip
+
+
+def launched(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
+    """What the framework's writer would give for a plan, by name.
+
+    A plan whose layers do not split is written without its pipeline.
+    """
+    try:
+        bundle = framework.render(request, plan)
+    except Unsupported:
+        bundle = framework.render(request, plan.model_copy(update=_NO_LAYOUT))
+    return {flag.name: flag for flag in bundle.flags}
+
+
+def changes(
+    framework: Framework, request: PlanRequest, reading: Reading, plan: ParallelPlan
+) -> tuple[FlagChange, ...]:
+    """The options to change in a script, in the order in which the framework writes them."""
+    before = launched(framework, request, reading.plan)
+    after = launched(framework, request, plan)
+    names = dict.fromkeys([*after, *before])
+    moved = {
+        name
+        for name, field in _HANGS_ON.items()
+        if getattr(plan, field) != getattr(reading.plan, field)
+    }
+    found: dict[str, FlagChange] = {}
+    for name in names:
+        for change in _change(framework, reading, before.get(name), after.get(name), moved):
+            found.setdefault(change.option, change)  # a spelling of two options goes once
+    return tuple(found.values())
+
+
+def _change(
+    framework: Framework,
+    reading: Reading,
+    before: Flag | None,
+    after: Flag | None,
+    moved: set[str],
+) -> Iterator[FlagChange]:
+    written = after or before
+    assert written is not None
+    said = _said(framework, reading, written.name)
+    other = said is not None and said.name != written.name
+    if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
+        return
+    if said is None and (after is None or written.name in _DERIVED):
+        return
+    if after is None and written.group == ENVIRONMENT:
+        return  # nobody minds a variable that orders nothing
+    if said is not None and (other or after is None):
+        why = f"{after.name} says it" if after is not None else "no longer needed"
+        yield FlagChange(
+            option=said.name, before=_words(said), after=None, why=why, file=said.file,
+            line=said.line,
+        )  # fmt: skip
+    if after is not None and (said is None or other or _words(said) != _value(after)):
+        place = said if said is not None and not other else None
+        yield FlagChange(
+            option=after.name,
+            before=_words(place) if place else None,
+            after=_value(after),
+            why=after.why,
+            file=place.file if place else "",
+            line=place.line if place else 0,
+        )
+
+
+def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:
+    found = (reading.find(spelling) for spelling in spellings(framework.name, name))
+    return next((said for said in found if said is not None), None)
+
+
+def _words(said: Setting) -> str:
+    return _joined(said.value)
+
+
+def _value(flag: Flag | None) -> str | None:
+    return None if flag is None else _joined(flag.value)
+
+
+def _joined(value: str | tuple[str, ...] | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else " ".join(value)

@@ -1,0 +1,54 @@
+"""What is known of options beside the readers: those without effect, and what demands a variable.
+
+Read from Megatron-LM core 0.16 to main (0.20), DeepSpeed 0.16 to 0.19 and Megatron-DeepSpeed of
+July 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """An option that is read only beside one of others, and what happens without."""
+
+    option: str
+    needs: tuple[str, ...]
+    why: str
+
+
+_GRANULARITY = ("--recompute-granularity", "--recompute-activations")
+_MEGATRON = (
+    Ignored(
+        "--num-query-groups",
+        ("--group-query-attention",),
+        "every head gets keys and values of its own, another model than was meant",
+    ),
+    Ignored("--recompute-method", _GRANULARITY, "nothing is computed again"),
+    Ignored("--recompute-num-layers", _GRANULARITY, "nothing is computed again"),
+    Ignored("--recompute-modules", _GRANULARITY, "nothing is computed again"),
+    Ignored(
+        "--cross-entropy-fusion-impl",
+        ("--cross-entropy-loss-fusion",),
+        "the loss runs kernel by kernel",
+    ),
+    Ignored(
+        "--data-parallel-sharding-strategy",
+        ("--use-megatron-fsdp", "--use-custom-fsdp"),
+        "weights and gradients are not sharded",
+    ),
+)
+IGNORED: dict[str, tuple[Ignored, ...]] = {"megatron": _MEGATRON}
+
+
+def needs_variable(cluster: ClusterSpec) -> bool:
+    """Whether CUDA_DEVICE_MAX_CONNECTIONS orders anything: NVIDIA's parts before Blackwell.
+
+    Blackwell is told by its four-bit units.
+    """
+    accelerator = cluster.groups[0].accelerator
+    nvidia = accelerator.vendor.lower() in ("", "nvidia")
+    return nvidia and accelerator.peak_fp4_flop_per_s is None

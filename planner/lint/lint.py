@@ -1,0 +1,172 @@
+"""The two questions about a launch script: what it says, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cost_models.spec import ClusterSpec, Spec
+from planner.answer import PlanReport, ProfileInfo
+from planner.error_band import comparison, likeness
+from planner.frameworks.reading import Reading
+from planner.lint.better import best, mended, nearest
+from planner.lint.case import Case
+from planner.lint.checks import CHECKS
+from planner.lint.findings import (
+    SEVERITIES,
+    Better,
+    Finding,
+    Gain,
+    LintAnswer,
+    ReadAnswer,
+    Verdict,
+)
+from planner.lint.sources import checked, framework_of, reading_of
+from planner.problems import RequestError
+from planner.version import __version__
+
+
+def read(
+    files: Mapping[str, str], cluster: ClusterSpec | None = None, framework: str | None = None
+) -> ReadAnswer:
+    """What a launch says, as a request.  Raises RequestError."""
+    files = checked(files)
+    chosen = framework_of(files, framework)
+    reading = reading_of(chosen, files, cluster.accelerators if cluster is not None else None)
+    # What a parser would fill from others is said, whatever its value.
+    said: dict[str, Any] = {
+        "model": {**_short(reading.model), "norm_bias": reading.model.norm_bias},
+        "training": _short(reading.training),
+        "plan": {**_short(reading.plan), "dp": reading.plan.dp},
+    }
+    if cluster is not None:
+        said["cluster"] = cluster.model_dump(mode="json", exclude_none=True)
+    return ReadAnswer(
+        request={**said, "guessed": list(reading.assumed)},
+        version=__version__,
+        framework=chosen.name,
+        nodes=reading.nodes,
+        accelerators_per_node=reading.accelerators_per_node,
+        assumed=reading.assumed,
+        unknown=reading.unknown,
+        unread=reading.unread,
+        refusals=reading.refusals,
+    )
+
+
+def _short(spec: Spec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def lint(
+    files: Mapping[str, str], cluster: ClusterSpec, framework: str | None = None
+) -> LintAnswer:
+    """What is wrong with a launch on a cluster, what it costs, and what would be faster.
+
+    Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
+    """
+    case, findings = found_in(files, cluster, framework)
+    request, own = case.request, case.own
+    runs = own is not None and own.fits and not case.broken
+    possible = not case.contradictions
+    better = best(case) if possible else None
+    fewest = mended(case) if possible and not runs else None
+    profile = case.costs.setting.profile
+    return LintAnswer(
+        request=request.document(),
+        version=__version__,
+        profile=ProfileInfo(
+            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
+        ),
+        framework=case.framework.title,
+        framework_versions=case.framework.versions,
+        verdict=_verdict(findings, better),
+        findings=findings,
+        estimate=own,
+        mended=fewest,
+        best=better,
+        nearest=nearest(case) if possible and not (runs or better or fewest) else (),
+        gain=_gain(case, own, better.report) if runs and own and better is not None else None,
+        assumed=case.reading.assumed,
+        unread=case.reading.unread,
+    )
+
+
+def found_in(
+    files: Mapping[str, str], cluster: ClusterSpec, framework: str | None = None
+) -> tuple[Case, tuple[Finding, ...]]:
+    """The case of a launch, and what all checks find: errors first, then what costs most."""
+    files = checked(files)
+    chosen = framework_of(files, framework)
+    reading = reading_of(chosen, files, cluster.accelerators)
+    asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
+    case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}))
+    if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
+        raise RequestError(about_cluster)
+    found = [*_size(case, cluster), *(one for check in CHECKS for one in check(case))]
+    # What a reader and a rule both refuse is said once.
+    once = {(one.code, one.file, one.line, one.option, one.text): one for one in found}
+    return case, tuple(sorted(once.values(), key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[int, float]:
+    return SEVERITIES.index(finding.severity), -(finding.gain or 0.0)
+
+
+def _shape(reading: Reading, cluster: ClusterSpec) -> tuple[int, int]:
+    """Nodes, and accelerators of each, that a launch uses; the cluster's where it is silent."""
+    nodes = sum(group.nodes for group in cluster.groups)
+    each = cluster.groups[0].accelerators_per_node
+    return reading.nodes or nodes, reading.accelerators_per_node or each
+
+
+def _used(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster as large as the launch is, where it is made of such nodes."""
+    nodes, each = _shape(reading, cluster)
+    group = cluster.groups[0]
+    if len(cluster.groups) > 1 or nodes * each == cluster.accelerators:
+        return cluster
+    if each != group.accelerators_per_node and nodes > 1:
+        return cluster
+    resized = group.model_copy(update={"nodes": nodes, "accelerators_per_node": each})
+    return cluster.model_copy(update={"groups": (resized,)})
+
+
+def _size(case: Case, cluster: ClusterSpec) -> Iterator[Finding]:
+    """A launch that is larger or smaller than the cluster; everything else is said of its size."""
+    nodes, each = _shape(case.reading, cluster)
+    if nodes * each == cluster.accelerators:
+        return
+    place = case.place("--nnodes", "--nproc_per_node", "--nproc-per-node", "--num_nodes")
+    text = f"the script starts {nodes} x {each} ranks, the cluster has {cluster.accelerators}"
+    yield Finding(
+        code="world_size",
+        severity="error" if nodes * each > cluster.accelerators else "warning",
+        text=text,
+        file=place.file,
+        line=place.line,
+        option=place.option if place.line else "",
+    )
+
+
+def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
+    errors = {finding.code for finding in findings if finding.severity == "error"}
+    if errors - {"memory"}:
+        return "refused"
+    if errors:
+        return "does not fit"
+    return "improvable" if better is not None else "fine"
+
+
+def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
+    request = case.request
+    error = comparison(likeness(request.model, request.cluster, request.training, case.plan))
+    speedup = own.iteration_time_s / better.iteration_time_s
+    return Gain(
+        speedup=speedup,
+        share=1.0 - 1.0 / speedup,
+        error_share=error.share,
+        pairs=error.pairs,
+        sources=error.sources,
+        inside_error=speedup <= 1.0 + error.share,
+    )

@@ -1,0 +1,172 @@
+"""The files of a launch, and the framework whose launch they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ClusterSpec
+from planner import frameworks
+from planner.documents import parse_cluster
+from planner.frameworks.base import Framework
+from planner.frameworks.reading import Reading, Unreadable
+from planner.problems import Problem, RequestError, join, refuse, shown, unknown_field, wrong_type
+from planner.validation import require_object
+
+FIELDS = ("files", "cluster", "framework")
+MOST_FILES = 32
+# Of all files together, in bytes.
+MOST_BYTES = 1 << 20
+_LONGEST_NAME = 200
+
+
+def files_at(paths: Sequence[str]) -> dict[str, str]:
+    """The text of files by their names, the launch script first.
+
+    A name is the path as seen from the folder of the first file, or the last part of the path
+    where the file lies elsewhere.  Raises RequestError.
+    """
+    if len(paths) > MOST_FILES:
+        raise refuse("/files", "length", f"at most {MOST_FILES} files, got {len(paths)}")
+    files: dict[str, str] = {}
+    left = MOST_BYTES
+    for path in map(Path, paths):
+        try:
+            with path.open("rb") as file:
+                data = file.read(left + 1)
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+            why = getattr(error, "strerror", None) or error
+            raise refuse("/files", "no_file", f"cannot read {shown(str(path))!r}: {why}") from None
+        left -= len(data)
+        folder = Path(paths[0]).parent
+        name = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+        if left < 0:
+            raise _too_large()
+        if name.as_posix() in files:
+            detail = f"two files are called {shown(name.as_posix())}"
+            raise refuse("/files", "duplicate_key", detail)
+        try:
+            files[name.as_posix()] = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise _no_text(name.as_posix(), "is not UTF-8 text") from None
+    return checked(files)
+
+
+def checked(files: Mapping[str, str]) -> dict[str, str]:
+    """The files, within the limits and free of what no script holds.  Raises RequestError."""
+    if not 1 <= len(files) <= MOST_FILES:
+        raise refuse("/files", "length", f"1 to {MOST_FILES} files, got {len(files)}")
+    if sum(len(text) for text in files.values()) > MOST_BYTES:
+        raise _too_large()
+    for name, text in files.items():
+        before, zero, _ = text.partition("\0")
+        if zero:
+            raise _no_text(name, f"line {before.count(chr(10)) + 1} has a zero byte")
+    # A line may end as on Windows; bash would not like it, but what is meant is plain.
+    return {name: text.replace("\r\n", "\n") for name, text in files.items()}
+
+
+def _too_large() -> Exception:
+    return refuse("/files", "too_large", f"all files together have at most {MOST_BYTES:,} bytes")
+
+
+def _no_text(name: str, detail: str) -> Exception:
+    return refuse(join("/files", name), "not_text", detail)
+
+
+def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
+    """The framework that is named, or else the one that recognises the files as its own.
+
+    Raises RequestError where there is none, where it has no reader, or where several do.
+    """
+    if named is not None:
+        try:
+            framework = frameworks.get(named)
+        except UnknownName as error:
+            raise refuse(
+                "/framework", "unknown_name", f"no framework {shown(named)!r}", named,
+                did_you_mean=error.nearest,
+            ) from None  # fmt: skip
+        if framework.read is None:
+            detail = f"{framework.title} cannot be read: {framework.no_reader}"
+            raise refuse("/framework", "no_reader", detail)
+        return framework
+    readable = [one for one in map(frameworks.get, frameworks.FRAMEWORKS) if one.read is not None]
+    found = [one for one in readable if one.recognises(files)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.name for one in found or readable)
+    if found:
+        detail = f"a launch of {names}: name one as the framework"
+        raise refuse("/files", "no_framework", detail)
+    detail = f"no launch of a framework that can be read ({names})"
+    unknown = Problem(pointer="/files", code="no_framework", detail=detail)
+    # What stopped the readers; one problem where it stopped several.
+    stopped = {
+        problem.detail: problem
+        for framework in readable
+        for problem in _stopped(framework, files)
+        if problem.pointer != "/files"
+    }
+    raise RequestError([unknown, *stopped.values()])
+
+
+def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:
+    try:
+        reading_of(framework, files, 1)
+    except RequestError as error:
+        return error.problems
+    return ()
+
+
+def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What the files say.  Raises RequestError with the file and line of what cannot be read."""
+    assert framework.read is not None
+    try:
+        return framework.read(files, accelerators)
+    except Unreadable as error:
+        pointer = join("/files", error.file) if error.file else "/files"
+        where = f"line {error.line}: " if error.line else ""
+        raise refuse(pointer, "unreadable", where + error.text) from None
+
+
+def parse_lint(document: Any) -> tuple[dict[str, str], ClusterSpec, str | None]:
+    """(files, cluster, framework) of a document {"files", "cluster", "framework"}.
+
+    files: text by name, the launch script first; framework may be left out.
+    Raises RequestError with every problem found.
+    """
+    require_object("", document, "an object")
+    problems = [unknown_field("", name, FIELDS) for name in document if name not in FIELDS]
+    problems += [
+        Problem(pointer=join("", name), code="missing", detail="is required")
+        for name in ("files", "cluster")
+        if document.get(name) is None
+    ]
+    files, framework = document.get("files"), document.get("framework")
+    if files is not None and not isinstance(files, dict):
+        problems.append(wrong_type("/files", "an object of texts by name", files))
+    elif files is not None:
+        problems += [
+            wrong_type(join("/files", name), "the text of a file", text)
+            for name, text in files.items()
+            if not isinstance(text, str)
+        ]
+        problems += [
+            Problem(pointer="/files", code="bad_name", detail=f"no name of a file: {shown(name)!r}")
+            for name in files
+            if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable()
+        ]
+    if framework is not None and not isinstance(framework, str):
+        problems.append(wrong_type("/framework", "a name", framework))
+    cluster = None
+    if document.get("cluster") is not None:
+        try:
+            cluster = parse_cluster(document["cluster"])
+        except RequestError as error:
+            problems += error.problems
+    if problems or cluster is None:
+        raise RequestError(problems)
+    return checked(cast(dict[str, str], files)), cluster, framework

@@ -1,0 +1,24 @@
+"""Further names of an option: those of older versions, and shorter ways to say the same."""
+
+from __future__ import annotations
+
+_MEGATRON = {
+    "--tensor-model-parallel-size": ("--model-parallel-size",),
+    "--num-virtual-stages-per-pipeline-rank": (
+        "--num-layers-per-virtual-pipeline-stage",
+        "--pipeline-model-parallel-layout",
+    ),
+    "--recompute-granularity": ("--recompute-activations", "--checkpoint-activations"),
+    "--micro-batch-size": ("--batch-size",),
+    "--seq-length": ("--encoder-seq-length",),
+    "--attention-backend": ("--use-flash-attn",),
+}
+_SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "megatron": _MEGATRON,
+    "deepspeed": _MEGATRON | {"--use-flash-attn-v2": ("--use-flash-attn", "--use-flash-attn-v1")},
+}
+
+
+def spellings(framework: str, option: str) -> tuple[str, ...]:
+    """The option and everything else that sets the same."""
+    return (option, *_SPELLINGS.get(framework, {}).get(option, ()))

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# nanotron (main of April 2026 (2411b02))
+# wide on 2x8xh100: 16 accelerators = tp 1 x cp 1 x pp 2 x dp 8
+# train_batch 64 = micro_batch 1 * accumulation 8 * dp 8
+# A smoke run on MOCK DATA: to train, give config.yaml data, a learning rate, steps.
+set -euo pipefail
+
+# One call on each of the 2 nodes.
+NNODES="${NNODES:-2}"
+NODE_RANK="${NODE_RANK:?set it to the number of this node, 0 to 1}"
+MASTER_ADDR="${MASTER_ADDR:?set it to the address of node 0, the same on every node}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+NANOTRON_PATH="${NANOTRON_PATH:-.}"  # a checkout of nanotron, installed
+BUNDLE="${BASH_SOURCE[0]%/*}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+export WANDB_MODE=disabled  # where wandb is installed it would log in
+LAUNCH_ARGS=(
+  --nnodes "$NNODES"
+  --nproc_per_node 8
+  --node_rank "$NODE_RANK"
+  --master_addr "$MASTER_ADDR"
+  --master_port "$MASTER_PORT"
+)
+
+torchrun "${LAUNCH_ARGS[@]}" "$NANOTRON_PATH/run_train.py" \
+  --config-file "$BUNDLE/config.yaml" \
+  "$@"

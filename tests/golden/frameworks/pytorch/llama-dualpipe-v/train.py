@@ -1,0 +1,502 @@
+"""Train a decoder with PyTorch's own parallelism: pipelining, DTensor and FSDP2 on one DeviceMesh.
+
+Nothing but torch 2.13 is needed, and the data are made up.  It runs on GPUs (NCCL), or on CPUs
+(Gloo) where a process has no GPU of its own.  Only CONFIG differs from plan to plan; words
+name=value on the command line replace entries of it:
+
+    torchrun --nproc_per_node 8 train.py train_iters=100 learning_rate=3.0e-4
+
+From the top: CONFIG, the mesh, the model, how one stage is split, how a step runs.
+"""
+
+import ast
+import json
+import os
+import resource
+import sys
+import time
+import zlib
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+# Not part of the plan and left at the default: set by hand what the model's config.json
+# says otherwise.
+#   norm epsilon: norm_epsilon (1e-5)
+#   rotary base: rotary_base (10000)
+#   share of a head that rotates: all of it, no entry
+#   rope scaling: no entry
+#   activation: SwiGLU, no other gate
+#   spread of the initial weights: init_std (0.02)
+#   soft-capping of logits or scores, multipliers: no entry
+CONFIG = {
+    "stage_layers": [4, 4, 4, 4],  # 16 layers, by pipeline stage
+    "hidden_size": 512,  # width of the residual stream
+    "num_attention_heads": 16,  # query heads
+    "num_query_groups": 4,  # key/value heads; each serves an equal share of the query heads
+    "head_dim": 32,  # width of one head
+    "ffn_hidden_size": 1792,  # width of the MLP
+    "gated_mlp": True,  # SwiGLU, with two input projections; else GELU
+    "vocab_size": 32000,  # words; the loss of a model that knows nothing is its logarithm
+    "tied_embeddings": False,  # the output layer is the embedding
+    "qkv_bias": False,  # bias of the query, key and value projections
+    "attention_output_bias": False,  # bias of attention's output projection
+    "mlp_bias": False,  # biases of the MLP
+    "lm_head_bias": False,  # bias of the output layer
+    "norm": "rmsnorm",  # kind of every norm
+    "norm_bias": False,  # LayerNorm has a bias
+    "embedding_norm": False,  # a norm right after the embedding
+    "qk_norm": "none",  # norms on queries and keys: none, or over each head
+    "position": "rope",  # how tokens know their place
+    "max_position_embeddings": None,  # rows of a learned position table
+    "hidden_dropout": 0.0,  # dropout of the residual stream
+    "attention_dropout": 0.0,  # dropout of the attention scores
+    "seq_length": 2048,  # tokens of one sequence
+    "tp": 1,  # ranks that split every matrix
+    # between matrices they split the tokens too: less memory, the same traffic
+    "sequence_parallel": False,
+    "cp": 1,  # ranks that split every sequence, and trade it for heads in attention
+    "pp": 2,  # ranks that split the layers; 2 stages on each
+    "schedule": "DualPipeV",  # in which order stages take micro-batches
+    "dp_replicate": 1,  # dp 8 = dp_replicate 1 x dp_shard 8: ranks that hold the same weights
+    # dp 8 = dp_replicate 1 x dp_shard 8: ranks that share one copy of the weights, with cp 1
+    "dp_shard": 8,
+    "zero_stage": 3,  # 3: weights, gradients, states sharded; 0: replicated
+    # free gathered weights after each pass and gather them again, or keep them for the step
+    "reshard_after_forward": False,
+    "global_batch_size": 64,  # sequences per step = micro_batch_size 1 x 8 micro-batches x dp 8
+    "micro_batch_size": 1,  # sequences that pass together
+    "precision": "bf16",  # of weights and activations in use; fp32 to compare runs
+    "gradient_reduce_dtype": "fp32",  # gradients are averaged in it
+    "attention_kernel": "flash",  # flash: cuDNN's, or the next; flash2; unfused
+    "recompute": "none",  # activations dropped, and computed again for the backward
+    "recompute_modules": (),  # when selective: which
+    "recompute_method": "block",  # when full: uniform, all layers; block, some
+    "recompute_num_layers": 0,  # when full by block: first of a stage
+    "compile": False,  # torch.compile each layer
+    "optimizer": "adam",  # adam, or sgd with momentum
+    "norm_epsilon": 1e-05,  # NOT of the plan: as in the model's config.json
+    "rotary_base": 10000.0,  # NOT of the plan: as in the model's config.json
+    "init_std": 0.02,  # NOT of the plan: spread of the initial weights
+    "learning_rate": 0.001,  # PLACEHOLDER for the smoke run: set your own
+    "gradient_clip": 1.0,  # PLACEHOLDER for the smoke run: largest norm of all gradients
+    "seed": 1234,  # of weights and data, the same however the model is split
+    "train_iters": 20,  # a smoke run: iterations of 131072 tokens
+}
+
+for word in sys.argv[1:]:
+    name, _, value = word.partition("=")
+    if name not in CONFIG:
+        sys.exit(f"{name} is no entry of CONFIG; there are {', '.join(CONFIG)}")
+    CONFIG[name] = value if isinstance(CONFIG[name], str) else ast.literal_eval(value)
+C = SimpleNamespace(**CONFIG)
+
+# --- The mesh: every rank's place in the plan ----------------------------------------------------
+# Neighbouring ranks differ along tp, whose traffic is the heaviest, then cp, and so on outwards.
+CUDA = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
+if CUDA:
+    torch.cuda.set_device(DEVICE)
+MESH = init_device_mesh(
+    DEVICE.type,
+    (C.pp, C.dp_replicate, C.dp_shard, C.cp, C.tp),
+    mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"),
+)
+RANK = dist.get_rank()
+PP_RANK, CP_RANK, TP_RANK = (MESH.get_local_rank(name) for name in ("pp", "cp", "tp"))
+# Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part of
+# each sequence (cp).  So they are sharded, and gradients are averaged, over dp and cp together.
+FSDP_MESH = MESH["dp_shard", "cp"]._flatten("fsdp")
+DATA_MESH = MESH["dp_replicate", "dp_shard", "cp"]._flatten("data")
+TENSOR_MESH = MESH["tp"]
+DP = C.dp_replicate * C.dp_shard
+DP_RANK = MESH.get_local_rank("dp_replicate") * C.dp_shard + MESH.get_local_rank("dp_shard")
+MICRO_BATCHES = C.global_batch_size // (C.micro_batch_size * DP)
+TOKENS = C.seq_length // C.cp  # of one sequence that this rank computes
+
+# --- The model -----------------------------------------------------------------------------------
+
+
+def make_norm(width):
+    if C.norm == "rmsnorm":
+        return nn.RMSNorm(width, eps=C.norm_epsilon)
+    return nn.LayerNorm(width, eps=C.norm_epsilon, bias=C.norm_bias)
+
+
+def rotate(x):
+    """Rotary positions: x has (batch, tokens, heads, head_dim); pairs are d and d + head_dim/2."""
+    position = torch.arange(TOKENS, device=x.device) + CP_RANK * TOKENS
+    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=x.device)
+    angle = torch.outer(position, frequency)[:, None, :]
+    left, right = x.float().chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
+
+
+def all_to_all(x, split, join):
+    """Context parallelism trades one dimension for another: split the one, join the other."""
+    parts = torch.stack(x.chunk(C.cp, split))
+    parts = all_to_all_single_autograd(parts, None, None, MESH["cp"].get_group())
+    return torch.cat(parts.unbind(), join)
+
+
+ATTENTION = {
+    "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
+    "flash2": [SDPBackend.FLASH_ATTENTION],
+    "unfused": [SDPBackend.MATH],
+}
+
+
+class CoreAttention(nn.Module):
+    """Causal attention of heads that are all here, over the whole sequence."""
+
+    def forward(self, q, k, v):
+        if C.cp > 1:  # from all heads of some tokens to some heads of all tokens
+            q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        with sdpa_kernel(ATTENTION[C.attention_kernel], set_priority=True):
+            out = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                dropout_p=C.attention_dropout,
+                is_causal=True,
+                enable_gqa=C.num_query_groups < C.num_attention_heads,
+            ).transpose(1, 2)
+        if C.cp > 1:
+            out = all_to_all(out, split=1, join=2)
+        return out.flatten(2)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        heads, groups = C.num_attention_heads * C.head_dim, C.num_query_groups * C.head_dim
+        self.query = nn.Linear(C.hidden_size, heads, bias=C.qkv_bias)
+        self.key = nn.Linear(C.hidden_size, groups, bias=C.qkv_bias)
+        self.value = nn.Linear(C.hidden_size, groups, bias=C.qkv_bias)
+        self.query_norm = make_norm(C.head_dim) if C.qk_norm == "head" else nn.Identity()
+        self.key_norm = make_norm(C.head_dim) if C.qk_norm == "head" else nn.Identity()
+        self.core = CoreAttention()
+        self.output = nn.Linear(heads, C.hidden_size, bias=C.attention_output_bias)
+
+    def forward(self, x):
+        # How many heads follows from the width: a tensor-parallel rank has 1/tp of them.
+        q, k, v = (
+            linear(x).unflatten(-1, (-1, C.head_dim))
+            for linear in (self.query, self.key, self.value)
+        )
+        q, k = self.query_norm(q), self.key_norm(k)
+        if C.position == "rope":
+            q, k = rotate(q), rotate(k)
+        return self.output(self.core(q, k, v))
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(C.hidden_size, C.ffn_hidden_size, bias=C.mlp_bias)
+        if C.gated_mlp:
+            self.gate = nn.Linear(C.hidden_size, C.ffn_hidden_size, bias=C.mlp_bias)
+        self.down = nn.Linear(C.ffn_hidden_size, C.hidden_size, bias=C.mlp_bias)
+
+    def forward(self, x):
+        if C.gated_mlp:
+            return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention_norm, self.attention = make_norm(C.hidden_size), Attention()
+        self.mlp_norm, self.mlp = make_norm(C.hidden_size), MLP()
+
+    def forward(self, x):
+        x = x + F.dropout(self.attention(self.attention_norm(x)), C.hidden_dropout)
+        return x + F.dropout(self.mlp(self.mlp_norm(x)), C.hidden_dropout)
+
+
+class Stage(nn.Module):
+    """Consecutive layers; the embedding stands before the first, norm and head after the last."""
+
+    def __init__(self, first, last):
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        self.is_first, self.is_last = first, last
+        if first:
+            self.embedding = nn.Embedding(C.vocab_size, C.hidden_size)
+            if C.position == "learned":
+                self.positions = nn.Embedding(C.max_position_embeddings, C.hidden_size)
+            if C.embedding_norm:
+                self.embedding_norm = make_norm(C.hidden_size)
+        if last:
+            self.norm = make_norm(C.hidden_size)
+            self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
+
+    def forward(self, x):
+        if self.is_first:
+            x = self.embedding(x)
+            if C.position == "learned":
+                # Under sequence parallelism the embedding gives each rank some of the tokens.
+                offset = CP_RANK * TOKENS + TP_RANK * x.shape[1] * C.sequence_parallel
+                x = x + self.positions(torch.arange(x.shape[1], device=x.device)[None] + offset)
+            if C.embedding_norm:
+                x = self.embedding_norm(x)
+            x = F.dropout(x, C.hidden_dropout)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)).float() if self.is_last else x
+
+
+# --- How one stage is split ----------------------------------------------------------------------
+
+
+def initialise(make, prefix=""):
+    """A module whose weights depend on their names alone, however the model is split."""
+    with DEVICE:
+        module = make()
+    for name, part in module.named_modules(prefix=prefix):
+        if isinstance(part, (nn.Linear, nn.Embedding)):
+            torch.manual_seed(C.seed + zlib.crc32(name.encode()))
+            nn.init.normal_(part.weight, std=C.init_std)
+            if getattr(part, "bias", None) is not None:
+                nn.init.zeros_(part.bias)
+    return module
+
+
+def tensor_parallel(module):
+    """Split matrices over tp: the first of a pair by its outputs, the second by its inputs.
+
+    stream is how activations lie between blocks: whole on every rank, or with sequence parallelism
+    each rank has some of the tokens.  What a module has no part of is left out of the plan.
+    """
+    if C.tp == 1:
+        return
+    stream = Shard(1) if C.sequence_parallel else Replicate()
+    whole = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
+    by_head = SequenceParallel(sequence_dim=2, use_local_output=True)
+    plan = {
+        "attention": whole, "attention.query": columns, "attention.key": columns,
+        "attention.value": columns, "attention.output": rows,
+        "mlp": whole, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        # The logits stay split by the vocabulary; the loss is computed on the parts.
+        "head": ColwiseParallel(input_layouts=stream),
+    }  # fmt: skip
+    if C.qk_norm == "head":
+        plan |= {"attention.query_norm": by_head, "attention.key_norm": by_head}
+    if C.sequence_parallel:
+        names = ("attention_norm", "mlp_norm", "positions", "embedding_norm", "norm")
+        plan |= {name: SequenceParallel(use_local_output=True) for name in names}
+    there = {name for name, _ in module.named_modules()}
+    plan = {name: style for name, style in plan.items() if name in there}
+    # Every rank has the whole module and keeps its own part of it: nothing is sent.
+    parallelize_module(module, TENSOR_MESH, plan, src_data_rank=None)
+
+
+def every_second_product(products, context, op, *args, **kwargs):
+    """Per-operator recompute: keep attention, what was reduced, and every second matrix product."""
+    if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+        products[context.is_recompute] += 1
+        keep = products[context.is_recompute] % 2 == 1
+    else:
+        name = op.name()
+        keep = "scaled_dot_product" in name or "reduce_scatter" in name
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def selective_contexts():
+    return create_selective_checkpoint_contexts(partial(every_second_product, [0, 0]))
+
+
+def recompute(block, number):
+    """Keep the inputs of what is recomputed, and run its forward again before its backward."""
+    if C.recompute == "full":
+        some = C.recompute_method == "uniform" or number < C.recompute_num_layers
+        return checkpoint_wrapper(block) if some else block
+    if "op" in C.recompute_modules:
+        return checkpoint_wrapper(block, context_fn=selective_contexts)
+    if "core_attn" in C.recompute_modules:
+        block.attention.core = checkpoint_wrapper(block.attention.core)
+    if "mlp" in C.recompute_modules:
+        block.mlp = checkpoint_wrapper(block.mlp)
+    return block
+
+
+def data_parallel(module):
+    """Weights are stored in fp32; half precision copies exist where and while they are used."""
+    half = {"bf16": torch.bfloat16, "fp32": None}
+    policy = MixedPrecisionPolicy(half[C.precision], half[C.gradient_reduce_dtype] or torch.float32)
+    if C.zero_stage == 0:
+        replicate(module, mesh=DATA_MESH, mp_policy=policy)
+        return
+    mesh = MESH["dp_replicate", "fsdp"] if C.dp_replicate > 1 else FSDP_MESH
+    keep = C.reshard_after_forward
+    fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=keep)
+
+
+def build_stage(index):
+    """One stage, split as planned.  Layer by layer: no rank ever holds the whole model."""
+    start, count = sum(C.stage_layers[:index]), C.stage_layers[index]
+    first, last = index == 0, index == len(C.stage_layers) - 1
+    stage = initialise(partial(Stage, first, last))
+    tensor_parallel(stage)
+    if C.tied_embeddings:
+        stage.head.weight = stage.embedding.weight
+    for number in range(count):
+        block = initialise(Block, f"blocks.{start + number}")
+        tensor_parallel(block)
+        block = recompute(block, number)
+        if C.compile:
+            block.compile()
+        data_parallel(block)
+        stage.blocks.append(block)
+    data_parallel(stage)
+    return stage
+
+
+# --- One step ------------------------------------------------------------------------------------
+
+
+def batch():
+    """This rank's share of the batch: random tokens, to be learnt by heart."""
+    mine = range(DP_RANK * C.global_batch_size // DP, (DP_RANK + 1) * C.global_batch_size // DP)
+    size = (C.seq_length + 1,)
+    draw = (torch.Generator().manual_seed(C.seed + number) for number in mine)
+    sequences = torch.stack([torch.randint(C.vocab_size, size, generator=one) for one in draw])
+    here = slice(CP_RANK * TOKENS, (CP_RANK + 1) * TOKENS)
+    return sequences[:, :-1][:, here].to(DEVICE), sequences[:, 1:][:, here].to(DEVICE)
+
+
+def loss_of(logits, targets):
+    """Mean cross entropy; tensor-parallel ranks hold the logits of some words each."""
+    logits = logits.flatten(0, 1)
+    if C.tp == 1:
+        return F.cross_entropy(logits, targets.flatten())
+    logits = DTensor.from_local(logits, TENSOR_MESH, [Shard(1)])
+    return F.cross_entropy(logits, targets.flatten()).to_local()
+
+
+def accumulate(model, tokens, targets):
+    """Forward and backward of every micro-batch, one after the other; their losses."""
+    losses = []
+    micro_batches = zip(tokens.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES), strict=True)
+    for number, (some, wanted) in enumerate(micro_batches, 1):
+        last = number == MICRO_BATCHES
+        # Shards of gradients take every micro-batch; replicas wait for the last one.
+        model.set_requires_gradient_sync(last or C.zero_stage > 0)
+        model.set_reshard_after_backward(last or C.reshard_after_forward)
+        losses.append(loss_of(model(some), wanted))
+        (losses[-1] / MICRO_BATCHES).backward()
+    return losses
+
+
+def clip(parameters):
+    """Scale gradients so that their norm over the whole model is at most gradient_clip."""
+    by_mesh = {}
+    for parameter in parameters:
+        by_mesh.setdefault(parameter.grad.device_mesh, []).append(parameter.grad)
+    norms = [nn.utils.get_total_norm(gradients).full_tensor() for gradients in by_mesh.values()]
+    square = sum((norm**2 for norm in norms), torch.zeros((), device=DEVICE))
+    dist.all_reduce(square, group=MESH["pp"].get_group())
+    scale = (C.gradient_clip / (square.sqrt() + 1e-6)).clamp(max=1.0)
+    for gradients in by_mesh.values():
+        for gradient in gradients:
+            gradient.to_local().mul_(scale)
+
+
+@loss_parallel()  # lets cross_entropy, and its backward, work on logits that are split
+def main():
+    # A rank's stages: by turns, or there and back again where the schedule is a V.
+    count = len(C.stage_layers)
+    mine = list(range(PP_RANK, count, C.pp))
+    if C.schedule in ("ZBVZeroBubble", "DualPipeV"):
+        mine = [PP_RANK, count - 1 - PP_RANK]
+    models = [build_stage(index) for index in mine]
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    number = torch.tensor(sum(parameter.numel() for parameter in parameters), device=DEVICE)
+    dist.all_reduce(number, group=MESH["pp"].get_group())
+    if RANK == 0:
+        print(f"{number.item()} parameters; {dist.get_world_size()} processes on {DEVICE.type}")
+
+    pipeline = None
+    if C.pp > 1:
+        stages = [
+            PipelineStage(model, index, count, DEVICE, group=MESH["pp"].get_group())
+            for index, model in zip(mine, models, strict=True)
+        ]
+        make = get_schedule_class(C.schedule)
+        many = issubclass(make, PipelineScheduleMulti)
+        pipeline = make(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
+    if C.optimizer == "adam":
+        optimizer = torch.optim.AdamW(parameters, lr=C.learning_rate, fused=True)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, fused=True)
+
+    torch.manual_seed(C.seed + RANK)  # of dropout
+    tokens, targets = batch()
+    history, seconds = [], []
+    for step in range(1, C.train_iters + 1):
+        start = time.perf_counter()
+        if pipeline is None:
+            losses = accumulate(models[0], tokens, targets)
+        else:
+            losses = []
+            inputs = (tokens,) if 0 in mine else ()
+            wanted = targets if count - 1 in mine else None
+            pipeline.step(*inputs, target=wanted, losses=losses, return_outputs=False)
+        clip(parameters)
+        optimizer.step()
+        optimizer.zero_grad()
+        # Ranks of the last stage have a loss: its mean over those that differ in their data.
+        loss = sum((one.detach() for one in losses), torch.zeros((), device=DEVICE))
+        dist.all_reduce(loss)
+        history.append(loss.item() / (MICRO_BATCHES * DP * C.cp * C.tp))
+        seconds.append(time.perf_counter() - start)
+        if RANK == 0:
+            print(f"step {step}: loss {history[-1]:.6f}, {seconds[-1]:.3f} s", flush=True)
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else peak, device=DEVICE)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    steady = seconds[1:] or seconds  # the first step also compiles and allocates
+    mean = sum(steady) / len(steady)
+    summary = {
+        "steps": len(history),
+        "parameters": number.item(),
+        "losses": history,
+        "mean_step_s": mean,
+        "tokens_per_s": C.global_batch_size * C.seq_length / mean,
+        "peak_memory_bytes": peak.item(),
+    }
+    if RANK == 0:
+        print(json.dumps(summary), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# torchtitan (0.3.0 with torch 2.13)
+# deepseek-lite on 2x8xh100: 16 accelerators = tp 1 x cp 1 x pp 2 x dp 8
+# train_batch 64 = micro_batch 1 * accumulation 8 * dp 8
+# A smoke run on MOCK DATA: to train, give it data, a learning rate and TRAIN_ITERS.
+set -euo pipefail
+
+# One call on each of the 2 nodes.
+NNODES="${NNODES:-2}"
+NODE_RANK="${NODE_RANK:?set it to the number of this node, 0 to 1}"
+MASTER_ADDR="${MASTER_ADDR:?set it to the address of node 0, the same on every node}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+# The registry module lies beside this script.
+BUNDLE="${BASH_SOURCE[0]%/*}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+export PYTHONPATH="$BUNDLE${PYTHONPATH:+:$PYTHONPATH}"
+TRAIN_ITERS="${TRAIN_ITERS:-20}"  # a smoke run: iterations of 131072 tokens
+export PYTORCH_ALLOC_CONF=expandable_segments:True  # segments that grow: less lost to fragmentation
+LAUNCH_ARGS=(
+  --nnodes "$NNODES"
+  --nproc_per_node 8
+  --node_rank "$NODE_RANK"
+  --master_addr "$MASTER_ADDR"
+  --master_port "$MASTER_PORT"
+)
+TRAIN_ARGS=(
+  --module plan_config  # the registry module beside this script
+  --config config  # its function
+  --training.steps "$TRAIN_ITERS"  # set above
+)
+
+torchrun "${LAUNCH_ARGS[@]}" -m torchtitan.train \
+  "${TRAIN_ARGS[@]}" \
+  "$@"

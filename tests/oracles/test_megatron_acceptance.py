@@ -1,0 +1,161 @@
+"""Drawn plans against Megatron-LM itself, both ways: what we write it takes, what it refuses we do.
+
+MEGATRON_LM_PATHS names its checkouts, separated like PATH.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planner.answer import Reason
+from planner.frameworks.base import Unsupported
+from tests.fixtures.draws import Case, features, legal, near_misses
+from tests.fixtures.frameworks.megatron import CASES
+from tests.oracles.megatron_questions import MEGATRON, PATHS, ask, expected, found, question
+from tests.planner.frameworks.test_megatron import REFUSED
+
+CHECKOUTS = [pytest.param(path, id=Path(path).name) for path in PATHS] or [
+    pytest.param("", marks=pytest.mark.skip(reason="MEGATRON_LM_PATHS names no checkout"))
+]
+GENERATIONS = (8, 9, 10)  # Ampere, Hopper, Blackwell
+
+# What we refuse although Megatron builds it: words of the reason, and why it is refused.
+NO_OPTION = "it has no option for it, and without one builds another model"
+FORWARD = "an assertion of its first forward pass"
+DEVICE = "an error of building the optimizer, over weights on a device"
+UNSEEN = {
+    "parts \\(cp": f"a sequence scattered over ranks: {FORWARD}",
+    "heads must divide over tp": f"all-to-all trades the sequence for heads: {FORWARD}",
+    "key/value heads and tp .* x cp": f"all-to-all trades the sequence for heads: {FORWARD}",
+    "heads do not divide over tp .* x cp": f"all-to-all trades the sequence for heads: {FORWARD}",
+    "has no experts": "a dense model is written without expert options; its plan has no such axis",
+    "two norms, one before each part": NO_OPTION,
+    "attention and MLP never run in parallel": NO_OPTION,
+    "no norm after the embedding": NO_OPTION,
+    "the output layer has no bias": NO_OPTION,
+    "query/key norm runs over one head": NO_OPTION,
+    "linear biases are all, none": NO_OPTION,
+    "its shared experts have no biases": NO_OPTION,
+    "no bias in the query and key/value": NO_OPTION,
+    "latent attention has rotary positions only": "it rotates whatever is asked",
+    "latent attention without q_lora_rank": "it builds a norm that the model has not",
+    "the position table has": "written, the table would grow to the sequence",
+    "training without fp32 master weights": NO_OPTION,
+    "always frees gathered weights": NO_OPTION,
+    "there is no GPipe schedule": "written, it would run 1F1B",
+    "the plan is costed for": "costs are of another runtime",
+    "is disabled since core 0.18.2": "written, it would run the native kernels: more memory",
+    "fp8 needs every width": "an assertion of Transformer Engine's fp8 kernels",
+    "attention sinks with context": f"Transformer Engine's attention: {FORWARD}",
+    "sliding window with context": f"Transformer Engine's attention: {FORWARD}",
+    "at least one per group": "groups are chosen by their best top-k // groups scores: by none",
+    "latent attention with a sliding window": "no kernel of Transformer Engine has both",
+    "unfused attention cannot split": "Transformer Engine's unfused kernel splits no sequence",
+    "to recompute$": "the option would do nothing",
+    "recompute_num_layers": "the same as all layers, which is how a plan says it",
+    "need sequence_parallel": f"experts under tensor parallelism: {FORWARD}",
+    "sequence_parallel needs tp > 1": "it turns the option off without a word",
+    "do not split in": "its layout can say it, but costs are of equal chunks in the middle stages",
+    "dp_shard .* does not divide": "written, the number of instances would be rounded down",
+    "the distributed optimizer runs Adam": DEVICE,
+    "optimizer states need the distributed optimizer": DEVICE,
+    "offloading the optimizer needs Adam on": f"for SGD and ZeRO 0 {DEVICE}; with its FSDP it "
+    "is neither documented nor tested",
+    "on the megatron stack is not possible": "its FSDP would gather and free all weights in every "
+    "pass of every micro-batch, which no cost formula counts",
+    "the same number of processes": "each node's launch says so many, and the ranks would not meet",
+}
+
+
+@cache
+def drawn() -> list[Case]:
+    """Legal plans: all named cases, and draws."""
+    return [*CASES.values(), *legal(MEGATRON, 400, seed=1)]
+
+
+def test_the_draws_have_every_feature() -> None:
+    counts = features(drawn())
+    assert not [name for name, count in counts.items() if count == 0], counts
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", CHECKOUTS)
+def test_what_we_write_it_takes_and_builds_as_we_count(path: str) -> None:
+    """Micro-batches, layers and parameters of every chunk, and ranks of every group."""
+    questions = [
+        question(MEGATRON.write(*case), case[1], generation=GENERATIONS[index % 3])
+        for index, case in enumerate(drawn())
+    ]
+    wrong = []
+    for case, answer in zip(drawn(), ask(path, questions), strict=True):
+        wanted = expected(*case)
+        if found(answer, wanted) != wanted:
+            wrong.append((case, found(answer, wanted), wanted))
+    assert not wrong, (len(wrong), wrong[:3])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", CHECKOUTS)
+def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why(path: str) -> None:
+    cases, questions = [], []
+    refused = [case for *_, case in REFUSED]
+    for case in [*refused, *near_misses(legal(MEGATRON, 150, seed=2), 800, seed=3)]:
+        try:
+            questions.append(question(MEGATRON.render(*case), case[1]))
+        except (Unsupported, KeyError):
+            assert MEGATRON.reasons(*case)  # no words for it
+        else:
+            cases.append((case, MEGATRON.reasons(*case)))
+    reached: set[str] = set()
+    accepted, unexplained = [], []
+    for (case, reasons), answer in zip(cases, ask(path, questions), strict=True):
+        if answer["failed"] is None and not set(reasons) <= set(explained(reasons)):
+            unexplained.append(reasons)
+        elif answer["failed"] is None:
+            reached |= set(explained(reasons).values())
+        elif not reasons:
+            accepted.append((answer["failed"], answer["error"], case))
+    assert not accepted, (len(accepted), accepted[:3])
+    assert not unexplained, (len(unexplained), unexplained[:5])
+    assert sum(not reasons for _, reasons in cases) > 400
+    assert sum(bool(reasons) for _, reasons in cases) > 200
+    assert reached == set(UNSEEN)
+
+
+def explained(reasons: tuple[Reason, ...]) -> dict[Reason, str]:
+    """The reasons that the table has, with its key."""
+    return {
+        reason: words for reason in reasons for words in UNSEEN if re.search(words, reason.text)
+    }
+
+
+# Switch left out, arguments added at the end (the last one counts), stage and words that refuse.
+BROKEN = (
+    ("", "--log-throughputs", "parse", "--log-throughputs"),
+    ("", "--train-iters 1e3", "parse", "1e3"),
+    ("", "--global-batch-size 65", "validate", "65"),
+    ("--sequence-parallel", "", "validate", "sequence parallelism"),
+    ("", "--num-attention-heads 15", "config", "15"),
+    ("", "--num-layers 17", "config", "11 must be"),
+    ("", "--exp-avg-dtype bf16", "optimizer", "exp_avg_dtype"),
+    ("", "--num-distributed-optimizer-instances 3", "groups", ""),
+    ("", "--ffn-hidden-size 1791", "model", "1791"),
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", CHECKOUTS)
+def test_every_stage_can_refuse(path: str) -> None:
+    request, plan = CASES["llama-uneven"]
+    base = question(MEGATRON.write(request, plan), plan)
+    questions = [
+        {**base, "argv": [*(word for word in base["argv"] if word != without), *more.split()]}
+        for without, more, _, _ in BROKEN
+    ]
+    for (_, _, stage, words), answer in zip(BROKEN, ask(path, questions), strict=True):
+        assert answer["failed"] == stage, answer
+        assert words in answer["error"]

@@ -1,0 +1,429 @@
+"""Launch scripts read as bash would read them: compared with bash itself, and held against harm."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from planner.frameworks.bash import Launch, Outcome, arithmetic, evaluate, slurm_variables
+from planner.frameworks.reading import Unreadable
+from tests.fixtures.frameworks import ALL_CASES, bundle
+from tests.fixtures.launches import run_script
+
+
+def launched(text: str, **files: str) -> Launch:
+    """The only call in a script."""
+    (call,) = outcome(text, **files).launches
+    return call
+
+
+def outcome(text: str, **files: str) -> Outcome:
+    return evaluate(
+        {"x.sh": text, **{name.replace("_", "."): f for name, f in files.items()}}, "x.sh"
+    )
+
+
+def texts(call: Launch) -> list[str]:
+    return [word.text for word in (*call.before, call.program, *call.arguments)]
+
+
+# Scripts drawn from what launch scripts are made of, each with a value that bash and we can tell.
+NAMES = ("A", "B", "C")
+ARRAYS = ("R", "S")
+PLAIN = st.text("ab01-_=./:,+@%", min_size=1, max_size=6)
+ANY = st.text("ab0 \t\n$'\"\\`*?[](){}<>|;&#!~=-", max_size=8)
+
+
+def single(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def double(text: str) -> str:
+    for char in '\\"$`':
+        text = text.replace(char, f"\\{char}")
+    return f'"{text}"'
+
+
+def dollar(text: str) -> str:
+    """In $'...' quotes."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + text.replace("\n", "\\n").replace("\t", "\\t") + "'"
+
+
+@st.composite
+def quoted_pieces(draw: st.DrawFn) -> str:
+    """Expansions between double quotes."""
+    return '"' + "".join(draw(st.lists(PLAIN | expansions(), max_size=3))) + '"'
+
+
+def expansions() -> st.SearchStrategy[str]:
+    name, array = st.sampled_from(NAMES), st.sampled_from(ARRAYS)
+    number = st.integers(0, 3)
+    return st.one_of(
+        name.map(lambda n: f"${{{n}}}"),
+        name.map(lambda n: f"${{#{n}}}"),
+        st.tuples(name | st.just("UNSET"), st.sampled_from([":-", "-", ":="]), PLAIN).map(
+            lambda t: f"${{{t[0]}{t[1]}{t[2]}}}"
+        ),
+        st.tuples(name, st.sampled_from([":+", "+"]), PLAIN).map(
+            lambda t: f"${{{t[0]}{t[1]}{t[2]}}}"
+        ),
+        st.tuples(name, name).map(lambda t: f"${{UNSET2:-${{{t[0]}:-${t[1]}}}}}"),
+        array.map(lambda n: f"${{{n}[@]}}"),
+        array.map(lambda n: f"${{{n}[*]}}"),
+        array.map(lambda n: f"${{#{n}[@]}}"),
+        array.map(lambda n: f"${{{n}[0]}}"),
+        array.map(lambda n: f"${{{n}}}"),
+        st.tuples(array, number).map(lambda t: f"${{{t[0]}[{t[1]}]:-none}}"),
+        st.tuples(number, number).map(lambda t: f"$((N*{t[0]} + $N - {t[1]} % 3))"),
+    )
+
+
+def words() -> st.SearchStrategy[str]:
+    piece = st.one_of(
+        PLAIN,
+        ANY.map(single),
+        ANY.map(double),
+        ANY.map(dollar),
+        quoted_pieces(),
+        expansions(),
+        st.sampled_from(["\\ ", "\\$", "\\\n", "\\'", "[0]*3+[1]*2", "#x"]).map(str),
+    )
+    return st.lists(piece, min_size=1, max_size=3).map("".join).filter(lambda w: w[0] not in "#~")
+
+
+def statements() -> st.SearchStrategy[str]:
+    name, array = st.sampled_from(NAMES), st.sampled_from(ARRAYS)
+    several = st.lists(words(), max_size=3)
+    blank = st.sampled_from([" ", "\n  ", '  # it\'s a "comment" $(x\n', " \\\n"])
+    filled = st.tuples(several, blank).map(lambda t: "".join(w + t[1] for w in t[0]))
+    setting = st.one_of(
+        st.tuples(name, st.sampled_from(["=", "+="]), words()).map("".join),
+        st.tuples(name, words()).map(lambda t: f"export {t[0]}={t[1]}"),
+        st.tuples(array, st.sampled_from(["=", "+="]), filled).map(
+            lambda t: f"{t[0]}{t[1]}({t[2]}\n)"
+        ),
+        st.tuples(name, name).map(lambda t: f'{t[0]}="${t[0]} --more ${t[1]}"'),
+    )
+    test = st.one_of(
+        st.tuples(st.sampled_from(["-z", "-n"]), name).map(lambda t: f'[ {t[0]} "${t[1]}" ]'),
+        st.tuples(name, st.sampled_from(["=", "==", "!="]), PLAIN).map(
+            lambda t: f'[[ ${t[0]} {t[1]} "{t[2]}" ]]'
+        ),
+        st.tuples(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]), st.integers(0, 5)).map(
+            lambda t: f'[ "$N" -{t[0]} {t[1]} ]'
+        ),
+        st.tuples(st.integers(0, 4), name).map(lambda t: f'[[ $N -gt {t[0]} && -n "${t[1]}" ]]'),
+        st.integers(0, 4).map(lambda n: f"(( N > {n} ))"),
+        st.sampled_from(["true", "false", "! true"]),
+    )
+    conditional = st.tuples(test, setting, setting).map(
+        lambda t: f"if {t[0]}; then\n  {t[1]}\nelse\n  {t[2]}\nfi"
+    )
+    chosen = st.tuples(test, st.sampled_from(["&&", "||"]), setting).map(" ".join)
+    case = st.tuples(name, PLAIN, setting, setting).map(
+        lambda t: f'case "${t[0]}" in\n  "{t[1]}"|x) {t[2]} ;;\n  *)\n {t[3]}\n ;;\nesac'
+    )
+    loop = st.tuples(name, several, setting).map(
+        lambda t: f"for {t[0]} in {' '.join(t[1])}; do\n{t[2]}\ndone"
+    )
+    function = st.tuples(setting, words()).map(lambda t: f"f() {{ {t[0]}\n A=$1; }}\nf {t[1]}")
+    return st.one_of(setting, setting, conditional, chosen, case, loop, function)
+
+
+@st.composite
+def benign_scripts(draw: st.DrawFn) -> str:
+    lines = ["A=1", "B='x  y'", "C=", "R=(p 'q r')", "S=()", "N=3"]
+    lines += draw(st.lists(statements(), max_size=6))
+    call = " ".join(f"--x {word}" for word in draw(st.lists(words(), min_size=1, max_size=5)))
+    lines += [f'torchrun --nnodes 2 pretrain_gpt.py {call} "${{R[@]}}" ${{S[*]}} $A "$B"']
+    return "\n".join(lines) + "\n"
+
+
+def as_bash_has_it(script: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "x.sh").write_text(script)
+        (real,) = run_script(Path(folder), "x.sh")
+    call = launched(script)
+    assert texts(call) == real
+    assert all(word.known for word in (*call.before, call.program, *call.arguments))
+
+
+@settings(max_examples=50, deadline=None)
+@given(script=benign_scripts())
+def test_words_are_those_that_bash_hands_over(script: str) -> None:
+    as_bash_has_it(script)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=2000, deadline=None)
+@given(script=benign_scripts())
+def test_words_of_many_scripts_are_those_that_bash_hands_over(script: str) -> None:
+    as_bash_has_it(script)
+
+
+CALL = "torchrun pretrain_gpt.py"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        # As users write them, with what a comment, a quote or a line end may do to the words.
+        ("ARGS=(\n --x 1 # why\n # --y 2\n --z '3 4'\n)\n{c} ${ARGS[@]}", "--x 1 --z 3 4"),
+        ('ARGS="--x 1 \\\n --y 2"\nARGS="$ARGS --z"\n{c} $ARGS', "--x 1 --y 2 --z"),
+        ('ARGS+=("--x 1")\nARGS+=(--y)\n{c} ${ARGS[*]}', "--x 1 --y"),
+        ("N=$((2 * 8))\n{c} --n $N --m $[N/4]", "--n 16 --m 4"),
+        ("TP=${TP:-4}\n: ${PP:=2}\n{c} --tp $TP --pp ${PP}", "--tp 4 --pp 2"),
+        ("{c} --x 1 \\\n  --y 2 # end\n", "--x 1 --y 2"),
+        (
+            "SIZE=7B\nif [[ $SIZE == 7B ]]; then L=32\nelif true; then L=40; fi\n{c} $L",
+            "32",
+        ),
+        ("case $1 in big) L=80 ;; *) L=32 ;; esac\n{c} $L", "32"),
+        ("if [ -z $NNODES ]; then NNODES=2; fi\n{c} $NNODES", "2"),
+        ("while [[ $# -gt 0 ]]; do shift; done\n{c} --x", "--x"),
+        ('if [ $# -lt 1 ]; then\n echo "usage: $0 DATA"\n exit 1\nfi\n{c} --x', "--x"),
+        ("[ -f data.bin ] || exit 1\n{c} --x", "--x"),
+        ("mkdir -p out && cd out && {c} --x", "--x"),
+        ("{c} --x 2>&1 | tee log", "--x"),
+        ('CMD="{c} --x 1"\neval $CMD', "--x 1"),
+        ('CMD="{c} --x 1"\n$CMD --y', "--x 1 --y"),
+        ('srun -N 2 bash -c "cd /x && {c} --x 1"', "--x 1"),
+        ("pdsh -w node[0-3] 'cd /x; {c} --x 1'", "--x 1"),
+        ("run() { {c} --n $1; }\nrun 5", "--n 5"),
+        ("for a in 1; do {c} --n $a; done", "--n 1"),
+        ('( A=1; {c} --n "$A" )', "--n 1"),
+        ("A=1\n( A=2 )\n{c} $A", "1"),
+        ("{c} --freq [0]*3+[1]*2", "--freq [0]*3+[1]*2"),
+        ("X=1 {c} --n ${X:-unset}", "--n unset"),
+        ('{c} --x "$@"', "--x"),
+        ("cat <<'E' >/dev/null\n{c} --no $(x\nE\n{c} --yes", "--yes"),
+    ],
+)
+def test_scripts_as_users_write_them(script: str, words: str) -> None:
+    call = launched(script.replace("{c}", CALL))
+    assert texts(call)[-len(words.split()) :] == words.split()
+    assert call.program.text == "pretrain_gpt.py"
+
+
+@pytest.mark.parametrize(
+    ("call", "launcher"),
+    [
+        ("torchrun --nproc_per_node 8 x.py --a", "torchrun"),
+        ("python -m torch.distributed.run --nproc_per_node 8 x.py --a", "torchrun"),
+        ("python3 -u -m torch.distributed.launch x.py --a", "torchrun"),
+        ("deepspeed --num_gpus 8 x.py --a", "deepspeed"),
+        ("python -m deepspeed.launcher.runner x.py --a", "deepspeed"),
+        ("srun python -u x.py --a", "python"),
+        ("torchrun -m pkg.x.py --a", "torchrun"),
+        ("nsys profile -o out python x.py --a", "python"),
+    ],
+)
+def test_launchers(call: str, launcher: str) -> None:
+    found = launched(call)
+    assert (found.launcher, found.program.text[-4:], found.arguments[0].text) == (
+        launcher,
+        "x.py",
+        "--a",
+    )
+
+
+def test_what_only_running_could_tell_is_unknown_and_reads_as_written() -> None:
+    call = launched(
+        f'A=$(nproc)\nB="x-$A"\n{CALL} --a $A --b $B --c `nproc` --d $HOSTNAME --e $((A+1))'
+    )
+    values = call.arguments[1::2]
+    assert [value.text for value in values] == [
+        "$(nproc)",
+        "x-$(nproc)",
+        "`nproc`",
+        "$HOSTNAME",
+        "$((A+1))",
+    ]
+    assert not any(value.known for value in values)
+    assert all(name.known for name in call.arguments[::2])
+
+
+def test_every_word_keeps_its_line_through_variables_arrays_and_nested_shells() -> None:
+    script = (
+        "TP=8\n"  # 1
+        "ARGS=(\n --tp $TP\n --pp 4  # stages\n)\n"  # 2 to 5
+        'OLD="--x 1 \\\n --y 2"\n'  # 6, 7
+        'CMD="\ntorchrun pretrain_gpt.py ${ARGS[@]} $OLD"\n'  # 8, 9
+        'srun bash -c "$CMD"\n'
+    )
+    lines = {word.text: word.line for word in launched(script).arguments}
+    assert lines == {"--tp": 3, "8": 1, "--pp": 4, "4": 4, "--x": 6, "1": 6, "--y": 7, "2": 7}
+
+
+def test_slurm_says_nodes_and_processes() -> None:
+    script = (
+        "#SBATCH --nodes=16 --gpus-per-node=h100:8\n#SBATCH --ntasks-per-node 1 # one\n"
+        f"{CALL} $SLURM_NNODES $SLURM_JOB_NUM_NODES $SLURM_GPUS_PER_NODE ${{SLURM_NTASKS}}\n"
+    )
+    call = launched(script)
+    assert texts(call)[2:] == ["16", "16", "8", "16"]
+    assert slurm_variables(call.slurm)["SLURM_NTASKS_PER_NODE"] == 1
+    call = launched(f"#SBATCH -N4\n#SBATCH --gres=gpu:4\n{CALL} $SLURM_GPUS_ON_NODE")
+    assert texts(call)[2:] == ["4"]
+
+
+def test_a_job_in_a_here_document_is_read_with_its_own_slurm_lines() -> None:
+    script = (
+        "TP=4\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=2\n"
+        f"srun {CALL} --tp $TP \\$SLURM_NNODES\nEOF\n"
+    )
+    call = launched(script)
+    assert [word.text for word in call.arguments] == ["--tp", "4", "2"]
+
+
+def test_files_written_by_the_script_are_at_hand() -> None:
+    script = (
+        "Z=3\ncat <<EOT > conf/ds.json\n{\"stage\": $Z}\nEOT\ncat > raw.json <<'EOT'\n$Z\nEOT\n"
+    )
+    done = outcome(script)
+    assert done.files == {"ds.json": '{"stage": 3}\n', "raw.json": "$Z\n"}
+    assert done.places == {"ds.json": ("x.sh", 3), "raw.json": ("x.sh", 6)}
+
+
+def test_other_scripts_are_followed_where_they_are_at_hand() -> None:
+    script = 'TP=2\nsource ./conf.sh\n. gone.sh\nexport TP\nbash train.sh "$PP" 7\n'
+    train = "torchrun pretrain_gpt.py --tp $TP --pp $1 --last $2 $PP"
+    done = evaluate({"x.sh": script, "conf.sh": "PP=4\nreturn\nPP=5", "train.sh": train}, "x.sh")
+    (call,) = done.launches
+    assert [word.text for word in call.arguments] == [
+        "--tp",
+        "2",
+        "--pp",
+        "4",
+        "--last",
+        "7",
+        "$PP",
+    ]
+    assert {word.file for word in call.arguments} == {"train.sh"}
+    assert done.notes == ["x.sh:3: gone.sh is not at hand and was not read"]
+
+
+def test_what_was_assumed_is_said() -> None:
+    notes = outcome(
+        "A=${MASTER_PORT:-1}\n[ -f x ] && B=1\nfor ((i=0;i<3;i++)); do :; done\n"
+        "[ $# -gt 0 ] || exit 1"
+    ).notes
+    assert [note.partition(": ")[2] for note in notes] == [
+        "whether [ -f x ] holds is not known: taken as false",
+        "this loop is not followed",
+        "the check that would end the script here is taken to pass",
+        "MASTER_PORT",
+    ]
+
+
+HOSTILE = [
+    "touch pwned; $(touch pwned) `touch pwned` > pwned; eval 'touch pwned'; bash -c 'touch pwned'",
+    "cat <<E > pwned\n$(touch pwned)\nE\n" + CALL,
+    "A=xx\n" + "A=$A$A\n" * 60,
+    "R=(a)\n" + 'R+=("${R[@]}" "${R[@]}")\n' * 60,
+    "A=\n" + "A+=x\n" * 10_000,
+    "f() { f; }\nf",
+    "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; }}\n" for i in range(40)) + "f0",
+    "while true; do while true; do A+=x; done; done",
+    "source x.sh",
+    "bash x.sh & bash x.sh",
+    'A=\'eval "$A"\'\neval "$A"',
+    "${A:-" * 20_000,
+    '"$((' * 20_000,
+    "if " * 20_000,
+    "[[ " + "( " * 20_000,
+    "A=$((" + "(" * 5_000 + "1" + ")" * 5_000 + "))\nB=$((9**9**9**9))\nC=$((1 << 9999999))",
+    "{," * 60_000,
+    "case " + "a" * 4_000 + " in " + "*a" * 2_000 + ") ;; esac",
+    "'" * 99_999,
+    "#" * 300_000,
+]
+
+
+@pytest.mark.parametrize("script", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_scripts_end_and_do_nothing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with suppress(Unreadable):
+        outcome(script)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("A=1\n'", 2),
+        ("if true\nthen x", 1),
+        ("A=(1\n2", 1),
+        ("x\ny )", 2),
+        ("A=<path>\n", 1),
+        ("a &&& b", 1),
+    ],
+)
+def test_what_is_no_bash_is_refused_with_its_line(script: str, line: int) -> None:
+    with pytest.raises(Unreadable) as caught:
+        outcome(script)
+    assert caught.value.line == line
+
+
+SCRIPTS = [
+    bundle(name, case).files["launch.sh"]
+    for name, case in ALL_CASES
+    if name in ("megatron", "deepspeed")
+]
+PIECES = re.findall(
+    r"\S+",
+    "$ { } ( ) [ ] ' \" ` \\ ; & | < > = # ! * 1 A $( $(( )) ${ ${A:- ${A[@]} [[ ]] <<E ;; if then "
+    "fi do done while for in case esac f() eval break return exit x.py torchrun {a,b} $' \x00",
+)
+TOKENS = st.sampled_from([*PIECES, "\nE\n", "\U000f0001"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(tokens=st.lists(TOKENS, max_size=25), glue=st.sampled_from(["", " ", "\n"]))
+@example(tokens=["break"], glue="")
+@example(tokens=["return"], glue="")
+def test_any_text_is_read_or_refused(tokens: list[str], glue: str) -> None:
+    with suppress(Unreadable):
+        outcome(glue.join(tokens))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_any_damage_to_a_script_is_read_or_refused(data: st.DataObject) -> None:
+    script = data.draw(st.sampled_from(SCRIPTS))
+    at = data.draw(st.integers(0, len(script)))
+    damaged = script[:at] + data.draw(TOKENS) + script[at + data.draw(st.integers(0, 40)) :]
+    with suppress(Unreadable):
+        outcome(damaged)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2 + 3 * 4", 14),
+        ("(2 + 3) * 4", 20),
+        ("-7 / 2", -3),
+        ("-7 % 3", -1),
+        ("2 ** 3 * 2", 16),
+        ("1 ? 2 : 3", 2),
+        ("010 + 0x10", 24),
+        ("N * 2 >= 6 && !0", 1),
+        ("9223372036854775807 + 1", -(2**63)),
+        ("1 / 0", None),
+        ("unset + 1", None),
+        ("N = 4", None),
+        ("1 +", None),
+        ("", 0),
+    ],
+)
+def test_arithmetic(text: str, number: int | None) -> None:
+    assert arithmetic.evaluate(text, {"N": 3}.get) == number

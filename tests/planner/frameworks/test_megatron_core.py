@@ -1,0 +1,68 @@
+"""Megatron-LM's arguments against the installed megatron-core: its TransformerConfig refuses none.
+
+The whole of Megatron-LM, argument parser and models included, is asked in the exhaustive tier
+(tests/oracles/test_megatron_acceptance.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.frameworks.base import Unsupported
+from tests.fixtures.draws import Case, legal, near_misses
+from tests.fixtures.frameworks.megatron import CASES
+from tests.oracles.megatron_questions import MEGATRON, question
+
+SCRIPT = Path(__file__).parents[2] / "oracles" / "megatron_core_check.py"
+
+
+def ask(cases: list[Case]) -> list[dict[str, Any]]:
+    questions = [question(MEGATRON.render(*case), case[1])["argv"] for case in cases]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        input="\n".join(map(json.dumps, questions)),
+        capture_output=True,
+        text=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(questions), done.stderr
+    return answers
+
+
+def writable(case: Case) -> bool:
+    try:
+        MEGATRON.render(*case)
+    except (Unsupported, KeyError):
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_what_we_write_it_takes_and_what_it_refuses_we_refuse() -> None:
+    fine = [*CASES.values(), *legal(MEGATRON, 100, seed=5)]
+    near = [case for case in near_misses(fine, 200, seed=6) if writable(case)]
+    answers = ask([*fine, *near])
+    assert [answer for answer in answers[: len(fine)] if answer["error"]] == []
+    refused = 0
+    for case, answer in zip(near, answers[len(fine) :], strict=True):
+        if answer["error"]:
+            assert MEGATRON.reasons(*case), (answer, case)
+            refused += 1
+    assert refused > 5
+    said = {field for answer in answers for field in answer["fields"]}
+    assert {
+        "num_moe_experts",
+        "recompute_modules",
+        "pipeline_model_parallel_layout",
+        "moe_layer_freq",
+        "window_size",
+        "kv_lora_rank",
+        "cpu_offloading_num_layers",
+        "overlap_moe_expert_parallel_comm",
+    } <= said

@@ -1,0 +1,545 @@
+"""Nanotron bundles: its config classes, its own code if there is a checkout, refusals, reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from planner.frameworks.nanotron import names
+from planner.frameworks.nanotron.layers import stages
+from planner.frameworks.nanotron.settings import ENGINES
+from planner.frameworks.rank_orders import grids, order_of
+from planner.frameworks.reading import Unreadable
+from planner.request import PlanRequest
+from tests.fixtures.frameworks.nanotron import (
+    BF16,
+    CASES,
+    MODELS_HERE,
+    RUNS,
+    WIDE,
+    changed,
+    drawn,
+    full,
+    pipeline,
+    split,
+)
+from tests.fixtures.launches import (
+    FIRST_NODE,
+    GOLDEN,
+    LLAMA,
+    MODELS,
+    launch,
+    run_script,
+    unreached,
+    written,
+)
+from tests.fixtures.mutations import damaged
+
+NANOTRON = frameworks.get("nanotron")
+CLASSES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "nanotron_config.json").read_text())[
+    "classes"
+]
+# The dataclasses of each section; several where any of them may stand there.
+SECTIONS: dict[str, list[str]] = {
+    "": ["Config"],
+    "general": ["GeneralArgs"],
+    "parallelism": ["ParallelismArgs"],
+    "model": ["ModelArgs"],
+    "model.model_config": ["Qwen2Config", "LlamaConfig", "Starcoder2Config"],
+    "model.model_config.moe_config": ["MoEConfig"],
+    "model.init_method": ["RandomInit", "SpectralMupInit", "ExistingCheckpointInit"],
+    "tokenizer": ["TokenizerArgs"],
+    "checkpoints": ["CheckpointsArgs"],
+    "logging": ["LoggingArgs"],
+    "metrics_logging": ["MetricsLoggingArgs"],
+    "tokens": ["TokensArgs"],
+    "optimizer": ["OptimizerArgs"],
+    "optimizer.optimizer_factory": ["AdamWOptimizerArgs", "SGDOptimizerArgs"],
+    "optimizer.learning_rate_scheduler": ["LRSchedulerArgs"],
+    "data_stages.*": ["DatasetStageArgs"],
+    "data_stages.*.data": ["DataArgs"],
+    "data_stages.*.data.dataset": [
+        "PretrainDatasetsArgs",
+        "NanosetDatasetsArgs",
+        "SFTDatasetsArgs",
+    ],
+    "profiler": ["ProfilerArgs"],
+    "s3_upload": ["S3UploadArgs"],
+    "lighteval": ["LightEvalConfig"],
+    "lighteval.generation": ["GenerationArgs"],
+    "lighteval.tasks": ["LightEvalTasksArgs"],
+    "lighteval.logging": ["LightEvalLoggingArgs"],
+    "lighteval.wandb": ["LightEvalWandbLoggerConfig"],
+    "lighteval.slurm": ["LightEvalSlurm"],
+}
+
+
+def test_the_known_keys_are_those_of_the_dataclasses() -> None:
+    assert set(names.KEYS) == set(SECTIONS)
+    for section, classes in SECTIONS.items():
+        assert names.KEYS[section] == {field for one in classes for field in CLASSES[one]}
+        if len(classes) == 1:
+            must = {
+                field
+                for field, (kind, required) in CLASSES[classes[0]].items()
+                if required and not optional(kind)
+            }
+            assert set(names.REQUIRED[section]) == must
+
+
+def optional(kind: str) -> bool:
+    return kind.startswith("Optional") or "NoneType" in kind
+
+
+def misfits(document: Any, section: str = "") -> list[str]:
+    """What dacite would refuse, by the stored dataclasses: unknown, missing, wrong types."""
+    return min((_misfits(document, section, name) for name in SECTIONS[section]), key=len)
+
+
+def _misfits(document: Any, section: str, name: str) -> list[str]:
+    fields, found = CLASSES[name], []
+    for key, (kind, required) in fields.items():
+        if key not in document and required and not optional(kind):
+            found.append(f"{name}.{key} is missing")
+    for key, value in document.items():
+        kind = fields.get(key, [""])[0]
+        inner = f"{section}.{key}".lstrip(".")
+        if not kind:
+            found.append(f"{name}.{key} is unknown")
+        elif value is None:
+            found += [] if optional(kind) else [f"{inner} cannot be null"]
+        elif isinstance(value, dict):
+            found += misfits(value, inner)
+        elif isinstance(value, list) and f"{inner}.*" in SECTIONS:
+            found += [fault for item in value for fault in misfits(item, f"{inner}.*")]
+        elif type(value).__name__ not in kind.lower() and not (
+            isinstance(value, str) and re.search("dtype|Path|Engine|LinearMode|Literal", kind)
+        ):
+            found.append(f"{inner} wants {kind}, got {value!r}")
+    return found
+
+
+def config_of(case: tuple[PlanRequest, ParallelPlan]) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(NANOTRON.write(*case).files["config.yaml"])
+    return document
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_key_exists_and_fits_its_type(case: str) -> None:
+    document = config_of(CASES[case])
+    assert misfits(document) == []
+    assert misfits({**document, "tokens": {**document["tokens"], "micro_batch": 1}})
+    assert misfits({**document, "parallelism": {**document["parallelism"], "tp": "2"}})
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=drawn())
+def test_every_drawn_key_exists_and_fits(case: tuple[PlanRequest, ParallelPlan]) -> None:
+    if not NANOTRON.reasons(*case):
+        assert misfits(config_of(case)) == []
+
+
+def test_the_launch_line_starts_the_planned_processes(tmp_path: Path) -> None:
+    main = written(tmp_path, NANOTRON.write(*CASES["wide-3d"]))
+    ((_, *words),) = run_script(tmp_path, main.name, variables=FIRST_NODE)
+    assert words[:4] == ["--nnodes", "2", "--nproc_per_node", "8"]
+    assert words[-3:-1] == ["./run_train.py", "--config-file"]
+    assert Path(words[-1]).name == "config.yaml"
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4, 8])
+@pytest.mark.parametrize("model", [WIDE, MODELS["llama"], MODELS["qwen2"]])
+def test_stages_hold_all_layers_and_the_first_more_than_its_share(
+    model: ModelSpec, pp: int
+) -> None:
+    counts = stages(model, pp, 1)
+    assert len(counts) == pp
+    assert sum(counts) == model.num_layers
+    # A stage takes the block that passes its share.
+    assert pp == 1 or counts[0] > model.num_layers / pp
+
+
+# With nanotron's own code.
+
+ORACLE = Path(__file__).parents[2] / "oracles" / "nanotron_check.py"
+CHECKOUT = os.environ.get("NANOTRON_PATH")
+own_code = pytest.mark.skipif(
+    not CHECKOUT, reason="NANOTRON_PATH is no checkout of nanotron (2411b02), with dacite on path"
+)
+
+
+def oracle(command: str, cases: list[dict[str, Any]] | None = None) -> Any:
+    result = subprocess.run(
+        [sys.executable, ORACLE, command],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.split("ANSWERS")[-1])
+
+
+@own_code
+@pytest.mark.exhaustive
+def test_the_stored_dataclasses_are_those_of_the_checkout() -> None:
+    assert oracle("fields") == CLASSES
+
+
+def question(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
+    """The config of a plan, written whether it is legal or not."""
+    config = NANOTRON.render(request, plan).files["config.yaml"]
+    return {
+        "config": config.replace("expert_parallel_size: 1", f"expert_parallel_size: {plan.ep}"),
+        "world": request.cluster.accelerators,
+        "local": request.cluster.groups[0].accelerators_per_node,
+    }
+
+
+def understood(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
+    """What nanotron must make of it."""
+    model, training, moe = request.model, request.training, request.model.moe
+    grid, _ = grids(order_of("nanotron", plan), plan)
+    kinds = [i for i, kind in enumerate(model.layer_kinds) if kind == "moe"]
+    return {
+        "model": "Qwen2Config",
+        "layers": model.num_layers,
+        "vocab_size": model.vocab_size,
+        "experts": moe and [moe.num_experts, moe.top_k, kinds, moe.shared_expert_gate],
+        "engine": ENGINES[plan.schedule] if plan.pp > 1 else "1f1b",
+        "tp_mode": "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
+        "async": plan.overlap_tp,
+        "recompute": plan.recompute == "full",
+        "dtype": "torch.bfloat16",
+        "optimizer": {"adam": "adamW", "sgd": "sgd"}[training.optimizer],
+        "zero_stage": plan.zero_stage,
+        "fp32": training.gradient_dtype == "fp32",
+        "global_batch_size": training.global_batch_size,
+        "sequence_length": training.seq_length,
+        "data": None,
+        "groups": {axis: grid.groups(axis)[0].tolist() for axis in ("tp", "dp", "pp")},
+        "stages": list(plan.stage_layers) or [model.num_layers // plan.pp] * plan.pp,
+    }
+
+
+@st.composite
+def either(draw: st.DrawFn) -> tuple[PlanRequest, ParallelPlan]:
+    """Degrees and models of which nanotron's own code takes some and refuses the others."""
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    tp, pp, dp = pick(1, 2, 3, 4), pick(1, 2, 4), pick(1, 2)
+    heads = pick(4, 6, 8, 12)
+    groups = pick(*(n for n in range(1, heads + 1) if heads % n == 0 and (n % tp == 0 or n < tp)))
+    model = ModelSpec(
+        num_layers=pick(4, 7, 12),
+        hidden_size=48 * heads,
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        ffn_hidden_size=pick(768, 3072),
+        vocab_size=pick(1200, 36000),
+        moe=pick(None, None, {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 96}),
+        **LLAMA,
+    )
+    counts = stages(model, pp, tp)
+    wanted = split(model, pp, tp) if min(counts) else ()
+    if pp > 1 and draw(st.booleans()):
+        wanted = pick(wanted, (), (model.num_layers - pp + 1, *[1] * (pp - 1)))
+    plan: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "ep": pick(1, 1, 2) if model.moe is not None else 1,
+        "sequence_parallel": tp > 1 and (model.moe is not None or draw(st.booleans())),
+        "stage_layers": wanted,
+        "schedule": pick("1f1b", "gpipe"),
+        **RUNS,
+    }
+    shape = (1, pick(1, 1, 1, 2) * tp * pp * dp)
+    batch = {"global_batch_size": 16 * dp, "seq_length": 768}
+    return launch(model, shape, training=batch, **plan)
+
+
+@own_code
+@pytest.mark.exhaustive
+def test_what_is_written_is_understood_as_planned() -> None:
+    legal: list[tuple[PlanRequest, ParallelPlan]] = list(CASES.values())
+    collect(drawn(), legal, 200, lambda case: not NANOTRON.reasons(*case))
+    for case, answer in zip(legal, oracle("check", [question(*c) for c in legal]), strict=True):
+        assert answer == understood(*case)
+
+
+@own_code
+@pytest.mark.exhaustive
+def test_rules_and_nanotron_agree_on_what_can_be_started() -> None:
+    cases: list[tuple[PlanRequest, ParallelPlan]] = []
+    collect(either(), cases, 200, lambda case: True)
+    answers = oracle("check", [question(*case) for case in cases])
+    verdicts = []
+    for case, answer in zip(cases, answers, strict=True):
+        starts = isinstance(answer, dict) and answer == understood(*case)
+        assert starts == (not NANOTRON.reasons(*case)), (answer, NANOTRON.reasons(*case))
+        verdicts.append(starts)
+    assert min(verdicts.count(True), verdicts.count(False)) > 40
+
+
+def collect(strategy: Any, into: list[Any], count: int, wanted: Any) -> None:
+    """So many draws that are wanted."""
+    end = len(into) + count
+
+    @settings(
+        max_examples=20 * count,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=strategy)
+    def gather(case: Any) -> None:
+        if len(into) < end and wanted(case):
+            into.append(case)
+
+    gather()
+    assert len(into) == end
+
+
+# Refusals.
+
+
+def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any) -> Any:
+    return launch(model, shape, **{**RUNS, **plan})
+
+
+def experts(**update: Any) -> ModelSpec:
+    moe = MODELS["mixtral"].moe
+    assert moe is not None
+    return changed("mixtral", moe={**moe.model_dump(), **update})
+
+
+SHARED_RULES = unreached(frameworks.get("megatron"), [])
+SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
+PP4 = pipeline(WIDE, 4)
+REFUSED: list[tuple[str, str, Any]] = [
+    ("framework_unsupported", "RMSNorm", runs("gpt")),
+    ("framework_unsupported", "MLP is gated", runs("nope")),
+    ("framework_unsupported", "rotary", runs("gpt")),
+    ("framework_unsupported", "no dropout", runs("gpt")),
+    ("framework_unsupported", "only the query/key/value", runs("gpt")),
+    ("framework_unsupported", "two norms", runs(changed("llama", norms_per_layer=4))),
+    ("framework_unsupported", "after the embedding", runs(changed("llama", embedding_norm=True))),
+    ("framework_unsupported", "in parallel", runs(changed("llama", parallel_residual=True))),
+    ("framework_unsupported", "queries and keys", runs(changed("llama", qk_norm="head"))),
+    ("framework_unsupported", "latent", runs("deepseek-v3")),
+    ("framework_unsupported", "multi-token", runs("deepseek-v3")),
+    ("framework_unsupported", "without groups", runs("deepseek-v3")),
+    ("framework_unsupported", "sinks", runs("gpt-oss")),
+    ("framework_unsupported", "that of every layer", runs("gpt-oss")),
+    ("framework_unsupported", "have no biases", runs("gpt-oss")),
+    (
+        "framework_unsupported",
+        "drop their sliding window",
+        runs(changed("llama", position="none", sliding_window=8)),
+    ),
+    ("framework_unsupported", "share hidden_size evenly", runs(changed("llama", head_dim=64))),
+    (
+        "framework_unsupported",
+        "always has a gate",
+        runs(experts(shared_expert_ffn_hidden_size=64)),
+    ),
+    ("framework_unsupported", "documents", runs(training={"seq_length": 8})),
+    ("framework_unsupported", "deepspeed runtime", runs(stack="deepspeed")),
+    ("kv_heads", "not repeated over tp 8", runs(tp=8)),
+    ("cp_seq", "random weights", runs(cp=2)),
+    ("framework_unsupported", "grid of ranks", runs("mixtral", ep=2)),
+    ("framework_unsupported", "alltoall or allgather", runs("mixtral", moe_dispatcher="deepep")),
+    ("layers_not_divisible", "as stage_layers 9, 8, 9, 6", runs(WIDE, pp=4)),
+    (
+        "layers_not_divisible",
+        "some get none",
+        runs("qwen2", pp=4),
+    ),
+    ("layers_not_divisible", "need pp > 1", runs(stage_layers=(16,))),
+    (
+        "framework_unsupported",
+        "not zb-h1",
+        runs(WIDE, schedule="zb-h1", **PP4),
+    ),
+    ("framework_unsupported", "outermost", runs(WIDE, rank_order="tp-cp-ep-pp-dp", **PP4)),
+    ("zero_stage", "ZeRO 1, not 3", runs(zero_stage=3, training=BF16)),
+    ("zero_stage", "NotImplementedError", runs(zero_stage=1)),
+    ("zero_stage", "over all 16", runs(zero_stage=1, dp_shard=8, training=BF16)),
+    ("recompute", "whole layers", runs(**SELECTIVE)),
+    ("recompute", "block with 16 layers", runs(recompute="full", recompute_num_layers=1)),
+    ("recompute", "got uniform", runs(recompute_method="uniform", **full(MODELS["llama"]))),
+    ("offload", "nothing is offloaded", runs(offload_optimizer=True)),
+    ("framework_unsupported", "not flash", runs(attention_kernel="flash")),
+    ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),
+    ("framework_unsupported", "last backward pass", runs(overlap_grad_reduce=False)),
+    (
+        "framework_unsupported",
+        "under nothing",
+        runs(zero_stage=1, overlap_param_gather=True, training=BF16),
+    ),
+    ("framework_unsupported", "needs tp_mode", runs(tp=2, overlap_tp=True)),
+    ("framework_unsupported", "compiled", runs(compile=True)),
+    ("framework_unsupported", "no loss is scaled", runs(training={"precision": "fp16"})),
+    (
+        "framework_unsupported",
+        "no master copy",
+        runs(training={"gradient_dtype": "bf16"}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "case"), REFUSED, ids=[text for _, text, _ in REFUSED])
+def test_refusals(code: str, text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
+    reasons = NANOTRON.reasons(*case)
+    assert [r for r in reasons if r.code == code and text in r.text], reasons
+
+
+def test_every_rule_is_reached_by_a_refusal() -> None:
+    assert unreached(NANOTRON, [case for *_, case in REFUSED]) <= SHARED_RULES
+
+
+# Reading what others wrote.
+
+
+def files_of(case: str = "llama-data", **replaced: tuple[str, str]) -> dict[str, str]:
+    """A bundle with texts of its files changed: launch, config."""
+    files = dict(NANOTRON.write(*CASES[case]).files)
+    endings = {"launch": ".sh", "config": ".yaml"}
+    for name, (old, new) in replaced.items():
+        file = name + endings[name]
+        assert old in files[file]
+        files[file] = files[file].replace(old, new, 1)
+    return files
+
+
+def read(files: dict[str, str], accelerators: int | None = None) -> Any:
+    assert NANOTRON.read is not None
+    return NANOTRON.read(files, accelerators)
+
+
+def test_a_config_alone_is_read_with_the_defaults_of_the_classes() -> None:
+    text = """\
+general: {project: mine}
+parallelism: {dp: 2, tp: 2, pp: 1}
+tokens:
+  {sequence_length: 64, train_steps: 5, micro_batch_size: 2, batch_accumulation_per_replica: 3}
+model:
+  model_config: {hidden_size: 512, num_attention_heads: 8, z_loss_enabled: true}
+  init_method: {std: 0.1}
+"""
+    reading = read({"mine.yaml": text}, 8)
+    assert (reading.plan.dp, reading.plan.tp, reading.plan.sequence_parallel) == (2, 2, False)
+    assert reading.model.num_layers == 32
+    assert reading.model.num_query_groups == 8
+    assert reading.training.global_batch_size == 12
+    assert [one.name for one in reading.unread] == ["model.model_config.z_loss_enabled"]
+    texts = [one.reason.text for one in reading.refusals]
+    assert "the trainer needs the section optimizer" in texts
+    assert "ParallelContext: tp x cp x dp x pp is 4, not the 8 started" in texts
+    assert any("afab keeps all micro-batches" in text for text in reading.assumed)
+
+
+def test_unknown_keys_are_listed_and_nanotron_stops_at_them() -> None:
+    reading = read(
+        files_of(config=("  micro_batch_size: 1", "  micro_batchsize: 2\n  micro_batch_size: 1"))
+    )
+    (unknown,) = reading.unknown
+    assert (unknown.name, unknown.file, unknown.line) == (
+        "tokens.micro_batchsize",
+        "config.yaml",
+        26,
+    )
+    (refusal,) = reading.refusals
+    assert refusal.setting == unknown
+    assert "did you mean micro_batch_size" in refusal.reason.text
+
+
+REFUSING: list[tuple[str, tuple[str, str]]] = [
+    ("misses the key optimizer.zero_stage", ("  zero_stage: 0", "  # none")),
+    ("misses the key data_stages.0.name", ("name: mock data", "sequence_length: 2048")),
+    ("expert_parallel_size 2", ("expert_parallel_size: 1", "expert_parallel_size: 2")),
+    ("lr_warmup_style must be", ("lr_warmup_style: linear", "lr_warmup_style: null")),
+    ("is 8, not the 16 started", ("dp: 16", "dp: 8")),
+    ("unknown key optimiser.zero; did", ("general:", "optimiser: {zero: 1}\ngeneral:")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "change"), REFUSING, ids=[text for text, _ in REFUSING])
+def test_what_nanotron_itself_refuses_is_said(text: str, change: tuple[str, str]) -> None:
+    texts = [one.reason.text for one in read(files_of(config=change)).refusals]
+    assert any(text in one for one in texts), texts
+
+
+UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
+    ("config.yaml:14: parallelism.dp must be a whole", {"config": ("dp: 16", "dp: many")}),
+    ("parallelism.dp is missing", {"config": ("dp: 16", "dp: null")}),
+    ("pp_engine must be one of 1f1b, afab", {"config": (": 1f1b", ": zb")}),
+    ("must be one of bfloat16", {"config": (": bfloat16", ": int8")}),
+    ("model.model_config is missing", {"config": ("model_config:", "model_cfg:")}),
+    ("Starcoder2Config", {"config": ("is_qwen2_config", "is_starcoder2_config")}),
+    (
+        "not a multiple of num_query_groups",
+        {"config": ("num_key_value_heads: 4", "num_key_value_heads: 5")},
+    ),
+    ("is not among the files", {"launch": ("BUNDLE/config.yaml", "BUNDLE/other.yaml")}),
+    ("no call of torchrun run_train.py", {"launch": ("run_train.py", "train.py")}),
+    ("nproc_per_node must be a whole", {"launch": ("--nproc_per_node 8", "--nproc_per_node x")}),
+    ("cannot be read", {"config": ("tokens:", "tokens: {")}),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), UNREADABLE, ids=[text for text, _ in UNREADABLE])
+def test_what_cannot_be_read_is_named(text: str, change: dict[str, tuple[str, str]]) -> None:
+    with pytest.raises(Unreadable, match=re.escape(text)):
+        read(files_of(**change))
+
+
+@pytest.mark.parametrize("layers", ["[1, 2, 4]", "[3, 2]", "[]", "[a]", "7"])
+def test_odd_layers_of_experts_are_named(layers: str) -> None:
+    change = ("layers: [1, 2, 3, 4, 5, 6, 7, 8]", f"layers: {layers}")
+    with pytest.raises(Unreadable, match="must be the layers from one on"):
+        read(files_of("shared-expert", config=change))
+
+
+def test_minus_one_is_every_layer() -> None:
+    change = ("layers: [0, 1, 2, 3, 4, 5, 6, 7]", "layers: [-1]")
+    assert set(read(files_of("mixtral", config=change)).model.layer_kinds) == {"moe"}
+
+
+def test_ranks_of_torchrun_come_from_the_machine_where_it_is_left_to_it() -> None:
+    reading = read(files_of(launch=("--nproc_per_node 8", "--nproc_per_node gpu")), 16)
+    assert (reading.nodes, reading.accelerators_per_node) == (2, 8)
+
+
+def test_cases_hold_every_model() -> None:
+    assert {request.model.name for request, _ in CASES.values()} == {
+        model.name for model in MODELS_HERE.values()
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(sorted(CASES)))
+    whole = NANOTRON.write(*CASES[case]).files
+    files = data.draw(damaged(whole))
+    try:
+        reading = read(files, data.draw(st.sampled_from([None, 8])))
+    except Unreadable:
+        event("unreadable")
+    else:
+        assert reading.framework == "nanotron"
