@@ -97,7 +97,7 @@ def config() -> ConfigContainer:
             recompute_granularity="selective",  # activations computed again
             recompute_modules=["mla_up_proj", "moe_act"],  # only in these modules
             attention_backend=AttnBackend.fused,  # cuDNN flash attention: it knows sinks and unequal head widths
-            cross_entropy_fusion_impl="native",  # what the plan counts, not te
+            cross_entropy_fusion_impl="native",  # te is disabled, as unstable
             vocab_size=129280,  # rows of the embedding, as planned
         ),
         train=TrainingConfig(

@@ -58,7 +58,7 @@ def config() -> ConfigContainer:
             pipeline_model_parallel_size=1,  # stages of layers
             context_parallel_size=1,  # ranks that split the sequence
             attention_backend=AttnBackend.flash,  # attention kernel
-            cross_entropy_fusion_impl="native",  # what the plan counts, not te
+            cross_entropy_fusion_impl="native",  # te is disabled, as unstable
             vocab_size=50304,  # rows of the embedding, as planned
         ),
         train=TrainingConfig(

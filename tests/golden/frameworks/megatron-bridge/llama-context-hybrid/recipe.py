@@ -69,7 +69,7 @@ def config() -> ConfigContainer:
             sequence_parallel=True,  # norms and dropout split over tp
             cp_comm_type="a2a",  # how keys and values travel
             attention_backend=AttnBackend.flash,  # attention kernel
-            cross_entropy_fusion_impl="native",  # what the plan counts, not te
+            cross_entropy_fusion_impl="native",  # te is disabled, as unstable
             vocab_size=32000,  # rows of the embedding, as planned
         ),
         train=TrainingConfig(

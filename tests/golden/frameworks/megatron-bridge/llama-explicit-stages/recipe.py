@@ -71,7 +71,7 @@ def config() -> ConfigContainer:
             recompute_method="block",  # which layers
             recompute_num_layers=1,  # layers per model chunk
             attention_backend=AttnBackend.flash,  # attention kernel
-            cross_entropy_fusion_impl="native",  # what the plan counts, not te
+            cross_entropy_fusion_impl="native",  # te is disabled, as unstable
             vocab_size=32000,  # rows of the embedding, as planned
         ),
         train=TrainingConfig(

@@ -72,7 +72,7 @@ def config() -> ConfigContainer:
             recompute_granularity="selective",  # activations computed again
             recompute_modules=["core_attn", "layernorm"],  # only in these modules
             attention_backend=AttnBackend.flash,  # attention kernel
-            cross_entropy_fusion_impl="native",  # what the plan counts, not te
+            cross_entropy_fusion_impl="native",  # te is disabled, as unstable
             vocab_size=32000,  # rows of the embedding, as planned
         ),
         train=TrainingConfig(
