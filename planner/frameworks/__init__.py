@@ -13,17 +13,23 @@ if TYPE_CHECKING:
 # Name -> module with a FRAMEWORK; imported when first asked for.
 FRAMEWORKS: dict[str, str] = {
     "accelerate": "planner.frameworks.accelerate",
+    "colossalai": "planner.frameworks.colossalai",
     "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
+    "megatron-bridge": "planner.frameworks.megatron_bridge",
+    "mindspeed": "planner.frameworks.mindspeed",
     "nanotron": "planner.frameworks.nanotron",
-    "torchtitan": "planner.frameworks.torchtitan",
     "pytorch": "planner.frameworks.pytorch",
+    "torchtitan": "planner.frameworks.torchtitan",
 }
 ALIASES: dict[str, str] = {
+    "colossal-ai": "colossalai",
     "huggingface-accelerate": "accelerate",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
+    "nemo": "megatron-bridge",
+    "bridge": "megatron-bridge",
     "titan": "torchtitan",
     "native": "pytorch",
     "torch": "pytorch",
