@@ -402,7 +402,8 @@ def loss_of(logits, targets):
     if C.tp == 1:
         return F.cross_entropy(logits, targets.flatten())
     logits = DTensor.from_local(logits, TENSOR_MESH, [Shard(1)])
-    return F.cross_entropy(logits, targets.flatten()).to_local()
+    # A copy: schedules that split the backward pass detach the loss in place, and no view can be.
+    return F.cross_entropy(logits, targets.flatten()).to_local().clone()
 
 
 def accumulate(model, tokens, targets):
