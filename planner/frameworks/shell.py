@@ -12,6 +12,12 @@ from planner.frameworks.base import Bundle, Flag, grouped, one_line
 from planner.frameworks.rules import accumulation
 from planner.request import PlanRequest
 
+# The folder of the script, for the files that lie beside it.
+BUNDLE = """\
+BUNDLE="${BASH_SOURCE[0]%/*}"
+[ -d "$BUNDLE" ] || BUNDLE=.\
+"""
+
 
 def comment(text: str) -> str:
     """One comment line."""

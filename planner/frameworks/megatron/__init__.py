@@ -143,8 +143,8 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         arguments,
         variables,
         missing,
-        path="MEGATRON_PATH",
-        checkout="Megatron-LM",
+        paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
+        program='"$MEGATRON_PATH/pretrain_gpt.py"',
     )
     return Bundle(
         framework="megatron",

@@ -17,14 +17,14 @@ SCRIPT = """\
 set -euo pipefail
 
 {rendezvous}
-{checkout}
+{paths}
 {variables}
 {exports}
 {launch}
 {uncarried}
 {arrays}
 
-torchrun "${{LAUNCH_ARGS[@]}}" "${path}/pretrain_gpt.py" \\
+torchrun "${{LAUNCH_ARGS[@]}}" {program} \\
   {spread} \\
   "$@"
 """
@@ -38,20 +38,20 @@ def script(
     arguments: Sequence[Flag],
     variables: Sequence[Flag],
     missing: Sequence[Uncarried],
-    path: str,
-    checkout: str,
+    paths: str,
+    program: str,
 ) -> str:
-    """The script; path: the variable with the folder of pretrain_gpt.py; checkout: of what."""
+    """The script; paths: lines that set variables with folders; program: a word of bash."""
     arrays, names = shell.arrays(arguments)
     return SCRIPT.format(
         head=shell.header(title, versions, request, plan),
         rendezvous=shell.rendezvous(nodes(request.cluster)),
-        checkout=f'{path}="${{{path}:-.}}"  # a checkout of {checkout}',
+        paths=paths,
         variables=shell.overridable(arguments),
         exports="\n".join(map(shell.export, variables)),
         launch=shell.torchrun(accelerators_per_node(request.cluster)),
         uncarried=uncarried.comments(missing),
         arrays=arrays,
-        path=path,
+        program=program,
         spread=shell.spread(names),
     )

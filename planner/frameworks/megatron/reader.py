@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -122,15 +123,37 @@ def recognises(files: Mapping[str, str]) -> bool:
     return bool(not foreign and not words & MINDSPEED_OPTIONS and (dims or pretrains))
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """Who else's launches are Megatron-LM's: its name, its parser, and what it says otherwise.
+
+    model, plan: fields that replace those read as Megatron-LM would read them.
+    """
+
+    framework: str
+    title: str
+    package: str
+    model: Callable[[Arguments, dict[str, Any]], dict[str, Any]] = lambda args, fields: {}
+    plan: Callable[[Arguments, ParallelPlan], dict[str, Any]] = lambda args, plan: {}
+
+
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """What a launch script says.
 
     Raises Unreadable where it is no launch of Megatron-LM or leaves out what a model needs.
     """
-    found = scripts.training_call(files, trains, TITLE)
+    return read_as(Dialect("megatron", TITLE, PACKAGE), files, accelerators)
+
+
+def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch script of a dialect says.
+
+    Raises Unreadable as `read` does.
+    """
+    found = scripts.training_call(files, trains, dialect.title)
     launch = found.launch
     scripts.decoder_only(launch)
-    args = of_call(TITLE, PACKAGE, launch)
+    args = of_call(dialect.title, dialect.package, launch)
     for note in found.notes:
         args.assume(note)
     for option in FOREIGN:
@@ -144,8 +167,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     _refused(args)
     _environment(args, launch)
     try:
-        model = ModelSpec(**_model(args, launch))
+        fields = _model(args, launch)
+        model = ModelSpec(**{**fields, **dialect.model(args, fields)})
         plan, training = _plan(args, model, size)
+        plan = ParallelPlan(**{**plan.model_dump(), **dialect.plan(args, plan)})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -155,7 +180,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
             launch.program.line,
         ) from None
     return Reading(
-        framework="megatron",
+        framework=dialect.framework,
         model=model,
         training=training,
         plan=plan,

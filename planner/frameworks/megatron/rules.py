@@ -281,11 +281,6 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: f"the plan is costed for the {p.stack} runtime",
     ),
     rule(
-        "framework_unsupported",
-        lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
-        lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
-    ),
-    rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
         lambda c, p: "its FSDP always frees gathered weights after the forward pass",
@@ -387,4 +382,10 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES)
+# Apart: what descends from it has others.
+SCHEDULES = rule(
+    "framework_unsupported",
+    lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
+    lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
+)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, SCHEDULES)

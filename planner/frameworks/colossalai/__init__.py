@@ -1,0 +1,141 @@
+"""ColossalAI: a training script whose plugin holds the plan, and the torchrun line around it."""
+
+from __future__ import annotations
+
+import json
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks import python_source, shell, uncarried
+from planner.frameworks.base import Bundle, Framework, cannot, flag, says
+from planner.frameworks.colossalai.rules import RULES, STYLES
+from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
+from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import Uncarried, rotary
+from planner.request import PlanRequest
+
+VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
+
+FIELDS = {
+    "tp": says("plugin.tp_size"),
+    "sequence_parallel": says(
+        "plugin.enable_sequence_parallelism", "plugin.sequence_parallelism_mode"
+    ),
+    "cp": says("plugin.sp_size", note="Ulysses, or ring attention for llama models"),
+    "cp_kind": says("plugin.sequence_parallelism_mode", note="all_to_all: a2a, ring_attn: p2p"),
+    "pp": says("plugin.pp_size"),
+    "vpp": says("plugin.num_model_chunks"),
+    "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
+    "dp_shard": cannot("its shards span all data-parallel ranks"),
+    "ep": says("plugin.ep_size", note="inside dp"),
+    "etp": cannot("experts are split like the other layers: etp is tp"),
+    "zero_stage": says("plugin.zero_stage", "plugin.shard_param_frac", note="3: GeminiPlugin"),
+    "reshard_after_forward": cannot("Gemini always frees gathered weights"),
+    "micro_batch_size": says(
+        "train.MICRO_BATCH_SIZE", "train.ACCUMULATION", "plugin.microbatch_size"
+    ),
+    "recompute": says("train.RECOMPUTE", "plugin.gradient_checkpoint_config"),
+    "recompute_modules": cannot("whole layers are recomputed"),
+    "recompute_method": says("plugin.gradient_checkpoint_config", note="in a pipeline"),
+    "recompute_num_layers": says("plugin.gradient_checkpoint_config", note="in a pipeline"),
+    "schedule": says("plugin.pp_style"),
+    "first_stage_layers": says("plugin.num_layers_per_stage"),
+    "last_stage_layers": says("plugin.num_layers_per_stage"),
+    "stage_layers": says("plugin.num_layers_per_stage"),
+    "rank_order": says("plugin.dp_outside", "plugin.moe_dp_outside"),
+    "offload_optimizer": says("plugin.cpu_offload", "plugin.offload_optim_frac"),
+    "offload_activations": cannot("activations stay on the accelerator"),
+    "attention_kernel": says("plugin.enable_flash_attention"),
+    "cross_entropy": cannot("there is no fused cross entropy"),
+    "moe_dispatcher": cannot("tokens travel by alltoall"),
+    "overlap_grad_reduce": says("plugin.overlap_communication", "plugin.enable_async_reduce"),
+    "overlap_param_gather": says("plugin.overlap_allgather", "plugin.max_prefetch"),
+    "overlap_tp": cannot("tensor-parallel traffic blocks"),
+    "overlap_ep": cannot("its experts' exchanges block"),
+    "overlap_p2p": says("plugin.overlap_p2p", note="interleaved schedules"),
+    "stack": cannot("ColossalAI runs on torch"),
+    "compile": cannot("its models are rewritten in place"),
+}
+UNCARRIED = (
+    Uncarried("norm epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
+    Uncarried("rotary base and scaling", "rope_theta, rope_scaling in config.json", rotary),
+    Uncarried("activation", "hidden_act, activation_function in config.json"),
+    Uncarried("spread of the initial weights", "initializer_range in config.json"),
+    Uncarried(
+        "balancing loss",
+        "output_router_logits (false), router_aux_loss_coef in config.json",
+        lambda m: m.moe is not None,
+    ),
+)
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The training script with the plugin, the model's config, and the script that launches it."""
+    c = Context(request.model, request.cluster, request.training)
+    said, told = arguments(c, plan), tuple(constants(c, plan))
+    missing = uncarried.of(c.model, UNCARRIED)
+    head = shell.header("ColossalAI", VERSIONS, request, plan)
+    built = python_source.call(f"return {plugin(c, plan)}", said, indent=4)
+    lines = "\n".join(
+        f"{one.name.partition('.')[2]} = {one.words[1]}  {shell.comment(one.why)}" for one in told
+    )
+    train = TRAIN.format(
+        head=head,
+        imports=python_source.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
+        uncarried=uncarried.comments(missing),
+        constants=lines,
+        plugin=built,
+    )
+    script = LAUNCH.format(
+        head=head,
+        bundle=shell.BUNDLE,
+        rendezvous=shell.rendezvous(nodes(c.cluster)),
+        exports=shell.export(VARIABLE),
+        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+    )
+    keys = config(c)
+    return Bundle(
+        framework="colossalai",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={
+            "launch.sh": script,
+            "train.py": train,
+            "config.json": json.dumps(keys, indent=2) + "\n",
+        },
+        flags=(
+            VARIABLE,
+            *told,
+            *said,
+            *(
+                flag("config.json", f"config.{key}", json.dumps(value), "the model as planned")
+                for key, value in keys.items()
+            ),
+        ),
+        notes=(uncarried.note(missing),),
+    )
+
+
+VARIABLE = flag("environment", "OMP_NUM_THREADS", 8, "host threads of each rank")
+
+FRAMEWORK = Framework(
+    name="colossalai",
+    title="ColossalAI",
+    versions=VERSIONS,
+    stack="torch",
+    axes={
+        "stack": ("torch",),
+        "schedule": tuple(STYLES),
+        "cp_kind": ("a2a", "p2p"),
+        "cross_entropy": ("unfused",),
+        "recompute_method": ("block",),
+        "rank_order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
+        "overlap_grad_reduce": (True, False),
+        "overlap_param_gather": (True, False),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    no_reader="a training script is Python code: what it says is known only when it runs",
+)

@@ -1,0 +1,343 @@
+"""What ColossalAI refuses or has no argument for, as rules.
+
+Read from HybridParallelPlugin, MoeHybridParallelPlugin, GeminiPlugin, the pipeline schedules and
+the policies of Shardformer at 4f9953b.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import Plans, code
+from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule, micro_batches
+from planner.frameworks import rules
+from planner.frameworks.base import rule
+from planner.frameworks.rules import fixed_part
+from planner.huggingface.exporter import config_of, nearest_family
+
+# Families of transformers whose policies split tensors, sequences and pipelines here.
+FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mixtral")
+# Those whose forward pass counts the layers to recompute, and those with ring attention.
+COUNTED = ("llama", "qwen2", "qwen3")
+RINGS = ("llama",)
+STYLES = {"1f1b": "1f1b", "interleaved-1f1b": "interleaved", "zb-v": "zbv"}
+_STYLES = [code("schedule", name) for name in STYLES]
+_INTERLEAVED = code("schedule", "interleaved-1f1b")
+_ZB_V = code("schedule", "zb-v")
+_ALLTOALL = code("moe_dispatcher", "alltoall")
+_A2A = code("cp_kind", "a2a")
+_P2P = code("cp_kind", "p2p")
+_FULL = code("recompute", "full")
+_SELECTIVE = code("recompute", "selective")
+_UNIFORM = code("recompute_method", "uniform")
+_UNFUSED = code("attention_kernel", "unfused")
+_FLASH = code("attention_kernel", "flash")
+
+
+def family(model: ModelSpec) -> str:
+    """The family of transformers that builds the model; "" where none does."""
+    config = config_of(model)
+    return str(config["model_type"]) if config is not None else ""
+
+
+def _family_text(model: ModelSpec) -> str:
+    known = family(model)
+    if known:
+        return f"{known} models are not among those it splits: {', '.join(FAMILIES)}"
+    nearest, differing = nearest_family(model)
+    return (
+        f"no family of transformers builds this model; {nearest} differs in {', '.join(differing)}"
+    )
+
+
+def _even(p: Plans) -> BoolArray:
+    return np.asarray(
+        (p.stage_layers == 0) & (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
+    )
+
+
+def _every_layer(c: Context, p: Plans) -> BoolArray:
+    """Whether full recompute takes every layer by itself."""
+    per_chunk = c.model.num_layers // np.maximum(p.pp * p.vpp, 1)
+    one_by_one = (p.recompute_method == _UNIFORM) & (p.recompute_num_layers == 1)
+    block = (p.recompute_method != _UNIFORM) & (p.recompute_num_layers >= per_chunk)
+    return np.asarray(one_by_one | (block & _even(p)))
+
+
+def _recomputes(c: Context, p: Plans) -> BoolArray:
+    counted = family(c.model) in COUNTED
+    block = (p.recompute_method != _UNIFORM) & (p.pp > 1) & counted
+    return np.asarray((p.recompute != _FULL) | block | _every_layer(c, p))
+
+
+def _states(c: Context) -> bool:
+    t = c.training
+    return t.master_weights_dtype == "fp32" and t.optimizer_state_dtype == "fp32"
+
+
+MODEL_RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.LEARNED_POSITIONS,
+    rule(
+        "framework_unsupported",
+        lambda c, p: family(c.model) in FAMILIES,
+        lambda c, p: _family_text(c.model),
+        "degrees",
+    ),
+    fixed_part(
+        lambda m: m.sliding_window is None, "its attention kernels see the whole sequence: a window"
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (c.model.attention_dropout == 0)
+            | (p.attention_kernel == _UNFUSED)
+            | (family(c.model) == "gpt2")
+        ),
+        lambda c, p: (
+            f"its flash attention of {family(c.model)} models drops nothing; asked: "
+            f"{c.model.attention_dropout}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision in ("bf16", "fp16"),
+        lambda c, p: (
+            f"{c.training.precision}: its fp8 has one recipe of its own, and there is no fp4"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: _states(c),
+        lambda c, p: (
+            f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
+            f"{c.training.optimizer_state_dtype}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.gradient_dtype == c.training.precision,
+        lambda c, p: (
+            f"gradients accumulate in the type of the weights, {c.training.precision}, not "
+            f"{c.training.gradient_dtype}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (c.training.gradient_reduce_dtype == c.training.precision)
+            | (
+                ((p.zero_stage == 1) | (p.zero_stage == 2))
+                & (c.training.gradient_reduce_dtype == "fp32")
+            )
+        ),
+        lambda c, p: (
+            f"gradients are reduced in {c.training.precision}, or in fp32 by ZeRO 1 and 2; asked: "
+            f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.training.optimizer == "adam") | (p.zero_stage < 3),
+        lambda c, p: f"Gemini (ZeRO 3) has Adam only, not {c.training.optimizer}",
+    ),
+)
+
+SIZE_RULES: tuple[Rule, ...] = (
+    rule(
+        "kv_heads",
+        lambda c, p: c.model.num_query_groups % p.tp == 0,
+        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+        "degrees",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (
+            (p.cp == 1) | (p.cp_kind == _A2A) | ((p.cp_kind == _P2P) & (family(c.model) in RINGS))
+        ),
+        lambda c, p: (
+            f"{family(c.model)} models split the sequence by all-to-all"
+            f"{' or ring attention (p2p)' if family(c.model) in RINGS else ''}, not {p.cp_kind}"
+        ),
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.sequence_parallel == 0),
+        lambda c, p: f"one sequence parallelism at a time: cp {p.cp} or sequence_parallel",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.tp == 1) | (p.cp_kind != _A2A),
+        lambda c, p: (
+            f"all-to-all (cp {p.cp}) beside tp {p.tp} puts cp inside tp, not tp inside cp as "
+            "planned"
+        ),
+    ),
+    rule(
+        "experts_not_divisible",
+        lambda c, p: (c.model.moe is None) | ((p.etp == p.tp) & (p.dp % np.maximum(p.ep, 1) == 0)),
+        lambda c, p: (
+            f"experts are split like the other layers (etp = tp) and shared inside dp: tp {p.tp}, "
+            f"etp {p.etp}, dp {p.dp}, ep {p.ep}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (c.model.moe is None) | (p.pp == 1) | ((p.sequence_parallel == 0) & (p.cp == 1))
+        ),
+        lambda c, p: "models of experts split the sequence without a pipeline only",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | np.isin(p.schedule, _STYLES),
+        lambda c, p: f"its pipelines run {', '.join(STYLES)}, not {p.schedule}",
+    ),
+    rule(
+        "layers_not_divisible",
+        lambda c, p: (p.vpp == 1) | _even(p),
+        lambda c, p: f"with {p.vpp} chunks per stage layers are dealt out evenly",
+    ),
+    rule(
+        "schedule_micro_batches",
+        lambda c, p: (
+            (p.pp == 1)
+            | np.where(
+                p.schedule == _INTERLEAVED,
+                micro_batches(c, p) % p.pp == 0,
+                micro_batches(c, p) >= p.pp,
+            )
+        ),
+        lambda c, p: (
+            f"{p.schedule} needs "
+            f"{'a multiple of' if p.schedule == 'interleaved-1f1b' else 'at least'} pp {p.pp} "
+            "micro-batches"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.schedule != _ZB_V)
+            | (p.pp == 1)
+            | ((p.overlap_p2p == 1) & (not c.model.tied_embeddings))
+        ),
+        lambda c, p: "zb-v needs overlap_p2p, which it always has, and untied embeddings",
+    ),
+)
+
+FEATURE_RULES: tuple[Rule, ...] = (
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.stack == code("stack", "torch"),
+        lambda c, p: f"the plan is costed for the {p.stack} runtime, it runs on torch",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.compile == 0,
+        lambda c, p: "its models are rewritten in place, torch.compile does not see them whole",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage < 3) | ((p.cp == 1) & (p.sequence_parallel == 0)),
+        lambda c, p: "Gemini (ZeRO 3) splits no sequence",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.pp == 1) | (p.zero_stage <= 1),
+        lambda c, p: f"a pipeline goes with ZeRO 0 or 1, not {p.zero_stage}",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (c.model.moe is None) | (p.zero_stage <= 1),
+        lambda c, p: f"models of experts go with ZeRO 0 or 1, not {p.zero_stage}",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
+        lambda c, p: "Gemini always frees gathered weights",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
+        lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: p.recompute != _SELECTIVE,
+        lambda c, p: "whole layers are recomputed, not parts of them",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: _recomputes(c, p),
+        lambda c, p: (
+            f"{family(c.model)} models recompute "
+            + (
+                "the first layers of a chunk (block) in a pipeline, else every layer"
+                if family(c.model) in COUNTED
+                else "every layer"
+            )
+            + f" by itself, not {p.recompute_num_layers} by {p.recompute_method}"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: (
+            (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
+        ),
+        lambda c, p: (
+            f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
+            f"{p.zero_stage}"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: p.offload_activations == 0,
+        lambda c, p: "activations stay on the accelerator",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),
+        lambda c, p: (
+            f"it picks the flash kernel that is installed: flash, not {p.attention_kernel}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
+        lambda c, p: "there is no fused cross entropy",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher == _ALLTOALL),
+        lambda c, p: f"tokens travel by alltoall, not {p.moe_dispatcher}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.overlap_tp == 0,
+        lambda c, p: "tensor-parallel traffic is not overlapped",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.overlap_ep == 0,
+        lambda c, p: "its experts' exchanges block",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.dp * p.cp == 1)
+            | (p.zero_stage == 3)
+            | ((p.zero_stage == 0) & (p.overlap_grad_reduce == (p.pp == 1)))
+            | (
+                (p.zero_stage > 0)
+                & ((p.overlap_grad_reduce == 0) | ((p.pp == 1) & (c.model.moe is None)))
+            )
+        ),
+        lambda c, p: (
+            "gradients are reduced after a pipeline's step and, with experts, after the backward "
+            "pass; without ZeRO and pipeline always during it; got "
+            f"overlap_grad_reduce {p.overlap_grad_reduce} with pp {p.pp}, ZeRO {p.zero_stage}"
+        ),
+    ),
+)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES)

@@ -1,0 +1,186 @@
+"""The arguments of the plugin, the constants of train.py and the keys of config.json, with whys.
+
+A setting is a Flag whose name is `where.argument` and whose value is Python source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks.base import Flag, flag
+from planner.frameworks.colossalai.rules import STYLES, family
+from planner.frameworks.megatron.layout import chunks
+from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
+from planner.huggingface.exporter import config_of
+
+VOCAB_MULTIPLE = 128
+DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+GEMINI, HYBRID, MIXTURE = "GeminiPlugin", "HybridParallelPlugin", "MoeHybridParallelPlugin"
+# Seconds of the three parts of one micro-batch for the order of zb-v, and what each keeps: units
+# of its own example; only their proportions count.
+COSTS = {"f_cost": 1000, "b_cost": 1000, "w_cost": 1000, "c_cost": 1}
+KEPT = {"f_mem": 34, "b_mem": -2, "w_mem": -32}
+
+
+def plugin(c: Context, plan: ParallelPlan) -> str:
+    """The class of the plugin."""
+    if plan.zero_stage == 3:
+        return GEMINI
+    return HYBRID if c.model.moe is None else MIXTURE
+
+
+def _argument(name: str, value: object, why: str) -> Flag:
+    source = json.dumps(value) if isinstance(value, str) else str(value)
+    return flag("plugin", f"plugin.{name}", source, why)
+
+
+def _source(name: str, source: str, why: str) -> Flag:
+    return flag("plugin", f"plugin.{name}", source, why)
+
+
+def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    flash = plan.attention_kernel != "unfused"
+    yield _argument("precision", c.training.precision, "type of weights and activations")
+    yield _argument("enable_flash_attention", flash, "attention kernel")
+    yield _argument("max_norm", 1.0, "PLACEHOLDER for the smoke run: set your own")
+
+
+def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    yield _argument("tp_size", plan.tp, "ranks that split every layer")
+    yield _argument("placement_policy", "static", "what lies where is fixed")
+    yield _argument("shard_param_frac", 1.0, "weights sharded too: ZeRO 3")
+    yield _argument(
+        "offload_optim_frac",
+        float(plan.offload_optimizer),
+        "1: states in host memory, 0: on the accelerator",
+    )
+    yield _argument("enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches")
+    yield _argument(
+        "enable_async_reduce", plan.overlap_grad_reduce, "gradients reduced during the backward"
+    )
+    yield _argument("max_prefetch", int(plan.overlap_param_gather), "chunks gathered ahead")
+    yield from _kernels(c, plan)
+
+
+def _hybrid(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    mixture = c.model.moe is not None
+    yield _argument("tp_size", plan.tp, "ranks that split every layer")
+    yield _argument("pp_size", plan.pp, "stages of layers")
+    if mixture:
+        yield _argument("ep_size", plan.ep, "ranks that share the experts, inside dp")
+    if plan.cp > 1:
+        ring = plan.cp_kind == "p2p"
+        yield _argument("enable_sequence_parallelism", True, "the sequence is split")
+        yield _argument(
+            "sequence_parallelism_mode",
+            "ring_attn" if ring else "all_to_all",
+            "keys and values around a ring" if ring else "the sequence traded for heads",
+        )
+        yield _argument("sp_size", plan.cp, "ranks that split the sequence")
+    elif plan.sequence_parallel:
+        yield _argument("enable_sequence_parallelism", True, "norms and dropout split over tp")
+        yield _argument("sequence_parallelism_mode", "split_gather", "Megatron's kind")
+        yield _argument("sp_size", 1, "the ranks of tp are those that split")
+    yield _argument(
+        "moe_dp_outside" if mixture else "dp_outside",
+        plan.rank_order == "tp-cp-ep-pp-dp",
+        "True: stages next to each other, replicas apart",
+    )
+    if plan.pp > 1:
+        yield from _pipeline(c, plan)
+    yield _argument("zero_stage", plan.zero_stage, "1: states sharded, 2: gradients too")
+    if plan.zero_stage:
+        yield _argument(
+            "overlap_communication",
+            plan.overlap_grad_reduce,
+            "gradients reduced during the backward pass",
+        )
+        yield _argument(
+            "overlap_allgather", plan.overlap_param_gather, "weights gathered during the forward"
+        )
+        yield _source(
+            "communication_dtype",
+            DTYPES[c.training.gradient_reduce_dtype],
+            "gradients are reduced in it",
+        )
+        yield _argument("cpu_offload", plan.offload_optimizer, "states live in host memory")
+    yield _argument(
+        "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows of the embedding are padded"
+    )
+    yield from _kernels(c, plan)
+
+
+def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    style = STYLES[plan.schedule]
+    layers = [c.model.num_layers // (plan.pp * plan.vpp)] * (plan.pp * plan.vpp)
+    yield _argument("pp_style", style, f"the schedule: {plan.schedule}")
+    yield _argument("num_model_chunks", plan.vpp, "chunks of layers per stage")
+    if plan.vpp == 1:
+        layers = list(chunks(c.model, plan))
+        yield _argument("num_layers_per_stage", layers, "layers of every stage")
+    yield _argument("microbatch_size", plan.micro_batch_size, "sequences per pass")
+    if style == "interleaved":
+        yield _argument("overlap_p2p", plan.overlap_p2p, "messages between stages in background")
+    if style == "zbv":
+        graph = {"n_stage": plan.pp, "n_micro": accumulation(c, plan), **COSTS, **KEPT}
+        said = ", ".join(f"{name}={value}" for name, value in graph.items())
+        yield _source(
+            "scheduler_nodes", f"PipelineGraph({said}).get_v_schedule()", "the order of every rank"
+        )
+    if plan.recompute == "full":
+        every = plan.recompute_method == "uniform"
+        counts = [n if every else min(n, plan.recompute_num_layers) for n in layers]
+        yield _counted(c, counts)
+
+
+def _counted(c: Context, counts: list[int]) -> Flag:
+    return _source(
+        "gradient_checkpoint_config",
+        f"PipelineGradientCheckpointConfig(num_ckpt_layers_per_stage={counts})",
+        "layers of every chunk that are computed again",
+    )
+
+
+def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
+    """The arguments of the plugin."""
+    return tuple((_gemini if plugin(c, plan) == GEMINI else _hybrid)(c, plan))
+
+
+def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+    """What train.py is told besides."""
+    steps = train_iterations("train", c.training).why
+    accumulated = accumulation(c, plan)
+    rows: tuple[tuple[str, str, str], ...] = (
+        ("STEPS", f'int(os.environ.get("TRAIN_ITERS") or {SMOKE_ITERATIONS})', steps),
+        ("SEQ_LENGTH", str(c.training.seq_length), "tokens of one sequence"),
+        ("MICRO_BATCH_SIZE", str(plan.micro_batch_size), "sequences per pass and rank"),
+        (
+            "ACCUMULATION",
+            str(accumulated),
+            f"train batch {c.training.global_batch_size} = micro batch {plan.micro_batch_size} x "
+            f"this x dp {plan.dp}",
+        ),
+        ("DTYPE", DTYPES[c.training.precision], "of the weights that are built"),
+        ("RECOMPUTE", str(plan.recompute == "full"), "whole layers computed again"),
+        ("LEARNING_RATE", "1.0e-4", "PLACEHOLDER for the smoke run: set your own"),
+        ("OPTIMIZER", json.dumps(c.training.optimizer), "as planned"),
+        ("PIPELINE", str(plan.pp > 1), "the plugin runs the micro-batches of a step"),
+        (
+            "ONE_REDUCTION",
+            str(plan.pp == 1 and plan.zero_stage < 2),
+            "gradients are reduced with the last micro-batch of a step",
+        ),
+    )
+    for name, source, why in rows:
+        yield flag("train", f"train.{name}", source, why)
+
+
+def config(c: Context) -> dict[str, object]:
+    """config.json."""
+    keys = dict(config_of(c.model) or {})
+    if family(c.model) != "gpt2":
+        keys["max_position_embeddings"] = c.training.seq_length
+    return keys

@@ -1,0 +1,202 @@
+"""Megatron-Bridge, the successor of NeMo 2.0: a recipe in Python and the torchrun line around it.
+
+NeMo 2.0 itself is not written: its trainer is what Bridge replaces, on the same Megatron-Core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import megatron, python_source, shell, uncarried
+from planner.frameworks.base import Bundle, Field, Framework, grouped
+from planner.frameworks.megatron_bridge.rules import RULES
+from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import Uncarried, rotary
+from planner.request import PlanRequest
+
+VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
+
+# Section of the container -> the class that holds it.
+SECTIONS = {
+    "model": "GPTModelProvider",
+    "train": "TrainingConfig",
+    "validation": "ValidationConfig",
+    "optimizer": "OptimizerConfig",
+    "scheduler": "SchedulerConfig",
+    "ddp": "DistributedDataParallelConfig",
+    "comm_overlap": "CommOverlapConfig",
+    "mixed_precision": "MixedPrecisionConfig",
+    "dist": "DistributedInitConfig",
+    "rng": "RNGConfig",
+    "dataset": "MockGPTDatasetConfig",
+    "tokenizer": "TokenizerConfig",
+    "logger": "LoggerConfig",
+    "checkpoint": "CheckpointConfig",
+}
+LATENT = "MLAModelProvider"
+
+
+def _field(field: Field) -> Field:
+    """The same field, said by settings instead of arguments."""
+    names: list[str] = []
+    for name in field.names:
+        known = TRANSLATION.get(name)
+        names += [said for said, _ in known(("0",))] if known else [name]
+    return replace(field, names=tuple(dict.fromkeys(names)))
+
+
+FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
+    "stack": Field(note="Megatron-Core is the runtime"),
+}
+
+
+UNCARRIED = (
+    Uncarried("norm epsilon", "model.layernorm_epsilon (1e-5)"),
+    Uncarried("rotary base", "model.rotary_base (10000)", rotary),
+    Uncarried(
+        "share of a head that rotates",
+        "model.rotary_percent (1.0)",
+        lambda m: rotary(m) and m.mla is None,
+    ),
+    Uncarried(
+        "rope scaling",
+        "model.rope_scaling, model.rope_scaling_factor: Llama 3's (none)",
+        lambda m: rotary(m) and m.mla is None,
+    ),
+    Uncarried(
+        "rope scaling",
+        "YaRN's model.rotary_scaling_factor (40), model.mscale (1.0), model.mscale_all_dim (0.0)",
+        lambda m: rotary(m) and m.mla is not None,
+    ),
+    Uncarried("activation", "model.activation_func (SwiGLU)", lambda m: m.gated_mlp),
+    Uncarried("activation", "model.activation_func (GELU)", lambda m: not m.gated_mlp),
+    Uncarried(
+        "routed scaling factor",
+        "model.moe_router_topk_scaling_factor (none)",
+        lambda m: bool(m.moe),
+    ),
+    Uncarried(
+        "scores of the router",
+        "model.moe_router_score_function, model.moe_router_pre_softmax (softmax over the chosen "
+        "experts)",
+        lambda m: m.moe is not None and not m.moe.score_correction_bias and m.moe.top_k > 1,
+    ),
+    Uncarried(
+        "balancing loss",
+        "model.moe_router_load_balancing_type (aux_loss), model.moe_aux_loss_coeff (0)",
+        lambda m: bool(m.moe),
+    ),
+    Uncarried(
+        "weight of the prediction loss",
+        "model.mtp_loss_scaling_factor (0.1)",
+        lambda m: m.mtp_num_layers > 0,
+    ),
+    Uncarried("spread of the initial weights", "model.init_method_std (0.02)"),
+    Uncarried("soft-capping of logits or scores, multipliers", "no setting"),
+)
+
+# What a recipe may name, and where it comes from.
+IMPORTS = (
+    "import os",
+    "from functools import partial",
+    "",
+    "import torch",
+    "from megatron.bridge.models.gpt_provider import GPTModelProvider",
+    "from megatron.bridge.models.mla_provider import MLAModelProvider",
+    "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+    *(
+        f"from megatron.bridge.training.config import {name}"
+        for name in sorted({"ConfigContainer", *SECTIONS.values()})
+        if name not in ("GPTModelProvider", "CommOverlapConfig", "MixedPrecisionConfig")
+    ),
+    "from megatron.bridge.training.gpt_step import forward_step",
+    "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig",
+    "from megatron.bridge.training.pretrain import pretrain",
+    "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec",
+    "from megatron.core.transformer.enums import AttnBackend",
+)
+
+RECIPE = '''\
+{head}
+"""The configuration of one plan; launch.sh starts it on every node."""
+
+{imports}
+
+{uncarried}
+
+
+def config() -> ConfigContainer:
+    return ConfigContainer(
+{sections}
+    )
+
+
+if __name__ == "__main__":
+    pretrain(config(), forward_step)
+'''
+
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+# Wherever Megatron-Bridge is installed: recipe.py beside this script is all it needs.
+{bundle}
+{rendezvous}
+export TRAIN_ITERS="${{TRAIN_ITERS:-}}"  # empty: as in recipe.py
+{exports}
+{launch}
+
+torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/recipe.py"
+"""
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The recipe and the script that launches it."""
+    said = dict(grouped(settings(request, plan).values()))
+    latent = request.model.mla is not None
+    kinds = {**SECTIONS, "model": LATENT if latent else SECTIONS["model"]}
+    ordered = {name: said.get(name, []) for name in kinds}
+    missing = uncarried.of(request.model, UNCARRIED)
+    variables = megatron.environment(plan)
+    head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
+    sections = "\n".join(
+        python_source.call(f"{name}={kinds[name]}", part, indent=8, end=",")
+        for name, part in ordered.items()
+    )
+    recipe = RECIPE.format(
+        head=head,
+        imports=python_source.imports(IMPORTS, f"{RECIPE} {sections}"),
+        uncarried=uncarried.comments(missing),
+        sections=sections,
+    )
+    script = SCRIPT.format(
+        head=head,
+        bundle=shell.BUNDLE,
+        rendezvous=shell.rendezvous(nodes(request.cluster)),
+        exports="\n".join(map(shell.export, variables)),
+        launch=shell.torchrun(accelerators_per_node(request.cluster)),
+    )
+    return Bundle(
+        framework="megatron-bridge",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={"launch.sh": script, "recipe.py": recipe},
+        flags=(*variables, *(one for part in ordered.values() for one in part)),
+        notes=(uncarried.note(missing),),
+    )
+
+
+FRAMEWORK = Framework(
+    name="megatron-bridge",
+    title="Megatron-Bridge",
+    versions=VERSIONS,
+    stack="megatron",
+    axes=megatron.FRAMEWORK.axes,
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    no_reader="a recipe is Python code: what it says is known only when it runs",
+)

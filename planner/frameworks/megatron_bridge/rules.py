@@ -1,0 +1,36 @@
+"""What Megatron-Bridge refuses beyond Megatron-Core, whose rules are those of Megatron-LM.
+
+Read from its `ConfigContainer.validate` and `GPTModelProvider` (067f987).
+"""
+
+from __future__ import annotations
+
+from cost_models.plans import code
+from planner.constraints import Rule
+from planner.frameworks.base import rule
+from planner.frameworks.megatron.rules import RULES as CORE
+from planner.frameworks.rules import fixed_part
+
+OWN: tuple[Rule, ...] = (
+    fixed_part(
+        lambda m: m.position != "none", "its GPT provider has learned or rotary positions, not none"
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            c.model.position != "learned"
+            or c.model.max_position_embeddings == c.training.seq_length
+        ),
+        lambda c, p: (
+            f"its position table has as many rows as the sequence has tokens, "
+            f"{c.training.seq_length}; this model's has {c.model.max_position_embeddings}"
+        ),
+        "degrees",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.zero_stage < 2) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp")),
+        lambda c, p: "its FSDP does not go with the tp-pp-dp order of ranks",
+    ),
+)
+RULES: tuple[Rule, ...] = (*CORE, *OWN)

@@ -1,0 +1,287 @@
+"""The settings of a Megatron-Bridge `ConfigContainer`, from the arguments of `pretrain_gpt.py`.
+
+Bridge configures the same Megatron-Core: what Megatron-LM's parser makes of an argument is said
+here by the attribute it ends in.  A setting is a Flag whose name is `section.attribute` and whose
+value is Python source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from cost_models.data_parallel import bucket_parameters
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.frameworks.base import Flag
+from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.rules import bias_kind
+from planner.request import PlanRequest
+
+# (setting, Python source of its value)
+Said = tuple[str, str]
+Words = tuple[str, ...]
+
+DTYPES = {
+    "fp32": "torch.float32",
+    "bf16": "torch.bfloat16",
+    "fp16": "torch.float16",
+    "fp8": "torch.uint8",
+}
+
+
+def _literal(text: str) -> str:
+    """The number or the string that an argument's text stands for."""
+    try:
+        float(text)
+    except ValueError:
+        return json.dumps(text)
+    return text
+
+
+def _value(*names: str) -> Callable[[Words], Iterator[Said]]:
+    """The argument's value under these names."""
+
+    def said(words: Words) -> Iterator[Said]:
+        for name in names:
+            yield name, _literal(words[0])
+
+    return said
+
+
+def _source(*settings: str) -> Callable[[Words], Iterator[Said]]:
+    """`name=source`; `{}` in the source is the argument's text."""
+
+    def said(words: Words) -> Iterator[Said]:
+        for setting in settings:
+            name, _, source = setting.partition("=")
+            yield name, source.replace("{}", ", ".join(words))
+
+    return said
+
+
+def _dtype(name: str) -> Callable[[Words], Iterator[Said]]:
+    def said(words: Words) -> Iterator[Said]:
+        yield name, DTYPES[words[0]]
+
+    return said
+
+
+def _names(name: str) -> Callable[[Words], Iterator[Said]]:
+    def said(words: Words) -> Iterator[Said]:
+        yield name, json.dumps(list(words))
+
+    return said
+
+
+_NOTHING = _source()
+# Every argument that the Megatron-LM writer can give.
+TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
+    "--num-layers": _value("model.num_layers"),
+    "--hidden-size": _value("model.hidden_size"),
+    "--ffn-hidden-size": _value("model.ffn_hidden_size"),
+    "--num-attention-heads": _value("model.num_attention_heads"),
+    "--kv-channels": _value("model.kv_channels"),
+    "--group-query-attention": _NOTHING,  # num_query_groups says it
+    "--num-query-groups": _value("model.num_query_groups"),
+    "--seq-length": _value("model.seq_length", "dataset.seq_length"),
+    "--max-position-embeddings": _NOTHING,  # the table has seq_length rows
+    "--position-embedding-type": _value("model.position_embedding_type"),
+    "--normalization": _value("model.normalization"),
+    "--swiglu": _source(
+        "model.gated_linear_unit=True", "model.activation_func=torch.nn.functional.silu"
+    ),
+    "--untie-embeddings-and-output-weights": _source(
+        "model.share_embeddings_and_output_weights=False"
+    ),
+    "--disable-bias-linear": _source("model.add_bias_linear=False"),
+    "--add-qkv-bias": _source("model.add_qkv_bias=True"),
+    "--qk-layernorm": _source("model.qk_layernorm=True"),
+    "--hidden-dropout": _value("model.hidden_dropout"),
+    "--attention-dropout": _value("model.attention_dropout"),
+    "--softmax-type": _value("model.softmax_type"),
+    "--window-size": _source("model.window_size=({})"),
+    "--window-attn-skip-freq": _value("model.window_attn_skip_freq"),
+    "--multi-latent-attention": _source("model.multi_latent_attention=True"),
+    "--q-lora-rank": _value("model.q_lora_rank"),
+    "--kv-lora-rank": _value("model.kv_lora_rank"),
+    "--qk-head-dim": _value("model.qk_head_dim"),
+    "--qk-pos-emb-head-dim": _value("model.qk_pos_emb_head_dim"),
+    "--v-head-dim": _value("model.v_head_dim"),
+    "--mtp-num-layers": _value("model.mtp_num_layers"),
+    "--num-experts": _value("model.num_moe_experts"),
+    "--moe-ffn-hidden-size": _value("model.moe_ffn_hidden_size"),
+    "--moe-router-topk": _value("model.moe_router_topk"),
+    "--moe-layer-freq": _source("model.moe_layer_freq={}"),
+    "--moe-shared-expert-intermediate-size": _value("model.moe_shared_expert_intermediate_size"),
+    "--moe-shared-expert-gate": _source("model.moe_shared_expert_gate=True"),
+    "--moe-router-num-groups": _value("model.moe_router_num_groups"),
+    "--moe-router-group-topk": _value("model.moe_router_group_topk"),
+    "--moe-router-score-function": _value("model.moe_router_score_function"),
+    "--moe-router-enable-expert-bias": _source("model.moe_router_enable_expert_bias=True"),
+    "--moe-router-pre-softmax": _source("model.moe_router_pre_softmax=True"),
+    "--moe-expert-capacity-factor": _value("model.moe_expert_capacity_factor"),
+    "--moe-grouped-gemm": _source("model.moe_grouped_gemm=True"),
+    "--moe-router-dtype": _value("model.moe_router_dtype"),
+    "--moe-token-dispatcher-type": _value("model.moe_token_dispatcher_type"),
+    "--moe-flex-dispatcher-backend": _value("model.moe_flex_dispatcher_backend"),
+    "--expert-model-parallel-size": _value("model.expert_model_parallel_size"),
+    "--expert-tensor-parallel-size": _value("model.expert_tensor_parallel_size"),
+    "--no-bias-dropout-fusion": _source("model.bias_dropout_fusion=False"),
+    "--tensor-model-parallel-size": _value("model.tensor_model_parallel_size"),
+    "--pipeline-model-parallel-size": _value("model.pipeline_model_parallel_size"),
+    "--context-parallel-size": _value("model.context_parallel_size"),
+    "--sequence-parallel": _source("model.sequence_parallel=True"),
+    "--cp-comm-type": _value("model.cp_comm_type"),
+    "--pipeline-model-parallel-layout": _value("model.pipeline_model_parallel_layout"),
+    "--num-virtual-stages-per-pipeline-rank": _value("model.virtual_pipeline_model_parallel_size"),
+    "--decoder-first-pipeline-num-layers": _value("model.num_layers_in_first_pipeline_stage"),
+    "--decoder-last-pipeline-num-layers": _value("model.num_layers_in_last_pipeline_stage"),
+    "--use-tp-pp-dp-mapping": _source("dist.use_tp_pp_dp_mapping=True"),
+    "--use-distributed-optimizer": _source(
+        "ddp.use_distributed_optimizer=True", "optimizer.use_distributed_optimizer=True"
+    ),
+    "--use-megatron-fsdp": _source("ddp.use_megatron_fsdp=True", "dist.use_megatron_fsdp=True"),
+    "--data-parallel-sharding-strategy": _value("ddp.data_parallel_sharding_strategy"),
+    "--no-gradient-accumulation-fusion": _source("model.gradient_accumulation_fusion=False"),
+    "--ckpt-format": _value("checkpoint.ckpt_format"),
+    "--num-distributed-optimizer-instances": _value("ddp.num_distributed_optimizer_instances"),
+    "--micro-batch-size": _value("train.micro_batch_size"),
+    "--global-batch-size": _value("train.global_batch_size"),
+    "--train-iters": _source('train.train_iters=int(os.environ.get("TRAIN_ITERS") or {})'),
+    "--bf16": _source(
+        "mixed_precision.bf16=True",
+        "mixed_precision.params_dtype=torch.bfloat16",
+        "mixed_precision.pipeline_dtype=torch.bfloat16",
+    ),
+    "--fp16": _source(
+        "mixed_precision.fp16=True",
+        "mixed_precision.params_dtype=torch.float16",
+        "mixed_precision.pipeline_dtype=torch.float16",
+    ),
+    "--fp8-format": _value("mixed_precision.fp8"),
+    "--fp8-recipe": _value("mixed_precision.fp8_recipe"),
+    "--fp8-param-gather": _source("mixed_precision.fp8_param_gather=True"),
+    "--fp4-format": _value("mixed_precision.fp4"),
+    "--fp4-recipe": _value("mixed_precision.fp4_recipe"),
+    "--accumulate-allreduce-grads-in-fp32": _source("mixed_precision.grad_reduce_in_fp32=True"),
+    "--grad-reduce-in-bf16": _source("mixed_precision.grad_reduce_in_fp32=False"),
+    "--recompute-granularity": _value("model.recompute_granularity"),
+    "--recompute-modules": _names("model.recompute_modules"),
+    "--recompute-method": _value("model.recompute_method"),
+    "--recompute-num-layers": _value("model.recompute_num_layers"),
+    "--attention-backend": _source("model.attention_backend=AttnBackend.{}"),
+    "--cross-entropy-loss-fusion": _source("model.cross_entropy_loss_fusion=True"),
+    "--cross-entropy-fusion-impl": _value("model.cross_entropy_fusion_impl"),
+    "--overlap-grad-reduce": _source(
+        "ddp.overlap_grad_reduce=True", "comm_overlap.overlap_grad_reduce=True"
+    ),
+    "--overlap-param-gather": _source(
+        "ddp.overlap_param_gather=True", "comm_overlap.overlap_param_gather=True"
+    ),
+    "--overlap-moe-expert-parallel-comm": _source(
+        "comm_overlap.overlap_moe_expert_parallel_comm=True"
+    ),
+    "--tp-comm-overlap": _source("comm_overlap.tp_comm_overlap=True"),
+    "--no-overlap-p2p-communication": _source(
+        "comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"
+    ),
+    "--optimizer": _value("optimizer.optimizer"),
+    "--lr": _value("optimizer.lr"),
+    "--use-precision-aware-optimizer": _source("optimizer.use_precision_aware_optimizer=True"),
+    "--exp-avg-dtype": _dtype("optimizer.exp_avg_dtype"),
+    "--exp-avg-sq-dtype": _dtype("optimizer.exp_avg_sq_dtype"),
+    "--optimizer-cpu-offload": _source("optimizer.optimizer_cpu_offload=True"),
+    "--optimizer-offload-fraction": _value("optimizer.optimizer_offload_fraction"),
+    "--overlap-cpu-optimizer-d2h-h2d": _source("optimizer.overlap_cpu_optimizer_d2h_h2d=True"),
+    "--cpu-offloading-num-layers": _source(
+        "model.cpu_offloading=True", "model.cpu_offloading_num_layers={}"
+    ),
+    "--mock-data": _NOTHING,  # the data set's class
+    "--tokenizer-type": _value("tokenizer.tokenizer_type"),
+    "--vocab-size": _value("tokenizer.vocab_size"),
+    "--make-vocab-size-divisible-by": _NOTHING,  # the model is given the padded size
+    "--padded-vocab-size": _value("model.vocab_size"),
+    "--eval-iters": _value("validation.eval_iters"),
+    "--log-interval": _value("logger.log_interval"),
+    "--log-throughput": _source("logger.log_throughput=True"),
+}
+
+
+def _unsaid(model: ModelSpec, plan: ParallelPlan) -> Iterator[tuple[str, str, str]]:
+    """Setting, source, why: where Bridge by itself does other than Megatron-LM's parser."""
+    if model.moe is not None or model.mla is not None:
+        yield (
+            "model.transformer_layer_spec",
+            "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)",
+            "layer by layer: kinds of layers mix, attention may be latent",
+        )
+    if model.position == "rope":
+        yield "model.apply_rope_fusion", "True", "rotation in one kernel"
+    fused = model.gated_mlp or bias_kind(model) == "all"
+    why = "bias and activation in one kernel" if fused else "GELU without a bias has no such kernel"
+    yield "model.bias_activation_fusion", str(fused), why
+    yield "model.bias_dropout_fusion", "True", "bias, dropout and residual in one kernel"
+    yield "model.persist_layer_norm", "True", "the norm kernel that stays resident"
+    yield "model.masked_softmax_fusion", "True", "unfused attention: mask and softmax in one kernel"
+    yield "model.attention_softmax_in_fp32", "False", "unfused attention: scores keep their type"
+    yield "model.deallocate_pipeline_outputs", "True", "activations sent on are freed"
+    yield (
+        "model.cross_entropy_loss_fusion",
+        "False",
+        "the loss works on an fp32 copy of the logits",
+    )
+    if plan.vpp > 1:
+        yield "model.virtual_pipeline_model_parallel_size", str(plan.vpp), "chunks per stage"
+    yield "optimizer.use_distributed_optimizer", "False", "every rank keeps all states"
+    yield "ddp.use_distributed_optimizer", "False", "every rank keeps all states"
+    yield "ddp.check_for_nan_in_grad", "True", "stops where gradients are no numbers"
+    for section in ("ddp", "comm_overlap"):
+        yield f"{section}.overlap_grad_reduce", "False", "gradients after the backward pass"
+        yield f"{section}.overlap_param_gather", "False", "weights before the forward pass"
+    bucket = int(bucket_parameters(np.float64(plan.dp * plan.cp)))
+    yield "comm_overlap.bucket_size", str(bucket), "parameters of one message, as the plan counts"
+    yield "comm_overlap.tp_comm_overlap", "False", "tensor-parallel traffic blocks"
+    yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients in the type of the weights"
+    yield "optimizer.min_lr", "0.0", "PLACEHOLDER for the smoke run: set your own"
+    for end in ("start", "end"):
+        yield (
+            f"scheduler.{end}_weight_decay",
+            "0.01",
+            "PLACEHOLDER for the smoke run: set your own",
+        )
+    for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
+        yield f"dataset.{name}", "False", "plain causal attention over the whole sequence"
+    yield "dataset.random_seed", "1234", "of the mock data"
+    yield "dataset.dataloader_type", '"single"', "one pass, in order"
+    yield "rng.seed", "1234", "of weights and dropout"
+
+
+def _after(plan: ParallelPlan, recipe: str) -> Iterator[tuple[str, str, str]]:
+    """What other settings demand of Bridge."""
+    if recipe == "mxfp8" and plan.zero_stage == 1:
+        yield (
+            "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
+            "True",
+            "Bridge demands it where mxfp8 weights are gathered",
+        )
+
+
+def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
+    """Every setting by name, each with its why."""
+    found: dict[str, Flag] = {}
+
+    def say(name: str, source: str, why: str) -> None:
+        found[name] = Flag(name=name, value=source, why=why, group=name.partition(".")[0])
+
+    for name, source, why in _unsaid(request.model, plan):
+        say(name, source, why)
+    for one in flags(request, plan):
+        for name, source in TRANSLATION[one.name](one.words[1:]):
+            say(name, source, one.why)
+    gathered = request.training.precision == "fp8" and request.training.fp8_param_gather
+    for name, source, why in _after(plan, request.training.fp8_recipe if gathered else ""):
+        say(name, source, why)
+    return found

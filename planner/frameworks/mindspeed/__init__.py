@@ -1,0 +1,124 @@
+"""MindSpeed: Megatron-LM core_v0.12.1 on Ascend NPUs, by one script around torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import megatron, shell, uncarried
+from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.megatron import launch
+from planner.frameworks.mindspeed.flags import flags
+from planner.frameworks.mindspeed.reader import read, recognises
+from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
+from planner.request import PlanRequest
+
+VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
+
+FIELDS: dict[str, Field] = megatron.FIELDS | {
+    "cp_kind": says("--context-parallel-algo", note="when cp > 1"),
+    "vpp": says(
+        "--num-layers-per-virtual-pipeline-stage",
+        "--schedules-method",
+        "--pipeline-model-parallel-layout",
+    ),
+    "zero_stage": says(
+        "--use-distributed-optimizer",
+        "--use-custom-fsdp",
+        "--data-parallel-sharding-strategy",
+        note="1: distributed optimizer; 2 and 3: custom FSDP, without pipeline",
+    ),
+    "reshard_after_forward": cannot("custom FSDP always frees gathered weights"),
+    "schedule": says(
+        "--num-layers-per-virtual-pipeline-stage",
+        "--schedules-method",
+        note="interleaved with vpp > 1, dualpipev as asked, else 1F1B",
+    ),
+    "offload_optimizer": says("--swap-optimizer"),
+    "offload_activations": cannot("--swap-attention swaps modules, not layers"),
+    "attention_kernel": says("--use-flash-attn", note="the NPU's fused attention"),
+    "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
+    "overlap_tp": says("--use-ascend-mc2"),
+    "overlap_ep": says("--moe-fb-overlap"),
+    "stack": cannot("Megatron-LM is the runtime"),
+    "compile": cannot("its kernels are fused already"),
+}
+# How core 0.12.1 says what Megatron-LM says by newer options.
+OLDER = {
+    "--no-rope-freq (none)": "no option",
+    "--quick-geglu for --swiglu (SwiGLU)": "SwiGLU, no other gate",
+    "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)": (
+        "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (1.0)"
+    ),
+}
+UNCARRIED = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNCARRIED)
+PRETRAIN = '''\
+"""Megatron-LM's pretrain_gpt.py, with MindSpeed's patches in place before it is read."""
+
+import os
+import runpy
+import sys
+
+import torch  # noqa: F401
+import mindspeed.megatron_adaptor  # noqa: F401
+
+checkout = os.environ["MEGATRON_PATH"]
+sys.path.insert(0, checkout)
+runpy.run_path(os.path.join(checkout, "pretrain_gpt.py"), run_name="__main__")
+'''
+
+
+def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
+    """What Megatron-LM asks for, and what the NPU's libraries are best given."""
+    group = "environment"
+    return (
+        *megatron.environment(plan),
+        flag(group, "HCCL_CONNECT_TIMEOUT", 1200, "seconds that nodes may start apart"),
+        flag(group, "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "fewer gaps in memory"),
+        flag(group, "TASK_QUEUE_ENABLE", 2, "kernels are queued from a thread of their own"),
+    )
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script, and the program that puts MindSpeed's patches under Megatron-LM."""
+    arguments, variables = flags(request, plan), environment(plan)
+    missing = uncarried.of(request.model, UNCARRIED)
+    checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
+    text = launch.script(
+        "MindSpeed",
+        VERSIONS,
+        request,
+        plan,
+        arguments,
+        variables,
+        missing,
+        paths=f"{shell.BUNDLE}\n{checkout}",
+        program='"$BUNDLE/pretrain_gpt.py"',
+    )
+    return Bundle(
+        framework="mindspeed",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={"launch.sh": text, "pretrain_gpt.py": PRETRAIN},
+        flags=(*variables, *arguments),
+        notes=(uncarried.note(missing),),
+    )
+
+
+FRAMEWORK = Framework(
+    name="mindspeed",
+    title="MindSpeed",
+    versions=VERSIONS,
+    stack="megatron",
+    axes={
+        "stack": ("megatron",),
+        "schedule": SCHEDULES,
+        "overlap_grad_reduce": (True, False),  # dualpipe-v and hidden exchanges need it off
+        "overlap_param_gather": (True, False),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+)

@@ -1,0 +1,98 @@
+"""The arguments of core_v0.12.1 with MindSpeed: those of today but for what is replaced here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks.base import Flag, flag, switch
+from planner.frameworks.megatron.flags import flags as megatron_flags
+from planner.request import PlanRequest
+
+CP_ALGORITHMS = {
+    "p2p": "megatron_cp_algo",
+    "a2a": "ulysses_cp_algo",
+    "all_gather": "kvallgather_cp_algo",
+}
+Replace = Callable[[Flag, PlanRequest, ParallelPlan], Iterator[Flag]]
+
+
+def _instead(name: str) -> Replace:
+    """A switch in its place."""
+
+    def replace(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+        yield switch(old.group, name, old.why)
+
+    return replace
+
+
+def _left_out(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+    yield from ()
+
+
+def _context(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+    yield flag(old.group, "--context-parallel-algo", CP_ALGORITHMS[plan.cp_kind], old.why)
+
+
+def _chunks(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+    """MindSpeed looks at layers per chunk, not at the number of chunks."""
+    if plan.schedule == "dualpipe-v":
+        yield flag(old.group, "--schedules-method", "dualpipev", "two chunks per stage, in a V")
+        return
+    layers = request.model.num_layers // (plan.pp * plan.vpp)
+    why = f"interleaved 1F1B: layers of each of the {plan.vpp} chunks per stage"
+    yield flag(old.group, "--num-layers-per-virtual-pipeline-stage", layers, why)
+
+
+def _vocabulary(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+    tokens = request.model.vocab_size
+    yield flag(
+        old.group, old.name, max(tokens - 1, 1), f"NullTokenizer adds one id: {tokens} tokens"
+    )
+
+
+def _kernels(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
+    """The attention, and kernels that Megatron-LM fuses by itself and MindSpeed on demand."""
+    group, model = old.group, request.model
+    yield switch(group, "--use-flash-attn", "the NPU's fused attention")
+    if model.norm == "rmsnorm":
+        yield switch(group, "--use-fused-rmsnorm", "the norm in one kernel")
+    if model.gated_mlp:
+        yield switch(group, "--use-fused-swiglu", "the gate in one kernel")
+    if model.mla is not None:
+        yield switch(group, "--no-rope-fusion", "latent attention has no fused rotation")
+    elif model.position == "rope":
+        yield switch(group, "--use-fused-rotary-pos-emb", "rotation in one kernel")
+    yield switch(
+        group,
+        "--no-gradient-accumulation-fusion",
+        "its fused accumulation must be compiled on the machine",
+    )
+
+
+# Megatron-LM's argument -> what stands in its place.
+REPLACED: dict[str, Replace] = {
+    "--cp-comm-type": _context,
+    "--num-virtual-stages-per-pipeline-rank": _chunks,
+    "--use-megatron-fsdp": _instead("--use-custom-fsdp"),
+    "--ckpt-format": _left_out,
+    "--no-gradient-accumulation-fusion": _left_out,  # said of every plan
+    "--attention-backend": _kernels,
+    "--tp-comm-overlap": _instead("--use-ascend-mc2"),
+    "--overlap-moe-expert-parallel-comm": _instead("--moe-fb-overlap"),
+    "--use-precision-aware-optimizer": _left_out,
+    "--optimizer-cpu-offload": _instead("--swap-optimizer"),
+    "--optimizer-offload-fraction": _left_out,
+    "--overlap-cpu-optimizer-d2h-h2d": _left_out,
+    "--vocab-size": _vocabulary,
+    "--padded-vocab-size": _left_out,
+}
+
+
+def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
+    """Every argument of `pretrain_gpt.py`, grouped."""
+    return tuple(
+        said
+        for one in megatron_flags(request, plan)
+        for said in (REPLACED[one.name](one, request, plan) if one.name in REPLACED else (one,))
+    )

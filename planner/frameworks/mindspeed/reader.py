@@ -1,0 +1,79 @@
+"""MindSpeed launch scripts read back: Megatron-LM's, with options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import scripts
+from planner.frameworks.arguments import Arguments
+from planner.frameworks.megatron.reader import (
+    MINDSPEED,
+    MINDSPEED_OPTIONS,
+    Dialect,
+    read_as,
+    trains,
+)
+from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
+from planner.frameworks.reading import Reading, Unreadable
+
+TITLE = "MindSpeed"
+CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}
+# What they switch on costs nothing of its own, or is taken for granted.
+KERNELS = (
+    "--use-flash-attn",
+    "--use-fused-rmsnorm",
+    "--use-fused-swiglu",
+    "--use-fused-rotary-pos-emb",
+    "--no-rope-fusion",
+)
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script calls a Megatron-LM training that names MindSpeed or its options."""
+    try:
+        launch = scripts.training_call(files, trains, TITLE).launch
+    except Unreadable:
+        return False
+    words = {word.text.partition("=")[0] for word in launch.arguments}
+    named = any(MINDSPEED.search(text) for text in files.values())
+    return bool("--num-layers" in words and (named or words & MINDSPEED_OPTIONS))
+
+
+def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
+    """Core 0.12's NullTokenizer has one token more than it is given."""
+    if not (args.text("--tokenizer-type").startswith("Null") and args.has("--vocab-size")):
+        return {}
+    args.assumed[:] = [text for text in args.assumed if not text.startswith("NullTokenizer")]
+    return {"vocab_size": fields["vocab_size"] + 1}
+
+
+def _plan(args: Arguments, plan: ParallelPlan) -> dict[str, Any]:
+    args.has(*KERNELS)
+    own: dict[str, Any] = {
+        "attention_kernel": "flash",
+        "cp_kind": _cp_kind(args, plan.cp),
+        "overlap_tp": args.has("--use-ascend-mc2", "--use-ascend-coc"),
+        "overlap_ep": args.has("--moe-fb-overlap"),
+        "offload_optimizer": args.has("--swap-optimizer") or plan.offload_optimizer,
+    }
+    if args.has("--schedules-method"):
+        own |= {"schedule": "dualpipe-v", "vpp": 2}
+    return own
+
+
+def _cp_kind(args: Arguments, cp: int) -> str:
+    algorithm = args.text("--context-parallel-algo", "megatron_cp_algo")
+    if cp > 1 and algorithm not in CP_KINDS:
+        args.assume(f"context parallelism by {algorithm} is costed as p2p")
+    return CP_KINDS.get(algorithm, "p2p")
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch script says.
+
+    Raises Unreadable where it is no launch of MindSpeed or leaves out what a model needs.
+    """
+    dialect = Dialect("mindspeed", TITLE, "planner.frameworks.mindspeed", _model, _plan)
+    return read_as(dialect, files, accelerators)

@@ -1,0 +1,158 @@
+"""What MindSpeed refuses or has no option for, beyond and instead of Megatron-LM's rules.
+
+Read from Megatron-LM core_v0.12.1 and the features of MindSpeed 028de58.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import RECOMPUTE_MODULES, code
+from planner.constraints import Rule, micro_batches
+from planner.frameworks.base import rule
+from planner.frameworks.megatron.rules import FEATURE_RULES, MODEL_RULES, SIZE_RULES
+from planner.frameworks.rules import fixed_part
+
+VENDOR = "Huawei"
+SCHEDULES = ("1f1b", "interleaved-1f1b", "dualpipe-v")
+# Of core 0.12.1; the selective modules that came later cost other bytes.
+MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+_UNKNOWN_MODULES = sum(
+    1 << place for place, name in enumerate(RECOMPUTE_MODULES) if name not in MODULES
+)
+_OWN_SCHEDULES = tuple(code("schedule", name) for name in SCHEDULES)
+_DUALPIPE_V = code("schedule", "dualpipe-v")
+_ALLTOALL = code("moe_dispatcher", "alltoall")
+_DEEPEP = code("moe_dispatcher", "deepep")
+_FLASH = code("attention_kernel", "flash")
+_IN_PLACE = code("cross_entropy", "in_place")
+
+OWN: tuple[Rule, ...] = (
+    rule(
+        "framework_unsupported",
+        lambda c, p: all(group.accelerator.vendor in ("", VENDOR) for group in c.cluster.groups),
+        lambda c, p: (
+            "it runs on Ascend NPUs; the cluster has "
+            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
+        ),
+        "degrees",
+    ),
+    fixed_part(lambda m: not m.attention_sinks, "core 0.12 has no attention sinks"),
+    fixed_part(lambda m: m.sliding_window is None, "core 0.12 has no option for a window"),
+    fixed_part(
+        lambda m: m.moe is None or not m.moe.shared_expert_gate,
+        "core 0.12 has no option for a gate on the shared experts",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (not c.model.mtp_num_layers) | (p.cp == 1),
+        lambda c, p: f"core 0.12 predicts several tokens without context parallelism, got {p.cp}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.model.moe is None or c.training.precision != "fp16",
+        lambda c, p: "experts in one grouped multiplication are bf16 only, not fp16",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp4",
+        lambda c, p: "core 0.12 has no fp4",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.precision != "fp8" or not c.training.fp8_param_gather,
+        lambda c, p: "weights stored in fp8 need Transformer Engine, which no NPU has",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: c.training.optimizer_state_dtype == "fp32",
+        lambda c, p: (
+            f"{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
+            "which no NPU has"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.attention_kernel == _FLASH,
+        lambda c, p: f"attention is always the NPU's fused one, not {p.attention_kernel}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: p.cross_entropy != _IN_PLACE,
+        lambda c, p: "the loss in place is a kernel of Transformer Engine, which no NPU has",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _DEEPEP),
+        lambda c, p: "deepep's kernels are for CUDA",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute_modules & _UNKNOWN_MODULES) == 0,
+        lambda c, p: (
+            f"core 0.12 recomputes {', '.join(MODULES)} selectively, not "
+            + ", ".join(name for name in p.recompute_modules if name not in MODULES)
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: p.offload_activations == 0,
+        lambda c, p: "activations are swapped by module, not by layer as the plan counts them",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.overlap_tp == 0)
+            | (c.training.precision != "fp8" or c.training.fp8_recipe == "mxfp8")
+        ),
+        lambda c, p: f"overlap_tp (MC2) knows mxfp8 in fp8 only, not {c.training.fp8_recipe}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.overlap_ep == 0)
+            | (
+                (p.etp == 1)
+                & (p.moe_dispatcher == _ALLTOALL)
+                & (p.overlap_grad_reduce == 0)
+                & ((p.pp == 1) | (p.schedule == _DUALPIPE_V) | (micro_batches(c, p) > p.pp))
+            )
+        ),
+        lambda c, p: (
+            "overlap_ep (fb overlap) needs etp 1, the alltoall dispatcher, no overlap_grad_reduce "
+            f"and, interleaved, more than pp micro-batches; got etp {p.etp}, {p.moe_dispatcher}, "
+            f"overlap_grad_reduce {p.overlap_grad_reduce}"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
+        lambda c, p: f"its pipelines run {', '.join(SCHEDULES)}, not {p.schedule}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            (p.schedule != _DUALPIPE_V)
+            | (p.pp == 1)
+            | (
+                (p.cp == 1)
+                & (p.overlap_grad_reduce == 0)
+                & (p.overlap_p2p == 1)
+                & (not c.model.tied_embeddings)
+            )
+        ),
+        lambda c, p: (
+            "dualpipe-v needs cp 1, overlap_p2p (its messages never block), no overlap_grad_reduce "
+            f"and untied embeddings; got cp {p.cp}, overlap_p2p {p.overlap_p2p}, "
+            f"overlap_grad_reduce {p.overlap_grad_reduce}, tied {c.model.tied_embeddings}"
+        ),
+    ),
+    rule(
+        "schedule_micro_batches",
+        lambda c, p: (
+            (p.schedule != _DUALPIPE_V) | (p.pp == 1) | (micro_batches(c, p) >= 2 * p.pp - 1)
+        ),
+        lambda c, p: f"dualpipe-v needs 2 x pp - 1 = {2 * p.pp - 1} micro-batches or more",
+    ),
+)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, *OWN)

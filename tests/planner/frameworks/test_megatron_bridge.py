@@ -1,0 +1,213 @@
+"""Megatron-Bridge recipes: attributes its classes have, the real validation, and every refusal."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from cost_models.plans import ParallelPlan
+from planner import frameworks
+from planner.frameworks.megatron_bridge import SECTIONS
+from planner.frameworks.megatron_bridge.settings import TRANSLATION
+from planner.request import PlanRequest
+from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
+from tests.fixtures.launches import GOLDEN, launch, run_script, unreached, written
+from tests.planner.frameworks.test_megatron import CHANGES
+
+BRIDGE = frameworks.get("megatron-bridge")
+CLASSES = json.loads((GOLDEN / "megatron_bridge_fields.json").read_text())["classes"]
+ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
+CHECKOUTS = ("MEGATRON_BRIDGE_PATH", "MEGATRON_LM_PATH")
+
+
+def recipe(request: PlanRequest, plan: ParallelPlan) -> str:
+    return BRIDGE.write(request, plan).files["recipe.py"]
+
+
+def sections(source: str) -> dict[str, ast.Call]:
+    """Section -> the call that builds it."""
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ConfigContainer"
+    ]
+    return {str(one.arg): one.value for one in call.keywords if isinstance(one.value, ast.Call)}
+
+
+def fits(value: ast.expr, known: dict[str, list[Any]]) -> bool:
+    """Whether an attribute that admits what is known takes the value."""
+    types, choices = known.get("types", []), known.get("choices", [])
+    if isinstance(value, ast.Attribute):
+        kind = {"torch": "dtype", "torch.nn.functional": "Callable"}.get(ast.unparse(value.value))
+        return (kind or ast.unparse(value.value)) in types
+    if isinstance(value, ast.Call):
+        return {"int": "int", "partial": "Callable"}[ast.unparse(value.func)] in types
+    if isinstance(value, ast.BinOp):  # [0] * 1 + [1] * 12
+        return "list" in types
+    plain = ast.literal_eval(value)
+    kind = type(plain).__name__
+    return plain in choices or kind in types or (kind == "int" and "float" in types)
+
+
+def misfits(source: str) -> list[str]:
+    """What the configuration classes would not take, by their stored list."""
+    found = []
+    for section, call in sections(source).items():
+        kind = ast.unparse(call.func)
+        for one in call.keywords:
+            known = CLASSES[kind].get(one.arg)
+            if known is None:
+                found.append(f"{kind} has no {one.arg}")
+            elif not fits(one.value, known):
+                found.append(f"{section}.{one.arg} cannot be {ast.unparse(one.value)}")
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_attribute_exists_and_takes_its_value(case: str) -> None:
+    source = recipe(*CASES[case])
+    assert set(sections(source)) == set(SECTIONS)
+    assert misfits(source) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=DRAWN)
+def test_every_drawn_attribute_exists(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
+    if not BRIDGE.reasons(*drawn):
+        assert misfits(recipe(*drawn)) == []
+
+
+def test_the_stored_list_would_catch_a_wrong_attribute() -> None:
+    source = recipe(*CASES["gpt-oss"])
+    wrong = (
+        source.replace("num_layers=", "n_layers=")
+        .replace("AttnBackend.fused", "AttnMask.fused")
+        .replace("num_attention_heads=8", 'num_attention_heads="8"')
+        .replace("lr=1.0e-4", "lr=torch.float32")
+    )
+    assert len(misfits(wrong)) == 4
+
+
+def test_every_argument_of_megatron_has_a_translation() -> None:
+    source = inspect.getsource(import_module("planner.frameworks.megatron.flags"))
+    named = set(re.findall(r'"(--[a-z0-9-]+)"', source))
+    named |= {"--bf16", "--lr", "--train-iters"}
+    named |= {f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last")}
+    named |= {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"}
+    assert set(TRANSLATION) == named
+
+
+@pytest.mark.parametrize("field", [name for name in CHANGES if BRIDGE.fields[name].supported])
+def test_every_supported_field_reaches_the_recipe(field: str) -> None:
+    case, update = CHANGES[field]
+    request, plan = CASES[case]
+    other = ParallelPlan(**{**plan.model_dump(), **update})
+    before, after = (
+        {(flag.name, flag.value) for flag in BRIDGE.write(request, one).flags}
+        for one in (plan, other)
+    )
+    differing = {name for name, _ in before ^ after}
+    derived = {"dp"}  # no setting: what the other sizes leave of the world
+    assert differing
+    assert field in derived or differing & set(BRIDGE.fields[field].names), differing
+
+
+def test_the_script_starts_the_recipe_beside_it_on_every_node(tmp_path: Path) -> None:
+    made = BRIDGE.write(*CASES["llama-uneven"])
+    written(tmp_path, made)
+    ((launcher, *call),) = run_script(tmp_path, made.main)
+    assert launcher == "torchrun"
+    assert call[-1] == str(tmp_path / "recipe.py")
+    assert call[call.index("--nnodes") + 1] == "2"
+    assert call[call.index("--nproc_per_node") + 1] == "8"
+
+
+def test_the_default_run_is_short_and_the_environment_lengthens_it() -> None:
+    source = recipe(*CASES["llama-uneven"])
+    assert 'train_iters=int(os.environ.get("TRAIN_ITERS") or 20),' in source
+    assert "the 1e+12 tokens asked for are" in source
+
+
+REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
+    ("learned or rotary positions, not none", launch("nope")),
+    ("as the sequence has tokens, 2048; this model's has 4096", launch("gpt")),
+    ("tp-pp-dp order", launch(zero_stage=3, rank_order="tp-cp-ep-pp-dp")),
+]
+
+
+@pytest.mark.parametrize(("text", "case"), REFUSED, ids=[text for text, _ in REFUSED])
+def test_refusals(text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
+    assert [reason.text for reason in BRIDGE.reasons(*case) if text in reason.text]
+
+
+def test_every_own_rule_is_reached_by_a_refusal() -> None:
+    cores = set(frameworks.get("megatron").rules)
+    assert unreached(BRIDGE, [case for _, case in REFUSED]) <= cores
+    assert cores < set(BRIDGE.rules)
+
+
+def ask(cases: list[tuple[PlanRequest, ParallelPlan]], *arguments: str) -> Any:
+    """What the real Megatron-Bridge says; skips without its checkouts."""
+    missing = [name for name in CHECKOUTS if name not in os.environ]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} name no checkout")
+    questions = []
+    for request, plan in cases:
+        made = BRIDGE.write(request, plan)
+        variables = {f.name: f.words[1] for f in made.flags if f.group == "environment"}
+        questions.append(
+            {
+                "recipe": made.files["recipe.py"],
+                "world": plan.accelerators,
+                "environment": variables,
+            }
+        )
+    result = subprocess.run(
+        [sys.executable, ORACLE, *arguments],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ANSWERS")]
+    return json.loads(line.removeprefix("ANSWERS"))
+
+
+@pytest.mark.exhaustive
+def test_the_stored_list_is_that_of_the_real_classes() -> None:
+    real = {
+        kind: {
+            name: {key: values for key, values in admits.items() if values}
+            for name, admits in known.items()
+        }
+        for kind, known in ask([], "fields").items()
+    }
+    assert real == CLASSES
+
+
+@pytest.mark.exhaustive
+def test_the_real_validation_accepts_every_case_and_every_legal_draw() -> None:
+    drawn: list[tuple[PlanRequest, ParallelPlan]] = []
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(one=DRAWN)
+    def draw(one: tuple[PlanRequest, ParallelPlan]) -> None:
+        drawn.append(one)
+
+    draw()
+    legal = [one for one in drawn if not BRIDGE.reasons(*one)]
+    assert len(legal) > 10
+    answers = ask([*CASES.values(), *legal])
+    assert [answer for answer in answers if answer] == []
