@@ -34,8 +34,7 @@ def best(case: Case) -> Better | None:
 
     None where nothing fits, or nothing is faster than the script's own plan by MINIMUM_GAIN.
     """
-    asked, rules = prepared(_open(case))
-    found = search(asked, rules, top_k=1).best
+    found = search(prepared(_open(case))[0], case.rules_of_framework, top_k=1).best
     if not found:
         return None
     plan, own = found[0], case.own
@@ -48,19 +47,19 @@ def best(case: Case) -> Better | None:
 
 def mended(case: Case) -> Better | None:
     """The fewest changes after which the script's plan runs and fits; None where none do."""
-    asked, rules = prepared(case.request)
+    asked, _ = prepared(case.request)
     plan = case.plan
     if plan.recompute == "full" and plan.recompute_method == "uniform":
         # The search would try every count of layers; by blocks it knows which ones matter.
         layers = -(-case.model.num_layers // (plan.pp * plan.vpp))
         plan = plan.model_copy(update={"recompute_method": "block", "recompute_num_layers": layers})
-    found = smallest_change(asked, case.costs, plan, rules)
+    found = smallest_change(asked, case.costs, plan, case.rules_of_framework)
     return _better(case, _settled(case, found.plan, np.inf)) if found is not None else None
 
 
 def nearest(case: Case) -> tuple[Nearest, ...]:
     """Where no plan of the framework fits: which misses by least, and what would fit."""
-    asked, rules = prepared(case.request)
+    (asked, _), rules = prepared(case.request), case.rules_of_framework
     return tuple(near_misses(asked, case.costs, search(asked, rules, top_k=1), rules))
 
 
@@ -96,7 +95,7 @@ def _settled(case: Case, plan: ParallelPlan, most_s: float) -> ParallelPlan:
     for choice in (*CHOICES, *((name,) for name in FIELDS if name not in grouped)):
         kept: dict[str, Any] = {name: getattr(case.plan, name) for name in choice}
         tried = changed(plan, kept)
-        if tried is None or tried == plan or case.framework.reasons(case.request, tried):
+        if tried is None or tried == plan or not case.accepts(tried):
             continue
         costs = _costs(case, tried)
         if costs.peak_bytes[0] <= case.capacity_bytes and costs.iteration_time_s[0] <= most_s:

@@ -57,7 +57,33 @@ class Case:
         self.plan = reading.plan
         self.model = request.model
         self.training = request.training
-        self.rules: tuple[Rule, ...] = (*RULES, *framework.rules)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """Every runtime's rules and the framework's."""
+        return (*RULES, *self.rules_of_framework)
+
+    @cached_property
+    def rules_of_framework(self) -> tuple[Rule, ...]:
+        """The framework's rules but for those that the script disproves."""
+        excused = {rule for rule, _ in self.excused}
+        return tuple(rule for rule in self.framework.rules if rule not in excused)
+
+    @cached_property
+    def excused(self) -> tuple[tuple[Rule, Reason], ...]:
+        """Rules of the framework that the script breaks whatever its plan, each with its sentence.
+
+        They say that a model or a training cannot be written down for the framework as planned;
+        a script that is there runs it all the same, or the reader refuses it.
+        """
+        world = self.request.cluster.accelerators
+        plain = ParallelPlan(dp=world, stack=self.framework.stack)
+        return tuple(
+            (rule, reason)
+            for rule in self.framework.rules
+            for reason in violations(self.context, self.plan, (rule,))
+            if not self._keeps(plain, rule) and self._mending(rule) is None
+        )
 
     @cached_property
     def context(self) -> Context:
@@ -150,16 +176,27 @@ class Case:
         named = wanted[0] if names[0] in self.framework.fields and wanted else ""
         return Place(self.main, 0, named)
 
+    def accepts(self, plan: ParallelPlan) -> bool:
+        """Whether a plan breaks no rule."""
+        return not self._breaks(plan)
+
     def culprit(self, rule: Rule) -> Place:
-        """The option to blame for a broken rule: the first field that, at its default, mends it."""
+        """The option to blame for a broken rule: of the field that, at its default, mends it."""
+        field = self._mending(rule)
+        place = self.place(field) if field is not None else None
+        return place if place is not None and place.line else Place(self.main)
+
+    def _mending(self, rule: Rule) -> str | None:
+        """The first field of the script's plan that, at its default, keeps a rule."""
         default = ParallelPlan()
         for name in ParallelPlan.model_fields:
             mended = self.plan.model_copy(update={name: getattr(default, name)})
-            if mended != self.plan and np.all(rule.legal(self.context, Plans.from_rows([mended]))):
-                place = self.place(name)
-                if place.line:
-                    return place
-        return Place(self.main)
+            if mended != self.plan and self._keeps(mended, rule):
+                return name
+        return None
+
+    def _keeps(self, plan: ParallelPlan, rule: Rule) -> bool:
+        return bool(np.all(rule.legal(self.context, Plans.from_rows([plan]))))
 
     @property
     def main(self) -> str:

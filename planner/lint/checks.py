@@ -76,6 +76,13 @@ def refusals(case: Case) -> Iterator[Finding]:
         yield _finding(code, "error", refusal.reason.text, _at(said) if said else Place(case.main))
 
 
+def excused_rules(case: Case) -> Iterator[Finding]:
+    """What no plan can hold for the framework, though a script may well ask for it."""
+    for _, reason in case.excused:
+        text = f"no plan says this for {case.framework.title}: {reason.text}"
+        yield _finding("not_expressible", "warning", text, Place(case.main))
+
+
 def precision(case: Case) -> Iterator[Finding]:
     """A number format that the accelerator has no matrix units for."""
     for problem in case.contradictions:
@@ -489,6 +496,7 @@ def narrow_accumulation(case: Case) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (
     refusals,
     broken_rules,
+    excused_rules,
     precision,
     unknown_keys,
     ignored_options,

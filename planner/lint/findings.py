@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "unknown_key": "the framework has no such key and silently goes on without it",
     "ignored_option": "without another option the framework does not read this one",
     "precision_unsupported": "the accelerator has no matrix units for this number format",
+    "not_expressible": "no plan says this for the framework: the price is of the nearest",
     "environment": "an environment variable that the framework demands is missing or wrong",
     "tp_across_nodes": "tensor parallelism leaves the fastest network domain",
     "cp_across_nodes": "context parallelism leaves the fastest network domain, and need not",

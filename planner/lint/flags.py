@@ -70,14 +70,15 @@ def _change(
 ) -> Iterator[FlagChange]:
     written = after or before
     assert written is not None
+    if written.group == ENVIRONMENT:
+        yield from _variable(reading, before, after)
+        return
     said = _said(framework, reading, written.name)
     other = said is not None and said.name != written.name
     if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
     if said is None and (after is None or written.name in _DERIVED):
         return
-    if after is None and written.group == ENVIRONMENT:
-        return  # nobody minds a variable that orders nothing
     if said is not None and (other or after is None):
         why = f"{after.name} says it" if after is not None else "no longer needed"
         yield FlagChange(
@@ -94,6 +95,20 @@ def _change(
             file=place.file if place else "",
             line=place.line if place else 0,
         )
+
+
+def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iterator[FlagChange]:
+    """A variable to set; what the reader does not miss is there, and one too many does no harm."""
+    if after is None:
+        return
+    said = reading.find(after.name)
+    missed = any(after.name in text for text in reading.assumed)
+    there = _words(said) if said else None if missed else _value(before)
+    if there != _value(after):
+        yield FlagChange(
+            option=after.name, before=there, after=_value(after), why=after.why,
+            file=said.file if said else "", line=said.line if said else 0,
+        )  # fmt: skip
 
 
 def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:

@@ -7,6 +7,7 @@ NNODES="${SLURM_NNODES:-4}"
 
 mla_args=(
     --multi-latent-attention
+    --q-lora-rank 768
     --kv-lora-rank 512
     --qk-head-dim 128
     --qk-pos-emb-head-dim 64

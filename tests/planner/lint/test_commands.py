@@ -191,7 +191,10 @@ def test_every_code_has_a_meaning_and_is_found_somewhere() -> None:
     found = {finding.code for name in PLANTED for finding in linted(name)[1]}
     from planner.answer import REASONS
 
-    assert set(CODES) - set(REASONS) - found == {"precision_unsupported"}
+    assert set(CODES) - set(REASONS) - found == {
+        "precision_unsupported",
+        "not_expressible",
+    }
     assert all(text and text == text.strip(".") for text in CODES.values())
 
 
@@ -203,6 +206,20 @@ def test_narrow_numbers_need_their_units(ask: Any, tmp_path: Path) -> None:
     (finding,) = [one for one in answer.findings if one.severity == "error"]
     assert (finding.code, finding.option) == ("precision_unsupported", "--fp8-format")
     assert (code, answer.estimate, answer.best) == (4, None, None)
+
+
+def test_what_no_plan_says_is_warned_of_and_priced(ask: Any, tmp_path: Path) -> None:
+    """The script runs, so a rule that its model breaks whatever the plan refuses nothing."""
+    text = (SCRIPTS / "deepseek_lite.sh").read_text().replace("    --q-lora-rank 768\n", "")
+    (tmp_path / "run.sh").write_text(text)
+    code, out, _ = ask("lint", str(tmp_path / "run.sh"), "--cluster", "4x8xh100-sxm", "--json")
+    answer = LintAnswer.model_validate_json(out)
+    (finding,) = [one for one in answer.findings if one.severity != "hint"]
+    assert (finding.code, finding.severity) == ("not_expressible", "warning")
+    assert "q_lora_rank" in finding.text
+    assert code == 0
+    assert answer.estimate is not None
+    assert answer.best is not None
 
 
 def test_every_framework_that_reads_is_offered() -> None:
