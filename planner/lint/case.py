@@ -147,7 +147,8 @@ class Case:
             for spelling in spellings(self.framework.name, option):
                 if (said := self.reading.find(spelling)) is not None:
                     return Place(said.file, said.line, said.name)
-        return Place(self.main, 0, wanted[0] if wanted else "")
+        named = wanted[0] if names[0] in self.framework.fields and wanted else ""
+        return Place(self.main, 0, named)
 
     def culprit(self, rule: Rule) -> Place:
         """The option to blame for a broken rule: the first field that, at its default, mends it."""

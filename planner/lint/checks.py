@@ -46,9 +46,9 @@ _FILLS: dict[str, tuple[str, ...]] = {
     "weights": ("tp", "pp"),
     "gradients": ("tp", "pp"),
     "optimizer": ("tp", "pp"),
-    "activations": ("--micro-batch-size", "train_micro_batch_size_per_gpu", "recompute"),
-    "logits": ("--micro-batch-size", "train_micro_batch_size_per_gpu"),
-    "working": ("--micro-batch-size", "train_micro_batch_size_per_gpu"),
+    "activations": ("micro_batch_size", "recompute"),
+    "logits": ("micro_batch_size",),
+    "working": ("micro_batch_size",),
     "communication": ("overlap_param_gather", "tp"),
 }
 
@@ -438,8 +438,7 @@ def micro_batch_small(case: Case) -> Iterator[Finding]:
     size_ = case.plan.micro_batch_size
     text = f"micro-batches of {size_}"
     changes = [{"micro_batch_size": size_ * factor} for factor in (2, 4, 8)]
-    about = ("--micro-batch-size", "train_micro_batch_size_per_gpu")
-    yield from _slow(case, "micro_batch_small", "hint", text, changes, about)
+    yield from _slow(case, "micro_batch_small", "hint", text, changes, ("micro_batch_size",))
 
 
 def loss_unfused(case: Case) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def _change(
             option=said.name, before=_words(said), after=None, why=why, file=said.file,
             line=said.line,
         )  # fmt: skip
-    if after is not None and (said is None or other or _words(said) != _value(after)):
+    if after is not None and (said is None or other or _bare(_words(said)) != _bare(_value(after))):
         place = said if said is not None and not other else None
         yield FlagChange(
             option=after.name,
@@ -103,6 +103,11 @@ def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:
 
 def _words(said: Setting) -> str:
     return _joined(said.value)
+
+
+def _bare(text: str | None) -> str:
+    """The value without the quotes that a format may put around it."""
+    return (text or "").strip("\"'")
 
 
 def _value(flag: Flag | None) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from planner.answer import PlanReport
@@ -26,7 +25,7 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
-_LONGEST_VALUE = 24  # beside its option; longer ones stand in the next column
+_LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
 _MOST_UNREAD = 8
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
@@ -139,29 +138,33 @@ def _gain(gain: Gain) -> RenderableType:
 
 
 def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
-    """One line per option, as a diff: + to add, - to remove, ~ another value."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for change in changes:
-        sign, style = ("+", "green") if change.before is None else ("~", "yellow")
-        if change.after is None:
-            sign, style = "-", "red"
-        value = " -> ".join(filter(None, (change.before, change.after)))
-        head = Text(f"  {sign} {change.option}", style)
-        why = Text(change.why, "dim")
-        if len(value) <= _LONGEST_VALUE:
-            head.append(f" {value}".rstrip(), "bold")
-        else:
-            why = Text.assemble((value, "bold"), " ", why)
-        if change.line:
-            why.append(
-                f" (line {change.line})"
-                if change.file == main
-                else f" ({change.file}:{change.line})"
-            )
-        grid.add_row(head, why)
-    return grid
+    """One option after the other, as a diff: + to add, - to remove, ~ another value."""
+    rows = [_change(change, main) for change in changes]
+    lengths = [head.cell_len for head, _ in rows]
+    column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
+    lines: list[RenderableType] = []
+    for head, words in rows:
+        head.pad_right(max(0, column - head.cell_len) + 1)
+        lines.append(Flow([head, *words], " ", indent=min(column, _LONGEST_HEAD) + 2))
+    return Group(*lines)
+
+
+def _change(change: FlagChange, main: str) -> tuple[Text, list[Text]]:
+    """An option with its value, and why in words."""
+    sign, style = ("+", "green") if change.before is None else ("~", "yellow")
+    if change.after is None:
+        sign, style = "-", "red"
+    head = Text(f"  {sign} {change.option}", style)
+    value = " -> ".join(filter(None, (change.before, change.after)))
+    words = [Text(word, "dim") for word in change.why.split()]
+    if head.cell_len + len(value) < _LONGEST_HEAD:
+        head.append(f" {value}".rstrip(), "bold")
+    elif change.after is not None:
+        words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
+    if change.line:
+        file = "line " if change.file == main else f"{change.file}:"
+        words.append(Text(f"({file}{change.line})", "dim"))
+    return head, words
 
 
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:

@@ -24,6 +24,7 @@ SILENT = "the option would do nothing"
 OWN = "a rule of the planner for any pipeline; the engine deals layers out by itself"
 UNSEEN = {
     "two norms, one before each part": NO_OPTION,
+    "not compiled by torch.compile": NO_OPTION,
     "attention and MLP never run in parallel": NO_OPTION,
     "no norm after the embedding": NO_OPTION,
     "the output layer has no bias": NO_OPTION,

@@ -85,7 +85,9 @@ NEEDS = (
     ),
     ("--tp-comm-overlap", ("--sequence-parallel",)),
     ("--expert-model-parallel-size", ("--num-experts",)),
+    ("--moe-ffn-hidden-size", ("--num-experts",)),
     ("--save", ("--save-interval",)),
+    ("--fp8-param-gather", ("--fp8-format",)),
     (
         "--fp8-param-gather",
         (
@@ -667,7 +669,9 @@ def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
             "--use-custom-fsdp"
         ):
             args.refuse("its FSDP needs --ckpt-format fsdp_dtensor", "--use-megatron-fsdp")
-    elif args.has("--use-torch-fsdp2"):
+    elif args.text("--ckpt-format") == "fsdp_dtensor":
+        args.refuse("--ckpt-format fsdp_dtensor needs --use-megatron-fsdp", "--ckpt-format")
+    if args.has("--use-torch-fsdp2"):
         args.assume("torch's FSDP2 is costed as Megatron's FSDP (ZeRO 3)")
         zero = 3
     copies = args.positive("--num-distributed-optimizer-instances")

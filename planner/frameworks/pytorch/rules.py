@@ -167,6 +167,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "framework_unsupported",
+        lambda c, p: (p.tp == 1) | (p.compile == 0),
+        lambda c, p: (
+            f"compiled layers over tp {p.tp} train differently from the same layers uncompiled "
+            "(seen with torch 2.13 on CPUs), so the script does not offer them"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
         lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
         lambda c, p: "stages are the outermost axis of the script's mesh",
     ),

@@ -409,7 +409,8 @@ class Program:
             if name in self.functions and name not in scope:
                 return self.invoke(self.functions[name], args, kwargs)
             if name == "range" and all(isinstance(arg, int) for arg in args) and args:
-                return self.applied(node, range, *args)
+                found = self.applied(node, range, *args)
+                return found if isinstance(found, range) and _short(found) else self.unknown(node)
             if name == "dict" and not args:
                 return kwargs
             if name in _BUILTINS and not kwargs:
@@ -479,6 +480,11 @@ class Program:
         finally:
             self.depth -= 1
         return None
+
+
+def _short(items: range) -> bool:
+    """Whether it may be gone through."""
+    return (items.stop - items.start) // items.step <= MAX_ITEMS
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -31,6 +31,8 @@ PROGRAM = "torchtitan.train"
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}
 _DISPATCHERS = {theirs: ours for ours, theirs in DISPATCHERS.items()}
+MAX_DEGREE = 1_000_000
+MAX_PARTS = 4096
 _SINGLE = ("1f1b", "gpipe")
 # Objects of Trainer.Config that hold nothing of a plan.
 _OTHERS = frozenset(
@@ -110,8 +112,9 @@ class _Told:
     def degree(self, name: str) -> int:
         """A parallel degree; anything below 1 is refused and 1 taken."""
         value = int(self.get(f"parallelism.{name}"))
-        if value < 1:
-            self.refuse(f"{name} is {value}; at least 1 is needed", f"parallelism.{name}")
+        if not 1 <= value <= MAX_DEGREE:
+            needed = "at least 1" if value < 1 else f"at most {MAX_DEGREE}"
+            self.refuse(f"{name} is {value}; {needed} is needed", f"parallelism.{name}")
             return 1
         return value
 
@@ -624,6 +627,8 @@ def _pipeline(told: _Told, model: ModelSpec, pp: int) -> tuple[Any, int, dict[st
         )
         schedule = "1f1b"
     sizes = _sizes(told, model, pp, schedule)
+    if not sizes:
+        return schedule, _chunks(schedule), {}
     if len(sizes) % pp:
         told.refuse(f"{len(sizes)} model parts do not divide over pp {pp}", _PARTS, "vpp_layout")
         return schedule, _chunks(schedule), {}
@@ -657,6 +662,14 @@ def _sizes(told: _Told, model: ModelSpec, pp: int, schedule: str) -> list[int]:
     count = pp * _chunks(schedule)
     if isinstance(per_stage, int) and per_stage > 0:
         count = -(-total // per_stage)
+    if not pp <= count <= MAX_PARTS or min(first, last) < 0 or max(first, last) > total // count:
+        told.refuse(
+            f"{model.num_layers} layers, {first} less at the start and {last} at the end, do not "
+            f"make {count} model parts",
+            "parallelism.pipeline_parallel_layers_per_stage",
+            "layers_not_divisible",
+        )
+        return []
     low, extra = divmod(total, count)
     sizes = [low + (index < extra) for index in range(count)]
     sizes[0] -= first

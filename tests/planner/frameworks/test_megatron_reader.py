@@ -456,6 +456,8 @@ def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
         ("--recompute-granularity full", "full recompute needs --recompute-method"),
         ("--recompute-granularity selective --recompute-method block", "full recompute only"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size needs --num-experts"),
+        ("--moe-ffn-hidden-size 512", "--moe-ffn-hidden-size needs --num-experts"),
+        ("--ckpt-format fsdp_dtensor", "fsdp_dtensor needs --use-megatron-fsdp"),
         ("--max-position-embeddings 1024", "at least the sequence length 2048"),
         ("--tensor-model-parallel-size 3", "8 accelerators are not a multiple of tp 3"),
         ("--tensor-model-parallel-size 0", "at least 1 is needed"),

@@ -149,6 +149,14 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         (1, 4), pp=2, recompute="selective", recompute_modules=("core_attn", "mlp"), **TP2, **PIPE
     ),
     "full recompute": ask((1, 4), pp=2, recompute="full", recompute_num_layers=2, **PIPE),
+    "compiled": ask((1, 4), compile=True, pp=2, **PIPE),
+    "compiled, recompute by operator": ask(
+        (1, 2), compile=True, recompute="selective", recompute_modules=("op",), **RUNS
+    ),
+    "compiled, context, full recompute": ask(
+        (1, 2), compile=True, cp=2, recompute="full", recompute_method="uniform",
+        recompute_num_layers=1, **RUNS,
+    ),
     "full recompute of replicas": ask(
         (1, 2), recompute="full", recompute_method="uniform", recompute_num_layers=1,
         **{**RUNS, "zero_stage": 0},
@@ -176,7 +184,7 @@ def test_any_split_trains_as_one_process(
 
 
 @pytest.mark.exhaustive
-def test_compiled_layers_and_dropout_train(tmp_path: Path) -> None:
+def test_dropout_trains(tmp_path: Path) -> None:
     compiled = train(tmp_path / "compiled", *ask((1, 4), compile=True, **TP2, **RUNS))
     eager = train(tmp_path / "eager", *ask((1, 4), **TP2, **RUNS))
     assert compiled["losses"] == pytest.approx(eager["losses"], rel=SAME_LOSS)
@@ -356,6 +364,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "cannot be one": launch("qwen2", pp=2, **PIPE),
     "no schedule zb-h1": launch(pp=2, schedule="zb-h1", **PIPE),
     "compiled blocks": launch(pp=2, vpp=2, schedule="zb-v", compile=True, **PIPE),
+    "train differently": refused(compile=True, **TP2),
     "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
     "ZeRO-1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),

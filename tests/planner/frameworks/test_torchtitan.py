@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from cost_models.parameters import (
     embedding_parameters,
@@ -38,7 +40,15 @@ from tests.fixtures.frameworks.torchtitan import (
     drawn,
     other,
 )
-from tests.fixtures.launches import INTERLEAVED, TP2, launch, unreached
+from tests.fixtures.launches import (
+    FIRST_NODE,
+    INTERLEAVED,
+    TP2,
+    launch,
+    run_script,
+    unreached,
+    written,
+)
 from tests.oracles.torchtitan_check import ask
 
 TITAN = frameworks.get("torchtitan")
@@ -641,3 +651,57 @@ def ask_flavors(names: Sequence[Sequence[str]]) -> list[int]:
             built = spec.model.build()
         counts.append(sum({id(w): w.numel() for w in built.parameters()}.values()))
     return counts
+
+
+PIECES = (
+    "", "(", ")", "[", "]", ":", ",", ".", "=", "*", "**", "%", "-", "lambda x: x", "None", "c",
+    "0", "-1", "1e400", "10**18", "'x' * 10**9", "[0] * 10**9", "[c for c in c]", "f'{c}'",
+    "{**c}", "*c", "if c:\n        ", "while True:\n        ", "del c", "c.x.y.z", "c()", "\n",
+    "config()", "int('9' * 9999)", "range(10**12)", "max([])", "[].append(c)", "import os", "\t",
+    "\x00", "é", "c = c\n    ", "replace(c, training=3)", "Trainer.Config(model_spec=c)",
+    "class A: pass\n    ", "@c\n    ", "list(range(10**12))", "c in range(10**12)",
+)  # fmt: skip
+ADDED_ARGUMENTS = (
+    "--training.seq_len", "--training.seq_len=x", "--parallelism.tensor_parallel_degree -3",
+    "--compile.components=", "activation-checkpoint:other", "--", "-x", "stray", "--a.b.c 1",
+    "--parallelism.module_fqns_per_model_part 3", "--parallelism", "--training.steps $X",
+    "--parallelism.pipeline_parallel_degree 99999999999999999999",
+    "--parallelism.pipeline_parallel_layers_per_stage 0",
+    "--parallelism.pipeline_parallel_first_stage_less_layers 99",
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_stands_in_a_module_it_is_read_or_the_reason_is_given(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([ATTRIBUTES, question(*CASES["gpt-oss"])["module"]]))
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        stop = start + data.draw(st.sampled_from([0, 0, 1, 3, 10, 100]))
+        text = text[:start] + data.draw(st.sampled_from(PIECES)) + text[stop:]
+    words = " ".join(data.draw(st.lists(st.sampled_from(ADDED_ARGUMENTS), max_size=3)))
+    call = f"torchrun --nproc_per_node 16 -m torchtitan.train --module mine {words}\n"
+    assert TITAN.read is not None
+    with suppress(Unreadable):
+        assert TITAN.read({"mine.py": text, "run.sh": call}, None).plan.stack == "torch"
+
+
+def test_the_script_runs_the_module_beside_it_for_a_few_steps(tmp_path: Path) -> None:
+    main = written(tmp_path, TITAN.write(*CASES["llama-fsdp"]))
+    variables = {**FIRST_NODE, "TRAIN_ITERS": "5; touch pwned"}
+    (default,) = run_script(tmp_path, main.name)
+    (asked,) = run_script(tmp_path, main.name, variables=variables)
+    words = ["-m", "torchtitan.train", "--module", "plan_config", "--config", "config"]
+    assert default[-8:] == [*words, "--training.steps", "20"]
+    assert asked[-2:] == ["--training.steps", "5; touch pwned"]
+    assert 'export PYTHONPATH="$BUNDLE' in main.read_text()
+
+
+def test_names_in_the_field_table_are_names_torchtitan_has() -> None:
+    fields = registry.document()["fields"]
+    written_names = {f.name for case in CASES.values() for f in TITAN.write(*case).flags}
+    for field in TITAN.fields.values():
+        for name in field.names:
+            section, _, rest = name.partition(".")
+            known = section in fields and rest in fields[section]
+            assert known or any(one.endswith(name) for one in written_names), name

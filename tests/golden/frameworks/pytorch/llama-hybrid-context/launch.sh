@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Native PyTorch (torch 2.13)
-# llama on 2x8xh100: 16 accelerators = tp 2 x cp 2 x pp 1 x dp 4
-# train_batch 64 = micro_batch 1 * accumulation 16 * dp 4
+# llama on 2x8xh100: 16 accelerators = tp 1 x cp 2 x pp 1 x dp 8
+# train_batch 64 = micro_batch 1 * accumulation 8 * dp 8
 # A smoke run on MOCK DATA: to train, give it data, a learning rate and TRAIN_ITERS.
 set -euo pipefail
 

@@ -74,19 +74,19 @@ CONFIG = {
     "hidden_dropout": 0.0,  # dropout of the residual stream
     "attention_dropout": 0.0,  # dropout of the attention scores
     "seq_length": 2048,  # tokens of one sequence
-    "tp": 2,  # ranks that split every matrix
+    "tp": 1,  # ranks that split every matrix
     # between matrices they split the tokens too: less memory, the same traffic
-    "sequence_parallel": True,
+    "sequence_parallel": False,
     "cp": 2,  # ranks that split every sequence, and trade it for heads in attention
     "pp": 1,  # ranks that split the layers; 1 stages on each
     "schedule": "1F1B",  # in which order stages take micro-batches
-    "dp_replicate": 2,  # dp 4 = dp_replicate 2 x dp_shard 2: ranks that hold the same weights
-    # dp 4 = dp_replicate 2 x dp_shard 2: ranks that share one copy of the weights, with cp 2
+    "dp_replicate": 4,  # dp 8 = dp_replicate 4 x dp_shard 2: ranks that hold the same weights
+    # dp 8 = dp_replicate 4 x dp_shard 2: ranks that share one copy of the weights, with cp 2
     "dp_shard": 2,
     "zero_stage": 3,  # 3: weights, gradients, states sharded; 0: replicated
     # free gathered weights after each pass and gather them again, or keep them for the step
     "reshard_after_forward": False,
-    "global_batch_size": 64,  # sequences per step = micro_batch_size 1 x 16 micro-batches x dp 4
+    "global_batch_size": 64,  # sequences per step = micro_batch_size 1 x 8 micro-batches x dp 8
     "micro_batch_size": 1,  # sequences that pass together
     "precision": "bf16",  # of weights and activations in use; fp32 to compare runs
     "gradient_reduce_dtype": "bf16",  # gradients are averaged in it
@@ -296,13 +296,13 @@ def tensor_parallel(module):
     if C.tp == 1:
         return
     stream = Shard(1) if C.sequence_parallel else Replicate()
-    whole = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    gather = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
     columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
     by_head = SequenceParallel(sequence_dim=2, use_local_output=True)
     plan = {
-        "attention": whole, "attention.query": columns, "attention.key": columns,
+        "attention": gather, "attention.query": columns, "attention.key": columns,
         "attention.value": columns, "attention.output": rows,
-        "mlp": whole, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
+        "mlp": gather, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         # The logits stay split by the vocabulary; the loss is computed on the parts.
         "head": ColwiseParallel(input_layouts=stream),
@@ -333,11 +333,8 @@ def selective_contexts():
     return create_selective_checkpoint_contexts(partial(every_second_product, [0, 0]))
 
 
-def recompute(block, number):
-    """Keep the inputs of what is recomputed, and run its forward again before its backward."""
-    if C.recompute == "full":
-        some = C.recompute_method == "uniform" or number < C.recompute_num_layers
-        return checkpoint_wrapper(block) if some else block
+def selective(block):
+    """Keep the inputs of some parts, and run their forward again before their backward."""
     if "op" in C.recompute_modules:
         return checkpoint_wrapper(block, context_fn=selective_contexts)
     if "core_attn" in C.recompute_modules:
@@ -345,6 +342,12 @@ def recompute(block, number):
     if "mlp" in C.recompute_modules:
         block.mlp = checkpoint_wrapper(block.mlp)
     return block
+
+
+def whole(block, number):
+    """Keep the input of a whole layer only: of all, or of the first ones of a stage."""
+    every = C.recompute_method == "uniform" or number < C.recompute_num_layers
+    return checkpoint_wrapper(block) if C.recompute == "full" and every else block
 
 
 def data_parallel(module):
@@ -370,9 +373,10 @@ def build_stage(index):
     for number in range(count):
         block = initialise(Block, f"blocks.{start + number}")
         tensor_parallel(block)
-        block = recompute(block, number)
+        block = selective(block)
         if C.compile:
             block.compile()
+        block = whole(block, number)
         data_parallel(block)
         stage.blocks.append(block)
     data_parallel(stage)

@@ -296,13 +296,13 @@ def tensor_parallel(module):
     if C.tp == 1:
         return
     stream = Shard(1) if C.sequence_parallel else Replicate()
-    whole = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    gather = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
     columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
     by_head = SequenceParallel(sequence_dim=2, use_local_output=True)
     plan = {
-        "attention": whole, "attention.query": columns, "attention.key": columns,
+        "attention": gather, "attention.query": columns, "attention.key": columns,
         "attention.value": columns, "attention.output": rows,
-        "mlp": whole, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
+        "mlp": gather, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         # The logits stay split by the vocabulary; the loss is computed on the parts.
         "head": ColwiseParallel(input_layouts=stream),
@@ -333,11 +333,8 @@ def selective_contexts():
     return create_selective_checkpoint_contexts(partial(every_second_product, [0, 0]))
 
 
-def recompute(block, number):
-    """Keep the inputs of what is recomputed, and run its forward again before its backward."""
-    if C.recompute == "full":
-        some = C.recompute_method == "uniform" or number < C.recompute_num_layers
-        return checkpoint_wrapper(block) if some else block
+def selective(block):
+    """Keep the inputs of some parts, and run their forward again before their backward."""
     if "op" in C.recompute_modules:
         return checkpoint_wrapper(block, context_fn=selective_contexts)
     if "core_attn" in C.recompute_modules:
@@ -345,6 +342,12 @@ def recompute(block, number):
     if "mlp" in C.recompute_modules:
         block.mlp = checkpoint_wrapper(block.mlp)
     return block
+
+
+def whole(block, number):
+    """Keep the input of a whole layer only: of all, or of the first ones of a stage."""
+    every = C.recompute_method == "uniform" or number < C.recompute_num_layers
+    return checkpoint_wrapper(block) if C.recompute == "full" and every else block
 
 
 def data_parallel(module):
@@ -370,9 +373,10 @@ def build_stage(index):
     for number in range(count):
         block = initialise(Block, f"blocks.{start + number}")
         tensor_parallel(block)
-        block = recompute(block, number)
+        block = selective(block)
         if C.compile:
             block.compile()
+        block = whole(block, number)
         data_parallel(block)
         stage.blocks.append(block)
     data_parallel(stage)
