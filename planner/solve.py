@@ -123,7 +123,7 @@ def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport])
     if not plans:
         return None
     asked = request.search.framework
-    names = [asked] if asked else frameworks.by_preference()
+    names = [asked] if asked else list(frameworks.FRAMEWORKS)
     for one in plans:
         for name in names:
             if not frameworks.get(name).reasons(request, one.plan):

@@ -124,7 +124,7 @@ def model_screen(
 
 def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
     """The answer to `planner catalog`: one line per entry, cut where the terminal ends."""
-    rows = [(entry.id, *_catalog_facts(entry), ", ".join(entry.aliases)) for entry in entries]
+    rows = [(entry.id, *_catalog_facts(entry)) for entry in entries]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return Group(
         *(
@@ -140,14 +140,16 @@ def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
     )
 
 
-def _catalog_facts(entry: Entry) -> tuple[str, str]:
+def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
+    """What stands beside the name; the last one is cut where the terminal ends."""
+    aliases = ", ".join(entry.aliases)
     if isinstance(entry, ModelEntry):
         active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""
-        return short(entry.parameters), active
+        return short(entry.parameters), active, aliases
     if isinstance(entry, AcceleratorEntry):
         peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
-        return f"{gib(entry.spec.memory_bytes)} GiB", speed
+        return f"{gib(entry.spec.memory_bytes)} GiB", speed, aliases
     if isinstance(entry, FrameworkEntry):
-        return entry.versions, "read back" if entry.read_back else "written only"
-    return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name
+        return "read back" if entry.read_back else "written only", aliases, entry.versions
+    return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases

@@ -10,37 +10,32 @@ from cost_models.catalog.names import resolve
 if TYPE_CHECKING:
     from planner.frameworks.base import Framework
 
-# Name -> module with a FRAMEWORK; imported when first asked for.
+# Name -> module with a FRAMEWORK; imported when first asked for.  In the order of preference where
+# nobody names one: what trains at scale, then what is easy to start.
 FRAMEWORKS: dict[str, str] = {
-    "accelerate": "planner.frameworks.accelerate",
-    "colossalai": "planner.frameworks.colossalai",
-    "deepspeed": "planner.frameworks.deepspeed",
     "megatron": "planner.frameworks.megatron",
-    "megatron-bridge": "planner.frameworks.megatron_bridge",
-    "mindspeed": "planner.frameworks.mindspeed",
-    "nanotron": "planner.frameworks.nanotron",
-    "pytorch": "planner.frameworks.pytorch",
     "torchtitan": "planner.frameworks.torchtitan",
+    "megatron-bridge": "planner.frameworks.megatron_bridge",
+    "deepspeed": "planner.frameworks.deepspeed",
+    "pytorch": "planner.frameworks.pytorch",
+    "nanotron": "planner.frameworks.nanotron",
+    "colossalai": "planner.frameworks.colossalai",
+    "accelerate": "planner.frameworks.accelerate",
+    "mindspeed": "planner.frameworks.mindspeed",
 }
 ALIASES: dict[str, str] = {
+    "bridge": "megatron-bridge",
     "colossal-ai": "colossalai",
     "huggingface-accelerate": "accelerate",
+    "megatron-core": "megatron",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",
-    "megatron-core": "megatron",
-    "nemo": "megatron-bridge",
-    "bridge": "megatron-bridge",
-    "titan": "torchtitan",
     "native": "pytorch",
+    "nemo": "megatron-bridge",
+    "titan": "torchtitan",
     "torch": "pytorch",
 }
-# Taken where nobody names one and it can run the plan.
-PREFERRED = "megatron"
-
-
-def by_preference() -> list[str]:
-    """All names, the preferred one first."""
-    return [PREFERRED, *(name for name in FRAMEWORKS if name != PREFERRED)]
+PREFERRED = next(iter(FRAMEWORKS))
 
 
 def get(name: str) -> Framework:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,14 @@ class Order:
     experts: tuple[str, ...] = ()
 
 
-_MEGATRON = "megatron-core 0.16.1 parallel_state.py, RankGenerator"
+_MEGATRON = Order(
+    "Megatron-LM", "megatron-core 0.16.1 parallel_state.py, RankGenerator",
+    ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp"),
+)  # fmt: skip
 ORDERS: dict[str, Order] = {
-    "megatron": Order(
-        "Megatron-LM", _MEGATRON, ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp")
-    ),
+    "megatron": _MEGATRON,
+    "megatron-bridge": replace(_MEGATRON, label="Megatron-Bridge"),
+    "mindspeed": replace(_MEGATRON, label="MindSpeed"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),
@@ -60,11 +63,14 @@ ORDERS: dict[str, Order] = {
     ),
     "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
 }  # fmt: skip
-# Megatron's --use-tp-pp-dp-mapping.
-_PP_INSIDE_DP = Order(
-    "Megatron-LM", f"{_MEGATRON}, --use-tp-pp-dp-mapping",
-    ("tp", "cp", "pp", "dp"), ("etp", "ep", "pp", "edp"),
-)  # fmt: skip
+
+
+def _pp_inside_dp(order: Order) -> Order:
+    """Megatron's order under --use-tp-pp-dp-mapping."""
+    return replace(
+        order, source=f"{order.source}, --use-tp-pp-dp-mapping",
+        axes=("tp", "cp", "pp", "dp"), experts=("etp", "ep", "pp", "edp"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,9 @@ def order_of(framework: str, plan: ParallelPlan) -> Order:
     """
     found = ORDERS[resolve(framework, {name: name for name in ORDERS}, "framework")]
     if plan.rank_order == "tp-cp-ep-pp-dp":
-        if found is not ORDERS["megatron"]:
+        if found.experts != _MEGATRON.experts:
             raise NoOrder(f"{found.label} has no rank order {plan.rank_order}")
-        return _PP_INSIDE_DP
+        return _pp_inside_dp(found)
     return found
 
 

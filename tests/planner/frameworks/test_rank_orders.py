@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.plans import ParallelPlan
+from planner.frameworks import FRAMEWORKS
 from planner.frameworks.rank_orders import ORDERS, Grid, NoOrder, grids, order_of
 
 with warnings.catch_warnings():
@@ -116,6 +117,10 @@ def test_the_textbook_example() -> None:
     assert ranks(grids(order_of("colossalai", plan), plan)[0], "pp")[0] == [0, 2, 4, 6]
     swapped = plan.model_copy(update={"rank_order": "tp-cp-ep-pp-dp"})
     assert ranks(grids(order_of("megatron", swapped), swapped)[0], "pp")[0] == [0, 2, 4, 6]
+
+
+def test_every_framework_has_an_order() -> None:
+    assert set(ORDERS) == set(FRAMEWORKS)
 
 
 @pytest.mark.parametrize("framework", sorted(ORDERS))
