@@ -10,7 +10,6 @@ import numpy as np
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
-from planner import frameworks
 from planner.answer import Document, Note
 from planner.frameworks.rank_orders import Grid, IntArray, NoOrder, grids, order_of
 from planner.problems import refuse
@@ -92,8 +91,8 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
         raise refuse("/order", "unknown_name", str(error)) from None
     except NoOrder as error:
         raise refuse("/plan", "no_rank_order", str(error)) from None
-    rules = frameworks.get(framework).rules if framework in frameworks.FRAMEWORKS else ()
-    if reasons := illegal(request, plan, rules):
+    # What else a framework refuses of the plan moves no rank.
+    if reasons := illegal(request, plan):
         raise IllegalPlan(reasons)
     if dense.world_size > MOST_RANKS:
         raise refuse(
