@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,11 @@ class Call:
     def set(self, name: str, value: Value, line: int) -> None:
         self.kwargs[name] = value
         self.lines[name] = line
+
+
+def _is_short(found: Sized) -> bool:
+    """At most MAX_ITEMS; len() of an endless range overflows."""
+    return not found[MAX_ITEMS:] if isinstance(found, range) else len(found) <= MAX_ITEMS
 
 
 class _Return(Exception):
@@ -303,7 +308,7 @@ class Program:
     def items(self, node: ast.expr, scope: dict[str, Value]) -> list[Value]:
         """What can be gone through; nothing where it is not known."""
         found = self.value(node, scope)
-        if isinstance(found, list | tuple | range | dict) and len(found) <= MAX_ITEMS:
+        if isinstance(found, list | tuple | range | dict) and _is_short(found):
             self.charge(node, len(found))
             return list(found)
         self.note(node, f"{ast.unparse(node)} is not known: taken as empty")
