@@ -659,7 +659,8 @@ PIECES = (
     "{**c}", "*c", "if c:\n        ", "while True:\n        ", "del c", "c.x.y.z", "c()", "\n",
     "config()", "int('9' * 9999)", "range(10**12)", "max([])", "[].append(c)", "import os", "\t",
     "\x00", "é", "c = c\n    ", "replace(c, training=3)", "Trainer.Config(model_spec=c)",
-    "class A: pass\n    ", "@c\n    ", "list(range(10**12))", "list(range(-(10**18), 9 * 10**18))", "c in range(10**12)",
+    "class A: pass\n    ", "@c\n    ", "list(range(10**12))", "c in range(10**12)",
+    "list(range(-(10**18), 9 * 10**18))",
 )  # fmt: skip
 ADDED_ARGUMENTS = (
     "--training.seq_len", "--training.seq_len=x", "--parallelism.tensor_parallel_degree -3",
