@@ -130,16 +130,22 @@ class Axes:
 
     @cached_property
     def explicit_splits(self) -> tuple[tuple[int, ...], ...]:
-        """The stage layers a request names itself; empty: first, middle and last stages."""
+        """The stage layers a request names itself; () among them leaves the usual ones in."""
         bounds = self.request.search.limits.get("stage_layers")
         if bounds is None or bounds.values is None:
             return (self.own.stage_layers,) if self.own and self.own.stage_layers else ()
         return tuple(tuple(int(n) for n in split) for split in bounds.values if split)  # type: ignore[union-attr]
 
+    @property
+    def _usual_splits(self) -> bool:
+        """Whether first, middle and last stages are tried, beside explicit splits or alone."""
+        bounds = self.request.search.limits.get("stage_layers")
+        return bounds is None or bounds.values is None or () in bounds.values
+
     def layout_rows(self, pp: int) -> Iterator[tuple[int, int, int, int, int]]:
         """(schedule, vpp, first, last, 1 + place in explicit_splits or 0) for one pipeline."""
         names = self.values["schedule"]
-        if pp == 1 and not self.limited("stage_layers"):
+        if pp == 1 and self._usual_splits:
             # Without a pipeline there is no schedule to choose.
             plain = [name for name in names if 1 in SCHEDULES[name].chunk_counts]
             if plain and self._is_allowed("vpp", 1):
@@ -180,7 +186,7 @@ class Axes:
         for k, split in enumerate(self.explicit_splits):
             if len(split) == pp:
                 yield 0, 0, k + 1, gcd(*split)
-        if self.limited("stage_layers"):
+        if not self._usual_splits:
             return
         for first, last in self._ends(pp):
             count = pp - (first > 0) - (last > 0)

@@ -150,7 +150,8 @@ def _with_fewest_layers(
     if not extra.any():
         return plans, left_out
     added = band.take(extra).with_columns(recompute_num_layers=high[extra])
-    return _concatenate(plans, added), left_out - int(np.count_nonzero(extra))
+    left_out -= int(np.count_nonzero(extra))
+    return _concatenate(plans, space.accepted(added)), left_out
 
 
 def _concatenate(first: Plans, second: Plans) -> Plans:

@@ -35,6 +35,8 @@ BASELINE_RULE = (
     "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
     "without"
 )
+# Of a framework that deals out layers by itself; a limit may name so many values.
+_MOST_SPLITS = 255
 # When nothing fits: how far to enlarge the cluster before giving up.
 LARGEST_ENLARGEMENT = 64
 
@@ -147,6 +149,11 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
         return request, ()
     chosen = frameworks.get(request.search.framework)
     limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
+    if chosen.splits is not None:
+        degrees = divisors(request.cluster.accelerators)
+        splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}
+        whole = sorted(split for split in splits if min(split) > 0)[:_MOST_SPLITS]
+        limits["stage_layers"] = Bounds(values=((), *whole))
     return _limited(request, {**limits, **request.search.limits}), chosen.rules
 
 

@@ -64,7 +64,8 @@ class Space:
         self._axes = Axes(request, full, own)
         self.context = Context(request.model, request.cluster, request.training)
         domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
-        self.rules: tuple[Rule, ...] = (*RULES, *domain, *rules)
+        self._added = tuple(rules)
+        self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
         self.rejected: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self.dominated = 0
@@ -293,6 +294,10 @@ class Space:
         starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
         counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
         return np.array(flat or [1], dtype=np.int64), starts, counts
+
+    def accepted(self, plans: Plans) -> Plans:
+        """Of whole plans that RULES pass, those that a framework's rules pass too."""
+        return self._filter(plans, "plan") if self._added else plans
 
     def _filter(self, plans: Plans, level: str) -> Plans:
         """The plans every rule of a level passes; the others counted by their first reason."""

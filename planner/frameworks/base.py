@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from cost_models.plans import ParallelPlan, Plans, Stack
-from cost_models.spec import Spec
+from cost_models.spec import ModelSpec, Spec
 from planner.answer import Note, Reason
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
 from planner.frameworks.reading import Reading
@@ -113,6 +113,7 @@ class Framework:
     rules: what it refuses beyond planner.constraints.RULES.
     axes: values that a search for this framework takes instead of its own defaults, by plan
     field; one value fixes the field, the first one is the plainest.
+    splits: (model, pp, tp) to the layers of each stage, where the framework takes no wish.
     read: from files by name, and the number of accelerators where the files leave it open, to what
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
@@ -126,6 +127,9 @@ class Framework:
     rules: tuple[Rule, ...]
     fields: dict[str, Field]
     render: Callable[[PlanRequest, ParallelPlan], Bundle] = field(repr=False)
+    splits: Callable[[ModelSpec, int, int], tuple[int, ...]] | None = field(
+        default=None, repr=False
+    )
     read: Callable[[Mapping[str, str], int | None], Reading] | None = field(
         default=None, repr=False
     )

@@ -8,6 +8,7 @@ from planner.answer import Note
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import rows
@@ -137,6 +138,7 @@ FRAMEWORK = Framework(
     title="nanotron",
     versions=VERSIONS,
     stack="torch",
+    splits=stages,
     axes={
         "stack": ("torch",),
         "cp": (1,),

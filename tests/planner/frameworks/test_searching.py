@@ -1,0 +1,58 @@
+"""A search for a framework finds what the framework accepts, and only that."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.catalog.hardware import parse_shorthand
+from cost_models.catalog.models import model as preset
+from cost_models.spec import TrainingSpec
+from planner import frameworks, solve
+from planner.request import PlanRequest, SearchSpec
+
+# Types that the framework trains in, where the usual ones are refused.
+TYPES = {
+    "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
+    "nanotron": {
+        "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16",
+        "master_weights_dtype": "none", "optimizer_state_dtype": "bf16",
+    },
+}  # fmt: skip
+
+
+def ask(name: str, model: str, share: float) -> PlanRequest:
+    """A request on a share of the memory: ample, or so little that layers are computed again."""
+    cluster = parse_shorthand("2x8x" + ("ascend-910b3" if name == "mindspeed" else "h100-sxm"))
+    (group,) = cluster.groups
+    chip = group.accelerator
+    chip = chip.model_copy(update={"memory_bytes": share * chip.memory_bytes})
+    groups = (group.model_copy(update={"accelerator": chip}),)
+    return PlanRequest(
+        model=preset(model),
+        cluster=cluster.model_copy(update={"groups": groups}),
+        training=TrainingSpec(seq_length=8192, global_batch_size=64, **TYPES.get(name, {})),
+        search=SearchSpec(framework=name, top_k=20),
+    )
+
+
+@pytest.mark.parametrize("share", [1.0, 0.45])
+@pytest.mark.parametrize("name", frameworks.FRAMEWORKS)
+def test_every_plan_of_a_ranking_is_written(name: str, share: float) -> None:
+    request = ask(name, "llama-3.1-8b", share)
+    answer = solve.find(request)
+    framework = frameworks.get(name)
+    assert answer.best is not None
+    for one in answer.plans:
+        assert framework.reasons(request, one.plan) == ()
+    made = framework.write(request, answer.best.plan)
+    assert made.framework == name
+    assert answer.launch is not None
+    assert (answer.launch.framework, answer.launch.plan) == (name, answer.best)
+
+
+def test_layers_that_a_framework_deals_out_itself_are_searched() -> None:
+    request = ask("nanotron", "llama-3.1-8b", 0.45)
+    answer = solve.find(request)
+    pipelines = [one.plan for one in answer.plans if one.plan.pp > 1]
+    assert pipelines
+    assert {plan.stage_layers for plan in pipelines} != {()}
