@@ -22,10 +22,12 @@ Every question is judged in a fork of the process that has imported everything.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -56,6 +58,19 @@ class Recorded(dict[str, Any]):
         return super().__contains__(key)
 
 
+@contextlib.contextmanager
+def ranks(world: int) -> Iterator[None]:
+    """Of what it asks its process group, which is not there, only this: without, one rank."""
+    from deepspeed import comm
+
+    asked = comm.get_rank, comm.get_world_size
+    comm.get_rank, comm.get_world_size = lambda *a, **k: 0, lambda *a, **k: world
+    try:
+        yield
+    finally:
+        comm.get_rank, comm.get_world_size = asked
+
+
 class Judge:
     """One question on its way through the stages."""
 
@@ -79,10 +94,6 @@ class Judge:
         import deepspeed.runtime.config as runtime
 
         question = self.question
-        # Without a process group it would take the world to be one rank.
-        asked = runtime.dist.get_rank, runtime.dist.get_world_size
-        runtime.dist.get_rank = lambda *a, **k: 0
-        runtime.dist.get_world_size = lambda *a, **k: self.world
         grid = types.SimpleNamespace(
             get_data_parallel_world_size=lambda: question["dp"],
             get_data_parallel_rank=lambda: 0,
@@ -90,10 +101,8 @@ class Judge:
             get_model_parallel_rank=lambda: 0,
         )
         document = Recorded(question["config"])
-        try:
+        with ranks(self.world):
             self.read = runtime.DeepSpeedConfig(document, grid)
-        finally:
-            runtime.dist.get_rank, runtime.dist.get_world_size = asked
         unread = set(document) - document.asked - ELSEWHERE
         if unread:
             raise ValueError(f"it never reads {sorted(unread)}")
@@ -111,7 +120,8 @@ class Judge:
         torch.nn.Module.__init__(engine)
         engine._config, engine.global_rank = self.read, 0
         engine.pipeline_parallelism = self.question["pp"] > 1
-        engine._do_optimizer_sanity_check(optimizer)
+        with ranks(self.world):
+            engine._do_optimizer_sanity_check(optimizer)
 
     def pipeline(self) -> None:
         if self.question["pp"] > 1 and self.read.zero_optimization_stage >= 2:

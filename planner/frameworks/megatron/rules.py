@@ -74,7 +74,7 @@ def _gradients(c: Context) -> tuple[str, str, str]:
 
 def _expert_dp(p: Plans, dense: bool = False) -> IntArray:
     """Replicas of an expert; a dense model has the grid too, with tp for etp."""
-    return p.tp * p.cp * p.dp // ((p.tp if dense else p.etp) * p.ep)
+    return p.tp * p.cp * p.dp // (p.tp if dense else p.etp * p.ep)
 
 
 def _heads_over_tp_and_cp(c: Context, p: Plans) -> BoolArray:
