@@ -25,6 +25,7 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
+_LONGEST_VALUE = 30  # longer ones, layouts of stages, have a line of their own
 _LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
 _MOST_UNREAD = 8
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
@@ -140,31 +141,36 @@ def _gain(gain: Gain) -> RenderableType:
 def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
     """One option after the other, as a diff: + to add, - to remove, ~ another value."""
     rows = [_change(change, main) for change in changes]
-    lengths = [head.cell_len for head, _ in rows]
+    lengths = [head.cell_len for head, _, _ in rows]
     column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
     lines: list[RenderableType] = []
-    for head, words in rows:
+    for head, value, words in rows:
         head.pad_right(max(0, column - head.cell_len) + 1)
         lines.append(Flow([head, *words], " ", indent=min(column, _LONGEST_HEAD) + 2))
+        if value:
+            lines.append(Text(f"      {value}", "bold"))
     return Group(*lines)
 
 
-def _change(change: FlagChange, main: str) -> tuple[Text, list[Text]]:
-    """An option with its value, and why in words."""
+def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
+    """An option with its value, the value where it needs a line of its own, and why in words."""
     sign, style = ("+", "green") if change.before is None else ("~", "yellow")
     if change.after is None:
         sign, style = "-", "red"
     head = Text(f"  {sign} {change.option}", style)
     value = " -> ".join(filter(None, (change.before, change.after)))
     words = [Text(word, "dim") for word in change.why.split()]
+    below = ""
     if head.cell_len + len(value) < _LONGEST_HEAD:
         head.append(f" {value}".rstrip(), "bold")
+    elif len(value) > _LONGEST_VALUE:
+        below = value
     elif change.after is not None:
         words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
     if change.line:
         file = "line " if change.file == main else f"{change.file}:"
         words.append(Text(f"({file}{change.line})", "dim"))
-    return head, words
+    return head, below, words
 
 
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:
