@@ -240,6 +240,7 @@ class Judge:
 def import_all() -> None:
     """Everything that a stage needs, before the first fork."""
     import torch
+    import torch._dynamo  # an optimizer asks for it when it is made
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
     torch.set_num_threads(1)

@@ -85,8 +85,9 @@ def test_deepspeed_takes_what_we_write_and_we_refuse_what_it_refuses() -> None:
     fine = [*CASES.values(), *legal(DEEPSPEED, 40, seed=1)]
     near = near_misses(fine, 60, seed=2)
     questions = [question(DEEPSPEED.render(*case), case[1]) for case in near]
-    broken = {**questions[0], "config": {**questions[0]["config"], "zero_optimisation": {}}}
-    *answers, unread = ask([*write(fine), *questions, broken], checkout="")
+    sound = write(fine)
+    broken = {**sound[0], "config": {**sound[0]["config"], "zero_optimisation": {}}}
+    *answers, unread = ask([*sound, *questions, broken], checkout="")
     assert different(fine, answers[: len(fine)], checkout="") == []
     refused = [
         (case, answer)
