@@ -28,6 +28,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -238,10 +239,15 @@ class Judge:
 
 
 def import_all() -> None:
-    """Everything that a stage needs, before the first fork."""
+    """Everything that a stage needs, before the first fork; some of it only deep inside."""
     import torch
-    import torch._dynamo  # an optimizer asks for it when it is made
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401
+
+    for name in (
+        "deepspeed.launcher.runner", "deepspeed.runtime.config", "deepspeed.runtime.engine",
+        "deepspeed.runtime.pipe.topology", "deepspeed.runtime.zero.muon.muon_optimizer",
+        "torch._dynamo", "torch.testing._internal.distributed.fake_pg",
+    ):  # fmt: skip
+        import_module(name)
 
     torch.set_num_threads(1)
     if CHECKOUT:
