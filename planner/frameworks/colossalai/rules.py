@@ -153,6 +153,11 @@ SIZE_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
+        lambda c, p: (p.cp == 1) | (family(c.model) != "gpt2"),
+        lambda c, p: f"gpt2 models do not split the sequence over cp, got {p.cp}",
+    ),
+    rule(
+        "cp_seq",
         lambda c, p: (
             (p.cp == 1) | (p.cp_kind == _A2A) | ((p.cp_kind == _P2P) & (family(c.model) in RINGS))
         ),

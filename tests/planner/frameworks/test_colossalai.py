@@ -228,6 +228,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "1024 rows", runs(changed("gpt", max_position_embeddings=1024))),
     ("kv_heads", "4 key/value heads do not divide over tp 8", runs(tp=8)),
     ("cp_seq", "by all-to-all, not p2p", runs(QWEN3, cp=2)),
+    ("cp_seq", "gpt2 models do not split", runs("gpt", cp=2, cp_kind="a2a")),
     ("cp_seq", "or ring attention (p2p), not all_gather", runs(cp=2, cp_kind="all_gather")),
     ("cp_seq", "one sequence parallelism", runs(cp=2, **TP2)),
     ("cp_seq", "puts cp inside tp", runs(cp=2, cp_kind="a2a", tp=2)),
