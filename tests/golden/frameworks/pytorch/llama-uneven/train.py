@@ -460,7 +460,8 @@ def main():
     if C.optimizer == "adam":
         optimizer = torch.optim.AdamW(parameters, lr=C.learning_rate, fused=True)
     else:
-        optimizer = torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, fused=True)
+        # Tensor by tensor: torch 2.13's fused kernel fails on sharded weights.
+        optimizer = torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, foreach=False)
 
     torch.manual_seed(C.seed + RANK)  # of dropout
     tokens, targets = batch()
