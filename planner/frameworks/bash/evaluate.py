@@ -378,12 +378,18 @@ class _Shell:
                     if piece:
                         push(piece, line)
 
+        # "${S[@]}" of an empty array takes a word with it that has nothing else in it.
+        vanishes = False
         for part in word:
             elements = self.elements(part) if isinstance(part, Parameter) else None
             if isinstance(part, Parameter) and elements is not None and not part.length:
                 star = part.name == "*" or any(
                     isinstance(p, Literal) and p.text == "*" for p in part.index or ()
                 )
+                if part.quoted and not elements:
+                    vanishes |= not star
+                    if star:
+                        push("", part.line)
                 for number, element in enumerate(elements):
                     if number:
                         if part.quoted and star:
@@ -402,7 +408,12 @@ class _Shell:
                     push(text, line)
             else:
                 spread(self.value((part,)))
-        close()
+        if (
+            not vanishes
+            or any(isinstance(part, Literal) for part in word)
+            or any(text for text, _ in current or ())
+        ):
+            close()
         return done
 
     def argument(self, value: Value) -> Argument:
