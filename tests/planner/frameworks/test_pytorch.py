@@ -185,9 +185,7 @@ def test_any_split_trains_as_one_process(
 
 @pytest.mark.exhaustive
 def test_dropout_trains(tmp_path: Path) -> None:
-    compiled = train(tmp_path / "compiled", *ask((1, 4), compile=True, **TP2, **RUNS))
     eager = train(tmp_path / "eager", *ask((1, 4), **TP2, **RUNS))
-    assert compiled["losses"] == pytest.approx(eager["losses"], rel=SAME_LOSS)
     dropped = train(
         tmp_path / "dropped",
         *ask((1, 4), **TP2, **RUNS),
