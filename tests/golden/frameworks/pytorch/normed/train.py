@@ -176,7 +176,9 @@ class CoreAttention(nn.Module):
         if C.cp > 1:  # from all heads of some tokens to some heads of all tokens
             q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        with sdpa_kernel(ATTENTION[C.attention_kernel], set_priority=True):
+        # The CPU's flash kernel drops no scores.
+        kernel = "unfused" if C.attention_dropout and not CUDA else C.attention_kernel
+        with sdpa_kernel(ATTENTION[kernel], set_priority=True):
             out = F.scaled_dot_product_attention(
                 q,
                 k,
