@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
-from cost_models.plans import ParallelPlan
+from cost_models.plans import ParallelPlan, code
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import Context, Rule
 from planner.frameworks.base import Flag, flag, rule
@@ -67,6 +68,16 @@ NO_COMPILE = rule(
     lambda c, p: p.compile == 0,
     lambda c, p: "the model's layers are not compiled by torch.compile",
 )
+
+
+@cache
+def runtime(stack: str) -> Rule:
+    """The plan's kernels and overlaps were costed as those of this runtime."""
+    return rule(
+        "framework_unsupported",
+        lambda c, p: p.stack == code("stack", stack),
+        lambda c, p: f"the plan is costed for the {p.stack} runtime, it runs on {stack}",
+    )
 
 
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:

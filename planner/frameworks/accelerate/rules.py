@@ -65,11 +65,7 @@ RULES: tuple[Rule, ...] = (
         _family_text,
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "torch"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: p.tp == 1,

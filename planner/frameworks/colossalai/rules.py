@@ -232,11 +232,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "torch"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime, it runs on torch",
-    ),
+    rules.runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: p.compile == 0,

@@ -81,11 +81,7 @@ RULES: tuple[Rule, ...] = (
             f"{c.training.gradient_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "deepspeed"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("deepspeed"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,

@@ -275,11 +275,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "megatron"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("megatron"),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),

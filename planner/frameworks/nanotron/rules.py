@@ -135,11 +135,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: c.training.seq_length > 10,
         lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "torch"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("torch"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,

@@ -15,8 +15,9 @@ from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.pytorch.config import flags
 from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
-from planner.frameworks.pytorch.rules import RULES, SCHEDULES
+from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
 

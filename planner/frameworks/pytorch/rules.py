@@ -7,25 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, ParallelPlan, Plans, code, is_one_of
-from cost_models.schedules import SCHEDULES as KNOWN
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, ParallelPlan, Plans, is_one_of
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules
+from planner.frameworks import rules, torch_schedules
 from planner.frameworks.base import rule
 from planner.frameworks.rules import fixed_part
 
-# Our name of a schedule -> torch's.
-SCHEDULES = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved-1f1b": "Interleaved1F1B",
-    "looped-bfs": "LoopedBFS",
-    "interleaved-zero-bubble": "InterleavedZeroBubble",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipe-v": "DualPipeV",
-}
-# Schedules that run the backward passes of inputs and of weights apart.
-SPLIT_BACKWARD = tuple(name for name in SCHEDULES if KNOWN[name].splits_backward)
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
 _MODULES = _BITS["core_attn"] | _BITS["mlp"]
@@ -69,11 +56,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "torch"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: c.training.precision == "bf16",
@@ -153,18 +136,7 @@ RULES: tuple[Rule, ...] = (
             f"with pp {p.pp} embedding and output layer stand on different stages and cannot be one"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | _is(p, "schedule", *SCHEDULES),
-        lambda c, p: f"torch has no schedule {p.schedule}",
-    ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | (p.compile == 0) | ~_is(p, "schedule", *SPLIT_BACKWARD),
-        lambda c, p: (
-            f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
-        ),
-    ),
+    *torch_schedules.RULES,
     rule(
         "framework_unsupported",
         lambda c, p: (p.tp == 1) | (p.compile == 0),
@@ -211,9 +183,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            (p.pp == 1)
-            | (p.recompute_modules != _BITS["op"])
-            | ~_is(p, "schedule", *SPLIT_BACKWARD)
+            (p.pp == 1) | (p.recompute_modules != _BITS["op"]) | ~torch_schedules.splits_backward(p)
         ),
         lambda c, p: (
             f"{p.schedule} runs backward twice, and operators' outputs are kept for one pass only"

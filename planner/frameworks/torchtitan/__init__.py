@@ -12,9 +12,10 @@ from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
-from planner.frameworks.torchtitan.rules import RULES, SCHEDULES
+from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
 from planner.frameworks.uncarried import Uncarried
 from planner.request import PlanRequest

@@ -21,9 +21,10 @@ from planner.answer import Reason
 from planner.frameworks import scripts
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.python import Call, Program, Unknown, Value
-from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, SCHEDULES
+from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
 from planner.frameworks.torchtitan.tree import Architecture, Tree
 
 TITLE = "torchtitan"

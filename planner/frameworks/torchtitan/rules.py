@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, is_one_of
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules
+from planner.frameworks import rules, torch_schedules
 from planner.frameworks.base import rule
 from planner.frameworks.rules import fixed_part
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
 
-# Our name of a schedule -> torch's.
-SCHEDULES = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved-1f1b": "Interleaved1F1B",
-    "looped-bfs": "LoopedBFS",
-    "interleaved-zero-bubble": "InterleavedZeroBubble",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipe-v": "DualPipeV",
-}
-# Schedules that run the backward pass of inputs and of weights apart.
-SPLIT_BACKWARD = ("interleaved-zero-bubble", "zb-v", "dualpipe-v")
 ATTENTION = {"flash": "flex", "flash2": "varlen"}
 DISPATCHERS = {"alltoall": "standard", "deepep": "deepep"}
 # FlexAttention's mask under context parallelism is cut in blocks of so many tokens.
@@ -175,11 +163,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *MODEL_RULES,
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.stack == code("stack", "torch"),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime",
-    ),
+    rules.runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: c.training.precision != "fp16",
@@ -286,18 +270,7 @@ RULES: tuple[Rule, ...] = (
             f"pp {p.pp}, cp {p.cp}"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | _is(p, "schedule", *SCHEDULES),
-        lambda c, p: f"torch has no schedule {p.schedule}",
-    ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | (p.compile == 0) | ~_is(p, "schedule", *SPLIT_BACKWARD),
-        lambda c, p: (
-            f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
-        ),
-    ),
+    *torch_schedules.RULES,
     rule(
         "framework_unsupported",
         lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),

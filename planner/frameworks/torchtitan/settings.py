@@ -17,11 +17,11 @@ from planner.answer import Reason
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Unsupported, flag
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
     ATTENTION,
     DISPATCHERS,
-    SCHEDULES,
     narrow_states,
     shard_degree,
 )

@@ -25,9 +25,9 @@ from cost_models.schedules import SCHEDULES as KNOWN
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.frameworks.pytorch.config import KEYS
-from planner.frameworks.pytorch.rules import SCHEDULES
 from planner.frameworks.rank_orders import ORDERS
 from planner.frameworks.reading import Unreadable
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
 from tests.fixtures.frameworks.pytorch import CASES, GPT, PIPE, RUNS, other
 from tests.fixtures.launches import MODELS, TP2, launch, unreached, written

@@ -27,9 +27,9 @@ from cost_models.stages import stage_layers, virtual_stages
 from planner import frameworks
 from planner.frameworks.base import Unsupported
 from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.python import MAX_STEPS, Program
-from planner.frameworks.torchtitan.rules import SCHEDULES
 from planner.request import PlanRequest
 from tests.fixtures.frameworks.torchtitan import (
     CASES,

@@ -1,0 +1,43 @@
+"""What torch.distributed.pipelining of torch 2.13 calls the schedules, for all who run on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import Plans, is_one_of
+from cost_models.schedules import SCHEDULES as KNOWN
+from planner.constraints import BoolArray, Rule
+from planner.frameworks.base import rule
+
+# Our name of a schedule -> torch's.
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "interleaved-zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
+_SPLIT_BACKWARD = tuple(name for name in SCHEDULES if KNOWN[name].splits_backward)
+
+
+def splits_backward(plans: Plans) -> BoolArray:
+    """Whether the schedule runs the backward passes of inputs and of weights apart."""
+    return np.asarray(is_one_of(plans.schedule, "schedule", *_SPLIT_BACKWARD) > 0)
+
+
+RULES: tuple[Rule, ...] = (
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (is_one_of(p.schedule, "schedule", *SCHEDULES) > 0),
+        lambda c, p: f"torch has no schedule {p.schedule}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (p.pp == 1) | (p.compile == 0) | ~splits_backward(p),
+        lambda c, p: (
+            f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
+        ),
+    ),
+)
