@@ -67,7 +67,7 @@ class CostModel:
             Machine(
                 nodes.accelerator, chosen, fabric, training.precision,
                 float(DTYPE_BYTES[training.gradient_dtype]), training.fp8_recipe,
-                self.fitted,
+                self.fitted, nodes.accelerators_per_node,
             ),
             tuple(sorted(set(model.layer_kinds))),
         )  # fmt: skip

@@ -71,6 +71,8 @@ class Machine:
     gradient_bytes: float
     fp8_recipe: str
     fitted: Fitted
+    neighbours: int = 1
+    """Ranks at work on one node."""
 
     @property
     def matrix_flop_per_s(self) -> float:
@@ -90,6 +92,10 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
     def memory_s(moved_bytes: Array) -> Array:
         return memory_pass_s(moved_bytes, bandwidth, profile.memory, profile.memory_floor_s)
 
+    own = _measured_s(kernel, machine)
+    if own is not None:
+        flop = 0.0 if isinstance(kernel, Pass) else _forward_flop(kernel)
+        return _time(kernel, *own, flop)
     if isinstance(kernel, Pass):
         forward, backward = memory_s(kernel.forward_bytes), memory_s(kernel.backward_bytes)
         return _time(kernel, forward, backward, 0.0, 0.0)
@@ -97,6 +103,59 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
         forward, backward = _attention_time(kernel, machine)
         return _time(kernel, forward, backward, 0.0, kernel.forward_flop)
     return _gemm_time(kernel, machine, d, memory_s)
+
+
+def _forward_flop(kernel: Gemm | FlashAttention) -> Array:
+    if isinstance(kernel, FlashAttention):
+        return kernel.forward_flop
+    return gemm_flop(kernel.m, kernel.n, kernel.k) * kernel.groups
+
+
+def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] | None:
+    """Forward, backward and the weights' share of it as measured; None where they were not.
+
+    Measured kernels ran alone; beside those of other ranks of the node they take longer.
+    """
+    measured = machine.profile.measured
+    if measured is None:
+        return None
+    precision = machine.precision
+    if isinstance(kernel, Pass):
+        if kernel.kind == "repeat kv" and (precision, "forward") in measured.attention:
+            return 0.0, 0.0, 0.0  # inside the measured attention
+        slower = measured.slowdown("memory", machine.neighbours)
+        sides = {"forward": kernel.forward_bytes, "backward": kernel.backward_bytes}
+        found = {side: (precision, kernel.kind, side) for side in sides}
+        if not any(key in measured.passes for key in found.values()):
+            return None
+        forward, backward = (
+            slower * sides[side] / measured.passes[key].rate(sides[side])
+            if key in measured.passes
+            else 0.0
+            for side, key in found.items()
+        )
+        return forward, backward, 0.0
+    slower = measured.slowdown("gemm", machine.neighbours)
+    flop = _forward_flop(kernel) * slower
+    if isinstance(kernel, FlashAttention):
+        if not {(precision, "forward"), (precision, "backward")} <= measured.attention.keys():
+            return None
+        at = kernel.head_dim, kernel.span
+        return (
+            flop / measured.attention[precision, "forward"].rate(*at),
+            FLASH_BACKWARD_FLOP * flop / measured.attention[precision, "backward"].rate(*at),
+            0.0,
+        )
+    products = ("forward", "input_gradient", "weight_gradient")
+    grids = [measured.gemm.get((precision, product)) for product in products]
+    if not kernel.weights or kernel.grouped:
+        return None
+    shape = kernel.m, kernel.n, kernel.k
+    seconds = [np.where(flop > 0, flop / grid.rate(*shape), 0.0) for grid in grids if grid]
+    if len(seconds) < len(products):
+        return None
+    forward, inputs, weights = seconds
+    return forward, inputs + weights, weights
 
 
 def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:

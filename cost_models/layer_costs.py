@@ -16,6 +16,7 @@ from cost_models.kernel_times import KernelTime, Machine, kernel_times
 from cost_models.layer_collectives import Collectives
 from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
 from cost_models.layers import Dims, Kernel, dims
+from cost_models.measured import Measured
 from cost_models.parameters import padded_vocab_size
 from cost_models.placement import placement
 from cost_models.plans import Plans
@@ -47,13 +48,13 @@ class BlockSeconds:
 
 
 @formula("s", "derived")
-def launch_bound_s(kernels_s: Array, exposed_s: Array, launches: Array, launch_s: float) -> Array:
+def launch_bound_s(kernels_s: Array, exposed_s: Array, launches_s: Array) -> Array:
     """Seconds of a pass beside its exposed collectives.
 
     The kernels; or, where kernels and collectives together are shorter than the host takes to
     launch them, what is missing to that.
     """
-    return np.maximum(kernels_s, launches * launch_s - exposed_s)
+    return np.maximum(kernels_s, launches_s - exposed_s)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _layer(
         sum(t.forward_s for t in core), sum(t.backward_s for t in core)
     )
     forward, backward = _passes(
-        times, tp.forward_s + cp_forward, tp.backward_s + cp_backward, machine, d
+        times, tp.forward_s + cp_forward, tp.backward_s + cp_backward, machine, d, layer=True
     )
     ep_forward, ep_backward = network.expert_parallel(kind, forward + backward)
     again = again + tp.recompute_s + ep_forward * d.recomputed("moe")
@@ -160,14 +161,37 @@ def _passes(
     backward_exposed_s: Array,
     machine: Machine,
     d: Dims,
+    layer: bool = False,
 ) -> tuple[Array, Array]:
-    """Forward and backward seconds of a block; a module's autograd node costs the host the same."""
+    """Forward and backward seconds of a block; a module's autograd node costs the host the same.
+
+    Where the host itself computes, a measured layer takes what it does between kernels besides.
+    """
+    forward, backward = sum(t.forward_s for t in times), sum(t.backward_s for t in times)
+    measured = machine.profile.measured
     launch = machine.fitted.host_launch_s
-    launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
     # Routing hands the host the counts it sizes the next buffers with: the device waits for it.
     waits = SYNC_LAUNCHES * launch if any(t.name == "router" for t in times) else 0.0
+    if measured is not None and measured.host and (layer or measured.synchronous):
+        between = [_host_s(measured, side, d) * layer for side in ("forward", "backward")]
+        if measured.synchronous:
+            return forward + between[0] + waits, backward + between[1]
+        launches_s = between
+    else:
+        launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
+        launches_s = [launches * launch, launches * launch]
     return (
-        launch_bound_s(sum(t.forward_s for t in times), forward_exposed_s, launches, launch)
-        + waits,
-        launch_bound_s(sum(t.backward_s for t in times), backward_exposed_s, launches, launch),
+        launch_bound_s(forward, forward_exposed_s, launches_s[0]) + waits,
+        launch_bound_s(backward, backward_exposed_s, launches_s[1]),
     )
+
+
+def _host_s(measured: Measured, side: str, d: Dims) -> Array:
+    """Host seconds of one layer: its modules, and what DTensor adds to them."""
+    sharded = d.sharded_tokens < d.tokens
+    by_tensor = np.where(
+        sharded,
+        measured.host.get(("sequence_parallel", side), 0.0),
+        measured.host.get(("tensor_parallel", side), 0.0),
+    )
+    return measured.host.get(("layer", side), 0.0) + by_tensor * (d.tp > 1)

@@ -48,6 +48,7 @@ def _norm(model: ModelSpec, d: Dims, name: str) -> Iterable[Kernel]:
         (4.0 + (forward - 4.0) * d.eager) * size,
         (6.0 + (backward - 6.0) * d.eager) * size,
         "layernorm",
+        kind=model.norm,
     )
 
 
@@ -64,13 +65,14 @@ def _residual(model: ModelSpec, d: Dims, name: str) -> Iterable[Kernel]:
         f"{name} dropout + add",
         (6.0 + mask + apart - 4.0 * d.compiled) * size,
         (6.0 + 5.0 * mask - 4.0 * d.compiled) * size,
+        kind="dropout add" if mask else "add",
     )
 
 
 def _bias(width: Array, rows: Array, has: bool, name: str) -> Iterable[Kernel]:
     """The gradient of a bias: one reading of its output's gradient (the sum itself is fused)."""
     if has:
-        yield Pass(name, 0.0, 2.0 * rows * width, redone=0.0)
+        yield Pass(name, 0.0, 2.0 * rows * width, redone=0.0, kind="bias")
 
 
 def _attention(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
@@ -110,14 +112,20 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[Kernel]:
         # Eager torch rotates in fp32: to fp32, complex product, back (5 bytes for each fused one).
         slow = 1.0 + 4.0 * d.eager
         yield Pass(
-            "rope", 4.0 * rotated * slow, 4.0 * rotated * slow, "mla_up_proj" if model.mla else ""
+            "rope",
+            4.0 * rotated * slow,
+            4.0 * rotated * slow,
+            "mla_up_proj" if model.mla else "",
+            kind="" if model.mla else "rope",
         )
     if model.qk_norm != "none":
         yield Pass("qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated)
     if model.mla is None and model.num_query_groups < model.num_attention_heads:
         # torchtitan repeats keys and values up to the number of query heads.
         repeated = 2.0 * d.tokens * d.heads * head_dim * d.gathered_input
-        yield Pass("repeat kv", 2.0 * repeated, 2.0 * repeated, active=d.gathered_input)
+        yield Pass(
+            "repeat kv", 2.0 * repeated, 2.0 * repeated, active=d.gathered_input, kind="repeat kv"
+        )
     yield from _core_attention(model, d, head_dim, value_dim)
     yield Gemm(
         "attention out", d.tokens, hidden, d.heads * value_dim, scattered_output=True, redone=1.0
@@ -183,7 +191,8 @@ def _mlp(model: ModelSpec, d: Dims, width: int, module: str, prefix: str) -> Ite
     apart = (inputs - 1.0) * d.eager
     forward = (2.0 * inputs + 2.0 + 4.0 * apart) * size
     backward = (4.0 * inputs + 2.0 + 8.0 * apart) * size
-    yield Pass(f"{prefix}activation", forward, backward, module)
+    kind = "silu product" if model.gated_mlp else "gelu"
+    yield Pass(f"{prefix}activation", forward, backward, module, kind=kind)
     yield Gemm(
         f"{prefix}fc2", d.tokens, float(model.hidden_size), local, module, scattered_output=True
     )
@@ -226,7 +235,7 @@ def embedding_kernels(model: ModelSpec, d: Dims) -> tuple[Kernel, ...]:
     size = d.tokens * model.hidden_size
     positions = 1.0 if model.position == "learned" else 0.0
     forward = (4.0 + 4.0 * positions) * size
-    kernels: list[Kernel] = [Pass("embedding", forward, 10.0 * size)]
+    kernels: list[Kernel] = [Pass("embedding", forward, 10.0 * size, kind="embedding")]
     if model.embedding_norm:
         kernels.append(Pass("embedding norm", 4.0 * size, 6.0 * size))
     if model.hidden_dropout > 0:
@@ -248,12 +257,13 @@ def head_kernels(model: ModelSpec, d: Dims, vocab: Array) -> tuple[Kernel, ...]:
     norm = d.sharded_tokens * hidden
     logits = d.tokens * local
     kernels: list[Kernel] = [
-        Pass("last norm", 4.0 * norm, 6.0 * norm),
+        Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}"),
         Gemm("logits", d.tokens, local, hidden, fp8=False),
         Pass(
             "cross-entropy",
             (38.0 - 12.0 * d.fused_loss) * logits,
             (12.0 - 2.0 * d.fused_loss) * logits,
+            kind="cross-entropy",
         ),
     ]
     predictions = model.mtp_num_layers

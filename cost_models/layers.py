@@ -109,7 +109,10 @@ class FlashAttention:
 
 @dataclass(frozen=True)
 class Pass:
-    """A memory-bound kernel: bytes read and written, forward and backward."""
+    """A memory-bound kernel: bytes read and written, forward and backward.
+
+    kind: by which it was measured; empty for what no calibration runs.
+    """
 
     name: str
     forward_bytes: Array
@@ -117,6 +120,7 @@ class Pass:
     module: str = ""
     active: Array = 1.0
     redone: Array = 1.0
+    kind: str = ""
 
 
 Kernel = Gemm | FlashAttention | Pass

@@ -63,6 +63,7 @@ class Fabric:
         self.tiers, self.profile = tiers, profile
         self.link_scale = measured_bytes_per_s / tiers[0].bandwidth_bytes_per_s
         self.grids = {op: _Grid.of(table) for op, table in profile.collectives.items()}
+        self.message = profile.measured.message if profile.measured else None
 
 
 @formula("1", "nccl-tests")
@@ -135,6 +136,10 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
         latency = np.where(crosses, tier.latency_s, latency)
         inner = members(axis, tier.domain_accelerators)
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
+    if fabric.message is not None:
+        inside = members(axis, fabric.tiers[0].domain_accelerators) >= size
+        own = fabric.message.fixed_s + payload_bytes * fabric.message.per_unit_s
+        seconds = np.where(inside, own, seconds)
     return np.where(size > 1, seconds, 0.0)
 
 

@@ -232,3 +232,17 @@ def _whole_model(model: ModelSpec, experts_per_layer: int | None) -> int:
             experts = experts_per_layer * expert_parameters(model, 1.0)
         count = count + layers * (other + experts)
     return int(count)
+
+
+@formula("1", "derived")
+def tensors_per_norm(model: ModelSpec) -> int:
+    """Tensors of one norm: a weight, and a bias where it has one."""
+    return 1 + (model.norm == "layernorm" and model.norm_bias)
+
+
+@formula("1", "derived")
+def tensors_per_layer(model: ModelSpec) -> int:
+    """Parameter tensors of one dense layer, queries, keys and values apart."""
+    mlp = 3 if model.gated_mlp else 2
+    biases = 3 * model.qkv_bias + model.attention_output_bias + mlp * model.mlp_bias
+    return 4 + mlp + biases + model.norms_per_layer * tensors_per_norm(model)

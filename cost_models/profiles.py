@@ -3,7 +3,8 @@
 A profile is one JSON file in `catalog/profiles/`, each block with its source: the measured
 systems, a `generic` fallback (their medians), and short files that extend another one with what
 is known of their own accelerator.  The files keep the units of the measurements (GFLOP buckets,
-MB, microseconds); what is loaded from them is in bytes, FLOP and seconds.
+MB, microseconds); what is loaded from them is in bytes, FLOP and seconds.  A calibration
+(calibrations.py) is a file in the user's folder: points of one machine over a built-in profile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cost_models.catalog.names import resolve
+from cost_models.catalog.names import normal, resolve
+from cost_models.measured import Measured
 
 FloatArray = NDArray[np.float64]
 ProfileKind = Literal["built in", "fallback", "calibrated"]
@@ -137,6 +139,10 @@ class EfficiencyProfile:
     what `collectives` lacks."""
     notes: tuple[str, ...]
     """What is inferred or assumed rather than measured."""
+    measured: Measured | None = None
+    """What a calibration measured on one machine; it goes before all of the above."""
+    measured_terms: tuple[str, ...] = ()
+    """Names of what it measured."""
 
 
 class Accelerator(Protocol):
@@ -154,9 +160,21 @@ def profiles() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.json")))
 
 
-@lru_cache(maxsize=256)
 def profile(name: str) -> EfficiencyProfile:
-    """The profile of that id, as measured.  Raises UnknownName."""
+    """The profile of that id: built in, or a calibration in the user's folder.
+
+    Raises UnknownName, and ValueError where the file of a calibration is none.
+    """
+    if normal(name) in profiles():
+        return built_in(normal(name))
+    from cost_models import calibrations  # which needs pydantic
+
+    return calibrations.profile(name)
+
+
+@lru_cache(maxsize=256)
+def built_in(name: str) -> EfficiencyProfile:
+    """A profile of the catalog, as measured.  Raises UnknownName."""
     return read(_document(name))
 
 
@@ -166,12 +184,15 @@ def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
     A generic curve is moved to the accelerator's own bandwidth: a kernel that would ideally take
     equally long reaches an equal fraction.
     """
-    return _profile_at(accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s)
+    name = accelerator.efficiency_profile or FALLBACK
+    if normal(name) in profiles():
+        return _profile_at(normal(name), accelerator.memory_bytes_per_s)
+    return profile(name)
 
 
 @lru_cache(maxsize=256)  # accelerators may be the user's own numbers: no end of them
 def _profile_at(name: str, bytes_per_s: float) -> EfficiencyProfile:
-    base, reference = profile(name), _document(name).get("reference")
+    base, reference = built_in(name), _document(name).get("reference")
     if reference is None:
         return base
     by_bytes = np.log2(bytes_per_s / reference["memory_bytes_per_s"])
@@ -271,13 +292,14 @@ def _scaled(like: GemmEfficiency, block: Mapping[str, Any]) -> GemmEfficiency:
 
 
 def _collective(table: Mapping[str, Any]) -> CollectiveTable:
-    """Slow outliers are noise: what a larger message takes is enough for a smaller one."""
     seconds = np.asarray(table["microseconds"], dtype=np.float64) * 1e-6
-    return CollectiveTable(
-        ranks=_array(table["ranks"]),
-        bytes=_array(table["bytes"]),
-        seconds=_array(np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]),
-    )
+    return non_decreasing(table["ranks"], table["bytes"], seconds)
+
+
+def non_decreasing(ranks: ArrayLike, sizes: ArrayLike, seconds: FloatArray) -> CollectiveTable:
+    """Slow outliers are noise: what a larger message takes is enough for a smaller one."""
+    enough = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
+    return CollectiveTable(_array(ranks), _array(sizes), _array(enough))
 
 
 def _array(values: ArrayLike) -> FloatArray:

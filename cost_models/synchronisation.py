@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.gathered import Gathered, Setting, max_of, sum_of
+from cost_models.measured import Linear, Measured
+from cost_models.parameters import tensors_per_layer, tensors_per_norm
 from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, LayerKind, TrainingSpec
@@ -38,7 +40,11 @@ class Sharded:
         self.weight_bytes = float(s.training.gathered_weight_bytes)
         self.copied_s = torch * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
-        self.used = bool(np.any(plans.zero_stage >= 2))
+        self.measured = s.profile.measured
+        self.wrapper: _Wrapper | None = None
+        if self.measured is not None:
+            self.wrapper = _Wrapper(self.measured, g, s.nodes.accelerators_per_node)
+        self.used = bool(np.any(plans.zero_stage >= 2)) or self.wrapper is not None
         self.gathers = (plans.zero_stage == 3) & (plans.reshard_after_forward > 0)
         self.reduces = (plans.zero_stage >= 2) & (plans.pp == 1)
         self.hides_gather = (plans.overlap_param_gather > 0).astype(np.float64)
@@ -85,10 +91,50 @@ class Sharded:
         beside = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
         passing = 2.0 * self.weight_bytes * self.gathers + self.reduce_bytes * self.reduces
         lost = self.contention * parameters * passing * beside * (total > 0)
+        if self.measured is not None and self.measured.contention is not None:
+            lost = self.measured.contention * (total - exposed)
         # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
         copies = parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
+        if self.wrapper is not None:
+            copies = self.wrapper.seconds(parameters, copies)
         seconds: Array = exposed + lost + copies
         return seconds
+
+
+class _Wrapper:
+    """What torch's data-parallel wrapper does around a block, as measured on one rank.
+
+    replicate and fully_shard unshard before each forward, or once per step where gathered weights
+    are kept; they reduce once per step, ZeRO-2 and 3 in every micro-batch; under a pipeline both
+    happen once per step (torch.distributed.pipelining stage.py).
+    """
+
+    def __init__(self, measured: Measured, g: Gathered, neighbours: int) -> None:
+        plans = g.plans
+        self.lines, self.sharded = measured.wrapper, plans.zero_stage > 0
+        self.slower = measured.slowdown("memory", neighbours)
+        self.torch = (plans.stack == code("stack", "torch")) & bool(measured.wrapper)
+        each = 1.0 / g.micro_batches
+        alone = plans.pp == 1
+        self.often: dict[str, Array] = {
+            "forward": np.where(alone & (plans.reshard_after_forward > 0), 1.0, each),
+            "backward": 1.0,
+            "reduce": np.where(alone & self.sharded, 1.0, each),
+        }
+
+    def seconds(self, parameters: Array, otherwise: Array) -> Array:
+        """Of one block and micro-batch; otherwise: where nothing was measured."""
+        total: Array = 0.0
+        for part, often in self.often.items():
+            whole, shards = (
+                self.lines.get((wrapper, part), Linear(0.0, 0.0))
+                for wrapper in ("replicate", "fully_shard")
+            )
+            fixed = np.where(self.sharded, shards.fixed_s, whole.fixed_s)
+            each = np.where(self.sharded, shards.per_unit_s, whole.per_unit_s)
+            total = total + often * (fixed + each * parameters) * self.slower
+        chosen: Array = np.where(self.torch, total, otherwise)
+        return chosen
 
 
 def step_seconds(
@@ -109,6 +155,7 @@ def step_seconds(
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
     step_bytes = optimizer_step_bytes(training, plans)
     bucket = bucket_parameters(plans.dp * plans.cp)
+    measured = s.profile.measured
     collectives = _StepCollectives(s, g, dp)
     exposed: Array = 0.0
     optimizer: Array = 0.0
@@ -127,14 +174,32 @@ def step_seconds(
             + (gather_s > 0) * training.gathered_weight_bytes
         )
         link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
-        shown = shown + s.machine.fitted.contention * passing * np.maximum(beside, 0.0) / link
+        lost = s.machine.fitted.contention * passing / link
+        if measured is not None and measured.contention is not None:
+            lost = measured.contention * (reduce_s + gather_s)
+        shown = shown + lost * np.maximum(beside, 0.0)
         exposed = np.maximum(exposed, shown)
         owned = plain / shards[0] + expert / shards[1]
-        optimizer = np.maximum(optimizer, owned * step_bytes / bandwidth)
+        seconds = owned * step_bytes / bandwidth
+        if measured is not None and measured.optimizer is not None:
+            tensors = _tensors(s, g, slot)
+            seconds = tensors * measured.optimizer[0] + owned * measured.optimizer[1]
+            seconds = seconds * measured.slowdown("memory", s.nodes.accelerators_per_node)
+        optimizer = np.maximum(optimizer, seconds)
         if np.any(plans.offload_optimizer):
             offload = np.maximum(offload, _offload_s(s, plans, owned))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
     return exposed + at_state(dp.tied_reduce_s), optimizer, offload
+
+
+def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
+    """Parameter tensors of a stage: its layers', and those of the ends it holds."""
+    spread = g.stages.spread
+    layers: Array = sum_of(spread(g.table.layers[KINDS.index(k)][slot]) for k in s.kinds)
+    ends = 1.0 + (s.model.position == "learned"), 1.0 + tensors_per_norm(s.model)
+    total: Array = layers * tensors_per_layer(s.model)
+    total = total + ends[0] * spread(g.table.first[slot]) + ends[1] * spread(g.table.last[slot])
+    return total
 
 
 @formula("byte", "megatron-core", "torch")

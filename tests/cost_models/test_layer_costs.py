@@ -25,7 +25,7 @@ def parts(model: ModelSpec, cluster: str, seq_length: int, **plan: object) -> di
 def test_a_pass_takes_as_long_as_the_longer_of_host_and_device(
     kernels: float, exposed: float
 ) -> None:
-    total = launch_bound_s(kernels, exposed, 10.0, 0.5) + exposed
+    total = launch_bound_s(kernels, exposed, 5.0) + exposed
     assert total == max(kernels + exposed, 5.0)
 
 

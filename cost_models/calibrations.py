@@ -1,0 +1,301 @@
+"""Calibrations: files of what was measured on one machine, in a folder of the user's.
+
+`planner calibrate` writes them.  Each is a profile by its name: the points that were measured, with
+their spread, over a built-in profile whose other terms still hold.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from cost_models.catalog.names import resolve
+from cost_models.measured import Measured, RateGrid, linear_through
+from cost_models.profiles import (
+    CollectiveTable,
+    EfficiencyProfile,
+    built_in,
+    non_decreasing,
+    profiles,
+)
+from cost_models.spec import Spec
+
+K = TypeVar("K")
+Direction = Literal["forward", "backward"]
+Size = Annotated[float, Field(gt=0, le=1e18)]
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 _-]{0,39}$")]
+Text = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+PROFILE_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+MOST_POINTS = 20_000
+MOST_BYTES = 16 * 2**20  # of a file
+
+
+class Point(Spec):
+    """One measurement: the median of `repeats` runs, with the range that holds 80 % of them."""
+
+    seconds: Seconds
+    low_s: Seconds
+    high_s: Seconds
+    repeats: Annotated[int, Field(ge=1, le=1_000_000)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low_s <= self.seconds <= self.high_s:
+            raise ValueError("a median lies between low_s and high_s")
+        return self
+
+
+class GemmPoint(Point):
+    """y[m,n] = x[m,k] w[n,k]^T, or one of its two gradients, in the layouts of a linear layer."""
+
+    precision: Word
+    product: Literal["forward", "input_gradient", "weight_gradient"]
+    m: Size
+    n: Size
+    k: Size
+
+
+class AttentionPoint(Point):
+    """Causal attention of a whole micro-batch; flop: executed, of this direction."""
+
+    precision: Word
+    direction: Direction
+    head_dim: Size
+    seq_length: Size
+    flop: Size
+
+
+class PassPoint(Point):
+    """A memory-bound kernel by name; bytes: as the cost model counts them for that size."""
+
+    precision: Word
+    kernel: Word
+    direction: Direction
+    bytes: Size
+
+
+class CollectivePoint(Point):
+    """A collective or message; bytes: by the convention of CollectiveTable."""
+
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    ranks: Annotated[int, Field(ge=2, le=1_000_000)]
+    bytes: Size
+
+
+class HostPoint(Point):
+    """What one layer takes beside its kernels and collectives; seconds of the direction.
+
+    layer: modules, views and autograd; tensor_parallel and sequence_parallel: what DTensor adds.
+    """
+
+    runtime: Literal["layer", "tensor_parallel", "sequence_parallel"]
+    direction: Direction
+
+
+class WrapperPoint(Point):
+    """What the data-parallel wrapper adds to one block of so many parameters, on one rank.
+
+    forward: unsharding; backward: hooks and accumulation; reduce: copies of the reduction.
+    """
+
+    wrapper: Literal["replicate", "fully_shard"]
+    direction: Literal["forward", "backward", "reduce"]
+    parameters: Size
+
+
+class OptimizerPoint(Point):
+    """Norm, clipping, update and clearing of so many parameters in so many tensors."""
+
+    parameters: Size
+    tensors: Size
+
+
+class CrowdingPoint(Point):
+    """Kernels beside others: seconds while so many ranks of the node work, of `alone_s` alone."""
+
+    kernel: Literal["gemm", "memory"]
+    ranks: Annotated[int, Field(ge=2, le=1_000_000)]
+    alone_s: Annotated[float, Field(gt=0, le=1e6)]
+
+
+class ContentionPoint(Point):
+    """What kernels lose while a collective of `collective_s` runs beside them."""
+
+    ranks: Annotated[int, Field(ge=2, le=1_000_000)]
+    collective_s: Annotated[float, Field(gt=0, le=1e6)]
+
+
+class Points(Spec):
+    """All points of a calibration, by benchmark."""
+
+    gemm: tuple[GemmPoint, ...] = Field((), max_length=MOST_POINTS)
+    attention: tuple[AttentionPoint, ...] = Field((), max_length=MOST_POINTS)
+    passes: tuple[PassPoint, ...] = Field((), max_length=MOST_POINTS)
+    collectives: tuple[CollectivePoint, ...] = Field((), max_length=MOST_POINTS)
+    host: tuple[HostPoint, ...] = Field((), max_length=100)
+    wrapper: tuple[WrapperPoint, ...] = Field((), max_length=100)
+    optimizer: tuple[OptimizerPoint, ...] = Field((), max_length=100)
+    crowding: tuple[CrowdingPoint, ...] = Field((), max_length=100)
+    contention: tuple[ContentionPoint, ...] = Field((), max_length=100)
+
+
+class Calibration(Spec):
+    """A profile file: everything measured on one machine, over a built-in profile.
+
+    extends: the built-in profile whose other terms still hold.
+    """
+
+    schema_version: Literal[1] = 1
+    id: Annotated[str, Field(pattern=PROFILE_NAME)]
+    extends: Word
+    measured_at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    device: Literal["cpu", "cuda"]
+    hardware: dict[Word, Text] = Field(max_length=32)
+    software: dict[Word, Text] = Field(max_length=32)
+    notes: tuple[Text, ...] = Field((), max_length=32)
+    points: Points
+
+
+def user_folder() -> Path:
+    """Where calibrations lie: PLANNER_PROFILES, else planner/profiles in the user's data folder."""
+    if chosen := os.environ.get("PLANNER_PROFILES"):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "planner" / "profiles"
+
+
+def files() -> dict[str, Path]:
+    """The files of the user's folder by name; none hides a built-in profile."""
+    try:
+        found = sorted(user_folder().glob("*.json"))
+    except (OSError, RuntimeError):  # a folder that may not be read; no home
+        return {}
+    named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
+    return {name: path for name, path in named.items() if name not in profiles()}
+
+
+def profile(name: str) -> EfficiencyProfile:
+    """The profile of a calibration.
+
+    Raises UnknownName with the nearest of all profiles, ValueError where the file is none.
+    """
+    own = files()
+    known = resolve(name, {name: name for name in (*profiles(), *own)}, "efficiency profile")
+    try:
+        status = own[known].stat()
+    except OSError as error:
+        raise ValueError(f"efficiency profile {known}: {error.strerror}") from None
+    return _read(known, own[known], status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, path: Path, changed_ns: int, size: int) -> EfficiencyProfile:
+    """A calibration as a profile; changed_ns and size are its file's, so that a new one is read."""
+    if size > MOST_BYTES:
+        raise ValueError(f"efficiency profile {name}: {size} bytes; at most {MOST_BYTES}")
+    try:
+        found = Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"efficiency profile {name}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        detail = f"efficiency profile {name}: /{place}: {first['msg']}"
+        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
+    return over_base(found)
+
+
+def over_base(found: Calibration) -> EfficiencyProfile:
+    """A calibration over the built-in profile that it extends."""
+    base = built_in(resolve(found.extends, {p: p for p in profiles()}, "efficiency profile"))
+    tables = _measured_collectives(found.points.collectives)
+    return replace(
+        base,
+        id=found.id,
+        name=f"{found.id}, measured on {found.hardware.get('device', found.device)}",
+        source=f"planner calibrate, {found.measured_at}; other terms: {base.name}",
+        kind="calibrated",
+        collectives={**base.collectives, **tables},
+        collective_link_bytes_per_s=None if tables else base.collective_link_bytes_per_s,
+        notes=(*found.notes, *(f"{base.id}: {note}" for note in base.notes)),
+        measured=measured(found.points, found.device == "cpu"),
+        measured_terms=tuple(
+            name for name in type(found.points).model_fields if getattr(found.points, name)
+        ),
+    )
+
+
+def _measured_collectives(points: Iterable[CollectivePoint]) -> dict[str, CollectiveTable]:
+    """Tables over the bytes of all points of an operation, interpolated where one has none."""
+    tables: dict[str, CollectiveTable] = {}
+    found = sorted(points, key=lambda p: (p.ranks, p.bytes))
+    for op in {p.op for p in found}:
+        mine = [p for p in found if p.op == op]
+        ranks, sizes = sorted({p.ranks for p in mine}), sorted({p.bytes for p in mine})
+        rows = []
+        for count in ranks:
+            row = [(math.log2(p.bytes), math.log2(p.seconds)) for p in mine if p.ranks == count]
+            x, y = zip(*row, strict=True)
+            rows.append(np.exp2(np.interp(np.log2(sizes), x, y)))
+        tables[op] = non_decreasing(ranks, sizes, np.array(rows))
+    return tables
+
+
+def measured(points: Points, synchronous: bool) -> Measured:
+    """The tables of these points."""
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for w in points.wrapper:
+        lines.setdefault((w.wrapper, w.direction), []).append((w.parameters, w.seconds))
+    ratios: dict[str, list[tuple[int, float]]] = {}
+    for c in points.crowding:
+        ratios.setdefault(c.kernel, [(1, 1.0)]).append((c.ranks, c.seconds / c.alone_s))
+    lost = [c.seconds / c.collective_s for c in points.contention]
+    sent = [(p.bytes, p.seconds) for p in points.collectives if p.op == "send_recv"]
+    tensors = None
+    if points.optimizer:
+        per = linear_through([(o.parameters / o.tensors, o.seconds / o.tensors)
+                              for o in points.optimizer])  # fmt: skip
+        tensors = (per.fixed_s, per.per_unit_s)
+    return Measured(
+        gemm=_grids(
+            ((g.precision, g.product), (g.m, g.n, g.k), 2.0 * g.m * g.n * g.k / _some(g))
+            for g in points.gemm
+        ),
+        attention=_grids(
+            ((a.precision, a.direction), (a.head_dim, a.seq_length), a.flop / _some(a))
+            for a in points.attention
+        ),
+        passes=_grids(
+            ((p.precision, p.kernel, p.direction), (p.bytes,), p.bytes / _some(p))
+            for p in points.passes
+        ),
+        host={(h.runtime, h.direction): h.seconds for h in points.host},
+        wrapper={key: linear_through(found) for key, found in lines.items()},
+        optimizer=tensors,
+        crowding={kernel: tuple(sorted(found)) for kernel, found in ratios.items()},
+        contention=float(np.median(lost)) if lost else None,
+        message=linear_through(sent) if sent else None,
+        synchronous=synchronous,
+    )
+
+
+def _some(point: Point) -> float:
+    return max(point.seconds, 1e-9)
+
+
+def _grids(found: Iterable[tuple[K, tuple[float, ...], float]]) -> dict[K, RateGrid]:
+    """A grid per key of (key, sizes, rate)."""
+    by: dict[K, list[tuple[tuple[float, ...], float]]] = {}
+    for key, sizes, rate in found:
+        by.setdefault(key, []).append((sizes, rate))
+    return {k: RateGrid.of([s for s, _ in v], [r for _, r in v]) for k, v in by.items()}
