@@ -198,8 +198,7 @@ def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
     layers: Array = sum_of(spread(g.table.layers[KINDS.index(k)][slot]) for k in s.kinds)
     ends = 1.0 + (s.model.position == "learned"), 1.0 + tensors_per_norm(s.model)
     total: Array = layers * tensors_per_layer(s.model)
-    total = total + ends[0] * spread(g.table.first[slot]) + ends[1] * spread(g.table.last[slot])
-    return total
+    return total + ends[0] * spread(g.table.first[slot]) + ends[1] * spread(g.table.last[slot])
 
 
 @formula("byte", "megatron-core", "torch")
