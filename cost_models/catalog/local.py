@@ -97,6 +97,7 @@ def _cpu_group() -> NodeGroup:
             memory_bytes_per_s=bytes_per_s,
             peak_bf16_flop_per_s=flop_per_s,
             peak_fp16_flop_per_s=flop_per_s,
+            peak_fp32_flop_per_s=flop_per_s,
             confidence="low",
         ),
         nodes=1,
