@@ -197,8 +197,9 @@ def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
     spread = g.stages.spread
     layers: Array = sum_of(spread(g.table.layers[KINDS.index(k)][slot]) for k in s.kinds)
     ends = 1.0 + (s.model.position == "learned"), 1.0 + tensors_per_norm(s.model)
-    total: Array = layers * tensors_per_layer(s.model)
-    return total + ends[0] * spread(g.table.first[slot]) + ends[1] * spread(g.table.last[slot])
+    first: Array = spread(g.table.first[slot])
+    last: Array = spread(g.table.last[slot])
+    return layers * tensors_per_layer(s.model) + ends[0] * first + ends[1] * last
 
 
 @formula("byte", "megatron-core", "torch")

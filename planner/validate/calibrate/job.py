@@ -1,0 +1,90 @@
+"""What a worker is told to measure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from cost_models.spec import Spec
+
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class Shape(Spec):
+    """Sizes of one rank's micro-batch: sequences of `tokens` each, and the widths they meet."""
+
+    sequences: Count
+    tokens: Count
+    shard_tokens: Count
+    """Of one sequence, where sequence parallelism splits them."""
+    seq_length: Count
+    hidden: Count
+    width: Count
+    heads: Count
+    kv_heads: Count
+    attention_heads: Count
+    """During attention: context parallelism trades tokens for heads."""
+    attention_kv_heads: Count
+    head_dim: Count
+    vocab: Count
+
+
+class Gemm(Spec):
+    """y[m,n] = x[m,k] w[n,k]^T and its gradients."""
+
+    m: Count
+    n: Count
+    k: Count
+
+
+class Attention(Spec):
+    """Causal attention; seq_length and flop as the cost model counts them for this shape."""
+
+    shape: Shape
+    seq_length: float
+    flop: float
+
+
+class Pass(Spec):
+    """A memory-bound kernel by its kind; width: of a bias."""
+
+    kernel: str
+    shape: Shape
+    forward_bytes: float
+    backward_bytes: float
+    width: Count = 1
+
+
+class Kernels(Spec):
+    """Kernels to time, each once."""
+
+    gemm: tuple[Gemm, ...] = ()
+    attention: tuple[Attention, ...] = ()
+    passes: tuple[Pass, ...] = ()
+
+
+class Collective(Spec):
+    """bytes: by the convention of CollectiveTable."""
+
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    bytes: Count
+
+
+class Job(Spec):
+    """One start of torchrun.
+
+    kernels: on one rank.  small: the kernels of one layer so small that only the host counts, and
+    small_words, the CONFIG entries of a script with such layers; large_words: layers with weights
+    worth moving.  collectives, contention, crowding: with several ranks.
+    """
+
+    precision: str
+    budget_s: Annotated[float, Field(gt=0, le=86_400)]
+    kernels: Kernels = Kernels()
+    small: Kernels = Kernels()
+    words: dict[str, Any] = {}
+    small_words: dict[str, Any] = {}
+    large_words: dict[str, Any] = {}
+    collectives: tuple[Collective, ...] = ()
+    tensor_parallel: bool = False

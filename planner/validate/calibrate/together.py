@@ -1,0 +1,128 @@
+"""Ranks at work together: collectives, messages, and what they take from kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from planner.validate.calibrate.job import Collective
+from planner.validate.calibrate.timing import Clock, point, repeated
+
+GEMM = 512
+ELEMENTS = 2**22  # of a memory-bound kernel that no cache holds
+CONTENDING_BYTES = 2**23
+
+
+def agreed(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[float]]:
+    """What a run answers on this rank; all ranks start each repeat together."""
+    found: dict[str, list[float]] = {}
+    for repeat in range(repeats + 1):
+        dist.barrier()
+        answer = run()
+        if repeat:
+            for name, seconds in answer.items():
+                found.setdefault(name, []).append(seconds)
+    return found
+
+
+def collective(c: Collective, clock: Clock) -> dict[str, Any]:
+    """One collective over all ranks, or a message between the first two; the slowest rank counts."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    count = max(c.bytes // 4 // ranks, 1)
+    whole, part = (torch.ones(n, device=clock.device) for n in (count * ranks, count))
+    other = torch.empty_like(whole)
+    often = 10 if c.bytes <= 2**20 else 2
+
+    def message() -> None:
+        """There and back; batched, as the pipeline's runtime sends."""
+        if rank > 1:
+            return
+        for sender in (0, 1):
+            op = dist.isend if rank == sender else dist.irecv
+            for work in dist.batch_isend_irecv([dist.P2POp(op, whole, 1 - rank)]):
+                work.wait()
+
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "send_recv": message,
+    }
+    call, halves = calls[c.op], 2 if c.op == "send_recv" else 1
+
+    def run() -> dict[str, float]:
+        start = clock.now()
+        for _ in range(often):
+            call()
+        return {"call": (clock.now() - start) / often / halves}
+
+    seconds = agreed(run, 7)["call"]
+    return {"op": c.op, "ranks": ranks, "bytes": whole.nbytes, **point(seconds)}
+
+
+def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
+    """A kernel on the first rank alone, and on all at once."""
+    a = torch.randn(GEMM, GEMM, device=clock.device)
+    x = [torch.randn(ELEMENTS, device=clock.device) for _ in range(2)]
+    kernels: dict[str, tuple[Callable[[], Any], int]] = {
+        "gemm": (lambda: a @ a, 20),
+        "memory": (lambda: torch.add(*x), 20),
+    }
+    for name, (kernel, often) in kernels.items():
+
+        def run(kernel: Callable[[], Any] = kernel, often: int = often) -> dict[str, float]:
+            found = {}
+            for key, everyone in (("alone", False), ("together", True)):
+                dist.barrier()
+                start = clock.now()
+                if everyone or dist.get_rank() == 0:
+                    for _ in range(often):
+                        kernel()
+                found[key] = (clock.now() - start) / often
+            return found
+
+        found = agreed(run, 7)
+        alone = sorted(found["alone"])[len(found["alone"]) // 2]
+        yield {
+            "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone,
+            **point(found["together"]),
+        }  # fmt: skip
+
+
+def contention(clock: Clock) -> dict[str, Any]:
+    """What matrix products lose while an all-reduce of about their length runs beside them."""
+    a = torch.randn(GEMM, GEMM, device=clock.device)
+    whole = torch.ones(CONTENDING_BYTES // 4, device=clock.device)
+
+    def gemms(count: int) -> None:
+        for _ in range(count):
+            a @ a
+
+    def seconds(work: Callable[[], Any]) -> float:
+        dist.barrier()
+        start = clock.now()
+        work()
+        return clock.now() - start
+
+    def run() -> dict[str, float]:
+        alone_s = seconds(lambda: dist.all_reduce(whole))
+        one_s = seconds(lambda: gemms(8)) / 8
+        count = max(int(2 * alone_s / one_s), 1)
+        kernels_s = seconds(lambda: gemms(count))
+
+        def both() -> None:
+            work = dist.all_reduce(whole, async_op=True)
+            gemms(count)
+            work.wait()
+
+        return {"collective": alone_s, "lost": max(seconds(both) - kernels_s, 0.0)}
+
+    found = agreed(run, 9)
+    collective_s = sorted(found["collective"])[len(found["collective"]) // 2]
+    return {
+        "ranks": dist.get_world_size(), "collective_s": collective_s, **point(found["lost"]),
+    }  # fmt: skip
