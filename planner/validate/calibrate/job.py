@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost_models.spec import Spec
 
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -67,7 +68,7 @@ class Kernels(Spec):
 class Collective(Spec):
     """bytes: by the convention of CollectiveTable."""
 
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    op: Operation
     bytes: Count
 
 

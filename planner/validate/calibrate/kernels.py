@@ -30,7 +30,11 @@ class Bench:
     def points(self, kernels: Kernels) -> Points:
         """The points of these kernels, as long as there is time."""
         found: Points = {"gemm": [], "attention": [], "passes": []}
-        for name, of in (("attention", self.attention), ("passes", self.pass_), ("gemm", self.gemm)):
+        for name, of in (
+            ("attention", self.attention),
+            ("passes", self.pass_),
+            ("gemm", self.gemm),
+        ):
             for one in getattr(kernels, name):
                 if self.clock.over:
                     self.left_out += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,25 @@ MOST_COPIES = 16
 
 @dataclass
 class Clock:
-    """Time until which points are measured; afterwards they are left out."""
+    """Time until which points are measured; afterwards they are left out.
+
+    timer: on a CPU that of a process or thread, where it waits for no other, counts only its own
+    seconds: what the machine does besides is no part of them.
+    """
 
     device: torch.device
     deadline: float
+    timer: Callable[[], float] = time.perf_counter
 
     def now(self) -> float:
         """Seconds, when everything launched so far is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return self.timer()
+
+    def of(self, timer: Callable[[], float]) -> Clock:
+        """The same with the processor's own seconds, where the device is the processor."""
+        return replace(self, timer=timer) if self.device.type == "cpu" else self
 
     @property
     def over(self) -> bool:
@@ -86,7 +95,9 @@ def passes(
     return repeated(run)
 
 
-def calls(clock: Clock, function: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> list[float]:
+def calls(
+    clock: Clock, function: Callable[..., Any], sets: Sequence[tuple[Any, ...]]
+) -> list[float]:
     """Seconds of one call, over several sets of operands."""
 
     def run() -> dict[str, float]:

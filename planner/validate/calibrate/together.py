@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from planner.validate.calibrate.job import Collective
-from planner.validate.calibrate.timing import Clock, point, repeated
+from planner.validate.calibrate.timing import Clock, point
 
 GEMM = 512
 ELEMENTS = 2**22  # of a memory-bound kernel that no cache holds
@@ -66,6 +67,7 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
 
 def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
     """A kernel on the first rank alone, and on all at once."""
+    clock = clock.of(time.process_time)
     a = torch.randn(GEMM, GEMM, device=clock.device)
     x = [torch.randn(ELEMENTS, device=clock.device) for _ in range(2)]
     kernels: dict[str, tuple[Callable[[], Any], int]] = {

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
 from cost_models.layers import Dims, FlashAttention, Kernel, dims
 from cost_models.layers import Gemm as GemmKernel
-from cost_models.parameters import layer_parameters, padded_vocab_size
+from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.request import PlanRequest
-from planner.validate.calibrate.job import Attention, Collective, Gemm, Job, Kernels, Pass, Shape
+from planner.validate.calibrate.job import (
+    Attention,
+    Collective,
+    Gemm,
+    Job,
+    Kernels,
+    Operation,
+    Pass,
+    Shape,
+)
 
 # Sizes of the full set, each a factor apart that a rate hardly changes within.
 GEMM_SIZES = {"m": (64, 256, 1024, 4096), "n": (128, 512, 2048, 8192), "k": (128, 512, 2048, 8192)}
@@ -23,7 +32,7 @@ SEQ_LENGTHS = (128, 512, 2048)
 HEAD_DIMS = (64, 128)
 WIDTHS = (256, 1024)
 LARGEST_FLOP = 4e10  # of one GEMM on a CPU; a GPU takes them all
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+COLLECTIVES = get_args(Operation)
 MESSAGES = tuple(2**power for power in range(10, 26, 3))  # 1 KiB to 32 MiB
 SMALL = 64  # width of a layer whose arithmetic does not count
 SMALL_TOKENS = 16
@@ -102,7 +111,7 @@ def _together(model: ModelSpec, training: TrainingSpec, split: bool, budget_s: f
         precision=training.precision,
         budget_s=budget_s,
         small_words=_words(_small(model, SMALL)),
-        collectives=tuple(Collective(op=o, bytes=b) for o in COLLECTIVES for b in MESSAGES),  # type: ignore[arg-type]
+        collectives=tuple(Collective(op=o, bytes=b) for o in COLLECTIVES for b in MESSAGES),
         tensor_parallel=split,
     )
 

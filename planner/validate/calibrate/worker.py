@@ -6,9 +6,12 @@ DIR holds train.py (as emitted) and job.json; the first rank writes points.json.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from planner.validate.calibrate import layers, together
-from planner.validate.calibrate.job import Collective, Job
+from planner.validate.calibrate.job import Collective, Job, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
 
@@ -58,6 +61,7 @@ class Worker:
         found: Points = {}
         notes: list[str] = []
         if dist.get_world_size() == 1:
+            clock = clock.of(time.process_time)
             bench = Bench(plain, job.precision, clock)
             found |= self.alone(clock)
             found |= bench.points(job.kernels)
@@ -91,7 +95,7 @@ class Worker:
         whole = layers.blocks(stage, clock)
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":
-            bench = Bench(stage.script, self.job.precision, Clock(clock.device, float("inf")))
+            bench = Bench(stage.script, self.job.precision, replace(clock, deadline=math.inf))
             for name, points in bench.points(self.job.small).items():
                 for one in points:
                     side = one.get("direction", one.get("product"))
@@ -112,28 +116,35 @@ class Worker:
             found["host"] = list(self.tensor_parallel(clock))
         return found
 
-    def tensor_parallel(self, clock: Clock) -> Any:
-        """What DTensor adds to a small layer beside its collectives, which are measured as small.
+    def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
+        """What DTensor adds to a small layer beside its collectives.
 
-        Forward and backward each run two all-reduces, or as many gathers and scatters.
+        On a CPU the seconds of the thread that runs the layer have no part of the collectives,
+        which others run.  On a GPU these are taken off: forward and backward each have two
+        all-reduces, or two gathers and two scatters.
         """
         words, dtype = self.job.small_words, DTYPES[self.job.precision]
-        ranks = dist.get_world_size()
-        plain = layers.blocks(layers.Stage(self.script(**words, **self.world), False, dtype), clock)
+        ranks, own = dist.get_world_size(), clock.of(time.thread_time)
+
+        def blocks(**more: Any) -> dict[str, list[float]]:
+            return layers.blocks(layers.Stage(self.script(**words, **more), False, dtype), own)
+
+        plain = blocks(**self.world)
         payload = 4 * words["seq_length"] * words["hidden_size"]
-        ops = {"tensor_parallel": ("all_reduce",), "sequence_parallel": ("all_gather", "reduce_scatter")}
+        ops: dict[str, tuple[Operation, ...]] = {
+            "tensor_parallel": ("all_reduce",),
+            "sequence_parallel": ("all_gather", "reduce_scatter"),
+        }
         for runtime, names in ops.items():
-            split = {"tp": ranks, "sequence_parallel": runtime == "sequence_parallel"}
-            found = layers.blocks(layers.Stage(self.script(**words, **split), False, dtype), clock)
-            sent = sum(
-                2 * together.collective(Collective(op=name, bytes=payload), clock)["seconds"]
-                for name in names
-            )
+            found = blocks(tp=ranks, sequence_parallel=runtime == "sequence_parallel")
+            sent = 0.0
+            if own is clock:
+                some = (Collective(op=name, bytes=payload) for name in names)
+                sent = sum(2 * together.collective(one, clock)["seconds"] for one in some)
             for side, seconds in found.items():
-                alone = point(plain[side])["seconds"]
+                alone = point(plain[side])["seconds"] + sent
                 yield {
-                    "runtime": runtime, "direction": side,
-                    **point([s - alone - sent for s in seconds]),
+                    "runtime": runtime, "direction": side, **point([s - alone for s in seconds]),
                 }  # fmt: skip
 
 
