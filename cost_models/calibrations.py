@@ -1,31 +1,25 @@
-"""Calibrations: files of what was measured on one machine, in a folder of the user's.
+"""Calibrations: what was measured on one machine, point by point, and the profile that it makes.
 
-`planner calibrate` writes them.  Each is a profile by its name: the points that were measured, with
-their spread, over a built-in profile whose other terms still hold.
+`planner calibrate` writes them: the points with their spread, over a built-in profile whose other
+terms still hold.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from cost_models.catalog.names import resolve
 from cost_models.measured import Measured, RateGrid, linear_through
 from cost_models.profiles import (
     CollectiveTable,
     EfficiencyProfile,
-    built_in,
     non_decreasing,
-    profiles,
+    profile,
 )
 from cost_models.spec import Spec
 
@@ -37,7 +31,6 @@ Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 _-]{0,39}$")]
 Text = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 PROFILE_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 MOST_POINTS = 20_000
-MOST_BYTES = 16 * 2**20  # of a file
 
 
 class Point(Spec):
@@ -166,58 +159,9 @@ class Calibration(Spec):
     points: Points
 
 
-def user_folder() -> Path:
-    """Where calibrations lie: PLANNER_PROFILES, else planner/profiles in the user's data folder."""
-    if chosen := os.environ.get("PLANNER_PROFILES"):
-        return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "planner" / "profiles"
-
-
-def files() -> dict[str, Path]:
-    """The files of the user's folder by name; none hides a built-in profile."""
-    try:
-        found = sorted(user_folder().glob("*.json"))
-    except (OSError, RuntimeError):  # a folder that may not be read; no home
-        return {}
-    named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
-    return {name: path for name, path in named.items() if name not in profiles()}
-
-
-def profile(name: str) -> EfficiencyProfile:
-    """The profile of a calibration.
-
-    Raises UnknownName with the nearest of all profiles, ValueError where the file is none.
-    """
-    own = files()
-    known = resolve(name, {name: name for name in (*profiles(), *own)}, "efficiency profile")
-    try:
-        status = own[known].stat()
-    except OSError as error:
-        raise ValueError(f"efficiency profile {known}: {error.strerror}") from None
-    return _read(known, own[known], status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=16)
-def _read(name: str, path: Path, changed_ns: int, size: int) -> EfficiencyProfile:
-    """A calibration as a profile; changed_ns and size are its file's, so that a new one is read."""
-    if size > MOST_BYTES:
-        raise ValueError(f"efficiency profile {name}: {size} bytes; at most {MOST_BYTES}")
-    try:
-        found = Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"efficiency profile {name}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        detail = f"efficiency profile {name}: /{place}: {first['msg']}"
-        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
-    return over_base(found)
-
-
 def over_base(found: Calibration) -> EfficiencyProfile:
-    """A calibration over the built-in profile that it extends."""
-    base = built_in(resolve(found.extends, {p: p for p in profiles()}, "efficiency profile"))
+    """A calibration over the built-in profile that it extends.  Raises UnknownName."""
+    base = profile(found.extends)
     tables = _measured_collectives(found.points.collectives)
     return replace(
         base,

@@ -4,7 +4,7 @@ A profile is one JSON file in `catalog/profiles/`, each block with its source: t
 systems, a `generic` fallback (their medians), and short files that extend another one with what
 is known of their own accelerator.  The files keep the units of the measurements (GFLOP buckets,
 MB, microseconds); what is loaded from them is in bytes, FLOP and seconds.  A calibration
-(calibrations.py) is a file in the user's folder: points of one machine over a built-in profile.
+(calibrations.py) lays the points of one machine over one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cost_models.catalog.names import normal, resolve
+from cost_models.catalog.names import resolve
 from cost_models.measured import Measured
 
 FloatArray = NDArray[np.float64]
@@ -160,21 +160,9 @@ def profiles() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.json")))
 
 
-def profile(name: str) -> EfficiencyProfile:
-    """The profile of that id: built in, or a calibration in the user's folder.
-
-    Raises UnknownName, and ValueError where the file of a calibration is none.
-    """
-    if normal(name) in profiles():
-        return built_in(normal(name))
-    from cost_models import calibrations  # which needs pydantic
-
-    return calibrations.profile(name)
-
-
 @lru_cache(maxsize=256)
-def built_in(name: str) -> EfficiencyProfile:
-    """A profile of the catalog, as measured.  Raises UnknownName."""
+def profile(name: str) -> EfficiencyProfile:
+    """The profile of that id, as measured.  Raises UnknownName."""
     return read(_document(name))
 
 
@@ -184,15 +172,12 @@ def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
     A generic curve is moved to the accelerator's own bandwidth: a kernel that would ideally take
     equally long reaches an equal fraction.
     """
-    name = accelerator.efficiency_profile or FALLBACK
-    if normal(name) in profiles():
-        return _profile_at(normal(name), accelerator.memory_bytes_per_s)
-    return profile(name)
+    return _profile_at(accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s)
 
 
 @lru_cache(maxsize=256)  # accelerators may be the user's own numbers: no end of them
 def _profile_at(name: str, bytes_per_s: float) -> EfficiencyProfile:
-    base, reference = built_in(name), _document(name).get("reference")
+    base, reference = profile(name), _document(name).get("reference")
     if reference is None:
         return base
     by_bytes = np.log2(bytes_per_s / reference["memory_bytes_per_s"])

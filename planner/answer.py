@@ -211,12 +211,16 @@ class Baseline(Document):
 
 
 class ProfileInfo(Document):
-    """The efficiency profile in use and where it comes from."""
+    """The efficiency profile in use and where it comes from.
+
+    measured: the terms that a calibration measured on one machine; empty where none did.
+    """
 
     id: str
     name: str
     source: str
     kind: Literal["built in", "fallback", "calibrated"]
+    measured: tuple[str, ...] = ()
 
 
 class Launch(Document):

@@ -17,7 +17,7 @@ from cost_models.catalog import models as model_catalog
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
-from planner import frameworks
+from planner import frameworks, profiles
 from planner.consistency import contradictions
 from planner.huggingface import ModelImportError, model_from_config
 from planner.huggingface.importer import OTHER_FILES
@@ -279,7 +279,7 @@ class _Parser:
         """The id of an efficiency profile."""
         if not isinstance(value, str):
             raise RequestError([wrong_type("/profile", "a string", value)])
-        looked_up("/profile", lambda: find_profile(value))
+        looked_up("/profile", lambda: profiles.find(value))
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:

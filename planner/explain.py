@@ -214,7 +214,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
     kinds = {
         "built in": "measured on this accelerator by public micro-benchmarks",
         "fallback": "no measurement of this accelerator: medians of others",
-        "calibrated": "measured on your machine",
+        "calibrated": f"measured by planner calibrate: {', '.join(profile.measured_terms)}",
     }
     notes = [
         ("efficiency", f"kernels and links as in profile {profile.id}: {kinds[profile.kind]}"),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans, code
-from cost_models.profiles import profile
+from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
@@ -47,7 +47,7 @@ class Outcome:
 
 def cost_model(request: PlanRequest) -> CostModel:
     """The cost model a request asks for."""
-    chosen = profile(request.profile) if request.profile else None
+    chosen = profiles.find(request.profile) if request.profile else None
     return CostModel(request.model, request.cluster, request.training, chosen)
 
 

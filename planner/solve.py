@@ -197,7 +197,11 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
         "request": request.document(),
         "version": __version__,
         "profile": ProfileInfo(
-            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
+            id=profile.id,
+            name=profile.name,
+            source=profile.source,
+            kind=profile.kind,
+            measured=profile.measured_terms,
         ),
     }
 

@@ -76,7 +76,11 @@ def lint(
         request=request.document(),
         version=__version__,
         profile=ProfileInfo(
-            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
+            id=profile.id,
+            name=profile.name,
+            source=profile.source,
+            kind=profile.kind,
+            measured=profile.measured_terms,
         ),
         framework=case.framework.title,
         framework_versions=case.framework.versions,

@@ -84,8 +84,7 @@ class Job(Spec):
     budget_s: Annotated[float, Field(gt=0, le=86_400)]
     kernels: Kernels = Kernels()
     small: Kernels = Kernels()
-    words: dict[str, Any] = {}
-    small_words: dict[str, Any] = {}
-    large_words: dict[str, Any] = {}
+    small_words: dict[str, Any] = Field(default_factory=dict)
+    large_words: dict[str, Any] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     tensor_parallel: bool = False

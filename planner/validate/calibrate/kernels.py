@@ -138,7 +138,8 @@ def _rope(b: Bench, p: Pass) -> Made:
         return tuple(b.leaf(s.sequences, s.tokens, heads, s.head_dim) for heads in sides)
 
     def rotate(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        b.script.TOKENS, b.script.C.head_dim = s.tokens, s.head_dim
+        b.script.TOKENS = s.tokens  # type: ignore[attr-defined]
+        b.script.C.head_dim = s.head_dim
         return torch.cat((b.script.rotate(q).flatten(2), b.script.rotate(k).flatten(2)), -1)
 
     return rotate, inputs, []

@@ -12,7 +12,8 @@ from planner.validate.calibrate.timing import Clock, point, repeated
 
 ON = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1, "dp_shard": 1, "sequence_parallel": False,
       "recompute": "none", "compile": False, "hidden_dropout": 0.0, "attention_dropout": 0.0,
-      "schedule": "1F1B", "zero_stage": 0, "global_batch_size": 1, "micro_batch_size": 1}  # fmt: skip
+      "schedule": "1F1B", "zero_stage": 0, "global_batch_size": 1,
+      "micro_batch_size": 1}  # fmt: skip
 
 
 def bare(stage: Any) -> None:
@@ -60,7 +61,7 @@ def blocks(stage: Stage, clock: Clock) -> dict[str, list[float]]:
         for block in stage.model.blocks:
             y = block(y)
         middle = clock.now()
-        y.sum().backward()
+        y.sum().backward()  # type: ignore[no-untyped-call]
         end = clock.now()
         stage.clear()
         return {

@@ -12,9 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from cost_models.calibrations import Calibration, Points, user_folder
+from cost_models.calibrations import Calibration, Points
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.problems import refuse
 from planner.request import PlanRequest
 from planner.validate.calibrate.job import Job
 
@@ -50,7 +49,7 @@ def calibrate(
         id=name,
         extends=extends,
         measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        device=device,  # type: ignore[arg-type]
+        device=device,
         hardware=_hardware(request),
         software={
             "python": platform.python_version(),
@@ -96,17 +95,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def save(found: Calibration) -> Path:
-    """Write a calibration into the user's folder, whole or not at all."""
-    folder = user_folder()
-    path = folder / f"{found.id}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        partial.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
-    return path

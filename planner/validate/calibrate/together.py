@@ -30,7 +30,7 @@ def agreed(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[
 
 
 def collective(c: Collective, clock: Clock) -> dict[str, Any]:
-    """One collective over all ranks, or a message between the first two; the slowest rank counts."""
+    """One collective over all ranks, or a message between the first two; as the first sees it."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     count = max(c.bytes // 4 // ranks, 1)
     whole, part = (torch.ones(n, device=clock.device) for n in (count * ranks, count))

@@ -32,7 +32,8 @@ def load(path: Path, words: dict[str, Any]) -> ModuleType:
     """The training script as a module, with entries of its CONFIG replaced."""
     sys.argv = [str(path), *(f"{name}={value}" for name, value in words.items())]
     spec = spec_from_file_location(f"train_{len(sys.modules)}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -96,7 +97,7 @@ class Worker:
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":
             bench = Bench(stage.script, self.job.precision, replace(clock, deadline=math.inf))
-            for name, points in bench.points(self.job.small).items():
+            for points in bench.points(self.job.small).values():
                 for one in points:
                     side = one.get("direction", one.get("product"))
                     kernels["forward" if side == "forward" else "backward"] += one["seconds"]

@@ -1,0 +1,76 @@
+"""Efficiency profiles by name: those built in, and the calibrations in the user's folder."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cost_models import profiles
+from cost_models.calibrations import PROFILE_NAME, Calibration, over_base
+from cost_models.catalog.names import normal, resolve
+from cost_models.profiles import EfficiencyProfile
+from planner.data_folder import data_folder, write_whole
+from planner.problems import refuse
+
+MOST_BYTES = 16 * 2**20  # of a calibration's file
+
+
+def folder() -> Path:
+    """Where calibrations lie, one file each."""
+    return data_folder("profiles")
+
+
+def calibrations() -> dict[str, Path]:
+    """The files of the user's folder by name; none hides a built-in profile."""
+    try:
+        found = sorted(folder().glob("*.json"))
+    except (OSError, RuntimeError):  # a folder that may not be read; no home
+        return {}
+    named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
+    return {name: path for name, path in named.items() if name not in profiles.profiles()}
+
+
+def find(name: str) -> EfficiencyProfile:
+    """The profile of that name.
+
+    Raises UnknownName with the nearest, and ValueError where a calibration's file is no good.
+    """
+    if normal(name) in profiles.profiles():
+        return profiles.profile(name)
+    own = calibrations()
+    known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
+    try:
+        status = own[known].stat()
+    except OSError as error:
+        raise ValueError(f"efficiency profile {known}: {error.strerror}") from None
+    return _read(known, own[known], status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, path: Path, changed_ns: int, size: int) -> EfficiencyProfile:
+    """A calibration's profile; changed_ns and size are its file's, so that a new one is read."""
+    if size > MOST_BYTES:
+        raise ValueError(f"efficiency profile {name}: {size} bytes; at most {MOST_BYTES}")
+    try:
+        found = Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"efficiency profile {name}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        detail = f"efficiency profile {name}: /{place}: {first['msg']}"
+        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
+    return over_base(found.model_copy(update={"id": name}))
+
+
+def save(found: Calibration) -> Path:
+    """Write a calibration into the user's folder, whole or not at all.  Raises RequestError."""
+    path = folder() / f"{found.id}.json"
+    try:
+        write_whole(path, found.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+    return path
