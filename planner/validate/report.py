@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.overheads import workspace_bytes
 from planner.answer import Document, PlanReport, ProfileInfo
 from planner.formats import seconds, share, size
 from planner.validate.contract import PARTS, RankResult
@@ -132,10 +133,13 @@ def measured_peak_bytes(rank: RankResult) -> float:
 def memory_terms(estimate: PlanReport, rank: RankResult) -> list[Term]:
     """The fullest moment of a rank, by what it is for, beside that of its stage in the estimate."""
     stage = estimate.memory.stages[_pipeline_rank(estimate, rank)]
+    # A library's workspace is no tensor (the estimate counts it under "working").
+    workspace = float(workspace_bytes(np.asarray(0.0)))
     return [
         Term(
             name=name,
-            predicted=sum(stage.parts.get(part, 0.0) for part in parts),
+            predicted=sum(stage.parts.get(part, 0.0) for part in parts)
+            - (workspace if "working" in parts else 0.0),
             measured=float(sum(rank.memory_bytes.get(part, 0) for part in categories)),
         )
         for name, (categories, parts) in MEMORY.items()
