@@ -28,7 +28,7 @@ from planner.request import PlanRequest
 from planner.validate import contract, process
 from planner.validate.contract import Job, RankResult
 from planner.validate.native import Native, native
-from planner.validate.process import Limits, RunFailed
+from planner.validate.process import NO_SPACE, Limits, RunFailed
 from planner.validate.report import (
     Outcome,
     Tolerance,
@@ -168,36 +168,37 @@ def _say(progress: Progress, what: str, text: str) -> None:
 @contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
     """A folder for the files of a run; one of our own is removed, whatever happens."""
-    if output is None:
-        folder = Path(tempfile.mkdtemp(prefix="planner-validate-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder)
-        return
+    own = output is None
     try:
+        if output is None:
+            output = Path(tempfile.mkdtemp(prefix="planner-validate-"))
         output.mkdir(parents=True, exist_ok=True)
         if any(output.iterdir()):
             raise refuse("", "file_exists", f"{output} is not empty")
     except OSError as error:
-        raise refuse("", "cannot_write", f"cannot write {output}: {error.strerror}") from None
-    yield output.resolve()
+        where = output or tempfile.gettempdir()
+        raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
+    try:
+        yield output.resolve()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise RunFailed("no_space", f"could not write into {output}: {error.strerror}") from None
+    finally:
+        if own:
+            shutil.rmtree(output)
 
 
 def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
     """Write what the ranks of a run read: the script of the request's plan, and the job.
 
-    Raises RunFailed where the disk is full, planner.frameworks.base.Unsupported.
+    Raises OSError, planner.frameworks.base.Unsupported.
     """
     assert request.plan is not None
     script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
-        contract.write(folder / contract.JOB, job)
-    except OSError as error:
-        why = f"could not write into {folder}: {error.strerror}"
-        raise RunFailed("cannot_write", why) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
+    contract.write(folder / contract.JOB, job)
 
 
 def collect(folder: Path, ranks: int) -> list[RankResult]:
