@@ -30,8 +30,7 @@ from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
 
 FloatArray = NDArray[np.float64]
 
-# Half-precision activations; dropout masks are one byte per element (fused dropout).
-ACTIVATION_BYTES = 2.0
+# Dropout masks are one byte per element (fused dropout).
 MASK_BYTES = 1.0
 _SCATTERS = ("megatron-2021", "megatron-2022", "deepspeed")
 FP32_BYTES = 4.0
@@ -85,7 +84,7 @@ def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
 @formula("byte", "korthikanti-2022")
 def layer_input_bytes(model: ModelSpec, d: Dims) -> Array:
     """Bytes of a layer's input: all that full recompute keeps of it (2sbh, or 2sbh/t)."""
-    return d.sharded_tokens * model.hidden_size * ACTIVATION_BYTES
+    return d.sharded_tokens * model.hidden_size * d.activation_bytes
 
 
 def saved_tensors(model: ModelSpec, kind: LayerKind, d: Dims) -> tuple[SavedTensor, ...]:
@@ -101,7 +100,7 @@ def _norm(
     hidden = model.hidden_size
     block_input = 1.0 if name == "attention" else 0.0
     yield SavedTensor(
-        f"{name} norm input", d.sharded_tokens * hidden, ACTIVATION_BYTES, by_operator=block_input
+        f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=block_input
     )
     # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
     kept = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
@@ -111,7 +110,7 @@ def _norm(
     extra = model.norms_per_layer / 2.0 - 1.0
     if extra > 0:
         elements = extra * d.sharded_tokens * hidden
-        yield SavedTensor(f"{name} post-norm input", elements, ACTIVATION_BYTES)
+        yield SavedTensor(f"{name} post-norm input", elements, d.activation_bytes)
 
 
 def _reduced(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Iterable[SavedTensor]:
@@ -123,7 +122,7 @@ def _reduced(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Iterable[S
     split = np.where(d.tp > 1, 1.0, 0.0)
     active = d.by_operator * (1.0 - d.compiled) * (split + (1.0 - split) * unsplit)
     elements = d.sharded_tokens * model.hidden_size
-    yield SavedTensor(f"{name} sum", elements, ACTIVATION_BYTES, (), active, by_operator=1.0)
+    yield SavedTensor(f"{name} sum", elements, d.activation_bytes, (), active, by_operator=1.0)
 
 
 def _dropout(model: ModelSpec, d: Dims, name: str) -> Iterable[SavedTensor]:
@@ -144,31 +143,31 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
         latent = mla.kv_lora_rank + (mla.q_lora_rank or 0)
         down = d.sharded_tokens * (latent + mla.qk_rope_head_dim)
-        yield SavedTensor("mla down output", down, ACTIVATION_BYTES)
+        yield SavedTensor("mla down output", down, d.activation_bytes)
         normed = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
         yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
         query = key = d.tokens * d.heads * head_dim
         value = output = d.tokens * d.heads * mla.v_head_dim
         up = ("mla_up_proj",)
     if model.qk_norm != "none":
-        yield SavedTensor("qk norm input", query + key, ACTIVATION_BYTES)
-    yield SavedTensor("query", query, ACTIVATION_BYTES, up, by_operator=1.0)
-    yield SavedTensor("key", key, ACTIVATION_BYTES, up)
-    yield SavedTensor("value", value, ACTIVATION_BYTES, up, by_operator=1.0)
+        yield SavedTensor("qk norm input", query + key, d.activation_bytes)
+    yield SavedTensor("query", query, d.activation_bytes, up, by_operator=1.0)
+    yield SavedTensor("key", key, d.activation_bytes, up)
+    yield SavedTensor("value", value, d.activation_bytes, up, by_operator=1.0)
     unfused = 1.0 - d.flash
     core = ("core_attn",)
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length
-    yield SavedTensor("softmax output", scores, ACTIVATION_BYTES, core, unfused)
+    yield SavedTensor("softmax output", scores, d.activation_bytes, core, unfused)
     if model.attention_dropout > 0:
         yield SavedTensor("attention dropout mask", scores, MASK_BYTES, core, unfused)
-        yield SavedTensor("attention dropout output", scores, ACTIVATION_BYTES, core, unfused)
+        yield SavedTensor("attention dropout output", scores, d.activation_bytes, core, unfused)
     yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0)
-    yield SavedTensor("attention output", output, ACTIVATION_BYTES, by_operator=1.0)
-    cast = np.where(d.input_bytes < ACTIVATION_BYTES, 1.0, 0.0)
+    yield SavedTensor("attention output", output, d.activation_bytes, by_operator=1.0)
+    cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", output, d.input_bytes, (), cast)
     # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
     exchanged = d.all_to_all * (d.cp > 1)
-    yield SavedTensor("attention output by heads", output, ACTIVATION_BYTES, core, exchanged)
+    yield SavedTensor("attention output by heads", output, d.activation_bytes, core, exchanged)
     yield from _reduced(model, d, "attention", 1.0 - d.gathered_input)
     yield from _dropout(model, d, "attention")
 
@@ -181,7 +180,7 @@ def _mlp(
     local = d.tokens * width / d.tp
     inputs = 2.0 if model.gated_mlp else 1.0
     yield SavedTensor(
-        f"{prefix}fc1 output", inputs * local, ACTIVATION_BYTES, dropped_by,
+        f"{prefix}fc1 output", inputs * local, d.activation_bytes, dropped_by,
         by_operator=1.0 / inputs,
     )  # fmt: skip
     yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, dropped_by)
@@ -203,14 +202,14 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     width = moe.expert_ffn_hidden_size / d.etp
     yield SavedTensor("expert input", copies * model.hidden_size, d.input_bytes, whole)
     yield SavedTensor(
-        "expert fc1 output", inputs * copies * width, ACTIVATION_BYTES, whole,
+        "expert fc1 output", inputs * copies * width, d.activation_bytes, whole,
         by_operator=1.0 / inputs,
     )  # fmt: skip
     act = ("moe", "moe_act")
     yield SavedTensor("expert activation output", copies * width, d.input_bytes, act)
     # The combine weights need the experts' outputs to get their gradient.
     sent = d.sharded_tokens * moe.top_k * model.hidden_size
-    yield SavedTensor("combine input", sent, ACTIVATION_BYTES, whole)
+    yield SavedTensor("combine input", sent, d.activation_bytes, whole)
     if moe.shared_expert_ffn_hidden_size:
         shared = ("shared_experts", "moe")
         yield from _mlp(model, d, moe.shared_expert_ffn_hidden_size, "shared ", shared)
@@ -225,6 +224,7 @@ def head_saved_bytes(
     local_vocab: Array,
     in_place_loss: Array,
     gathered_input: Array,
+    activation_bytes: Array,
 ) -> Array:
     """Bytes the head keeps of one micro-batch: last norm in and out, fp32 softmax of the logits.
 
@@ -234,8 +234,8 @@ def head_saved_bytes(
     Engine's, or torch's own compiled) the half-precision logits, which it overwrites or re-reads.
     """
     whole = np.maximum(tokens - sharded_tokens, 0.0) * gathered_input
-    norms = (2.0 * sharded_tokens + whole) * hidden_size * ACTIVATION_BYTES
-    logit_bytes = FP32_BYTES + (ACTIVATION_BYTES - FP32_BYTES) * in_place_loss
+    norms = (2.0 * sharded_tokens + whole) * hidden_size * activation_bytes
+    logit_bytes = FP32_BYTES + (activation_bytes - FP32_BYTES) * in_place_loss
     return norms + tokens * local_vocab * logit_bytes
 
 
@@ -249,6 +249,7 @@ def head_working_bytes(
     in_place_loss: Array,
     autograd_loss: Array,
     split_loss: Array,
+    activation_bytes: Array,
 ) -> Array:
     """Bytes alive only around the loss, beside what it saved.
 
@@ -258,10 +259,10 @@ def head_working_bytes(
     (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input,
     whole and reduced, and the input gathered once more.
     """
-    extra = (2.0 * FP32_BYTES + ACTIVATION_BYTES * split_loss) * autograd_loss * (1.0 - fused_loss)
+    extra = (2.0 * FP32_BYTES + activation_bytes * split_loss) * autograd_loss * (1.0 - fused_loss)
     gathered = np.maximum(tokens - sharded_tokens, 0.0) * (1.0 - autograd_loss)
-    inputs = (tokens + sharded_tokens + gathered) * hidden_size * ACTIVATION_BYTES
-    return inputs + tokens * local_vocab * (ACTIVATION_BYTES * (1.0 - in_place_loss) + extra)
+    inputs = (tokens + sharded_tokens + gathered) * hidden_size * activation_bytes
+    return inputs + tokens * local_vocab * (activation_bytes * (1.0 - in_place_loss) + extra)
 
 
 @formula("byte", "derived")
@@ -289,7 +290,7 @@ def working_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length * (1.0 - d.flash)
     widest = np.maximum(widest, 2.0 * scores - gone)
     gathered = (d.tokens - d.sharded_tokens) * hidden * (1.0 - d.gathered_input)
-    return (widest + gathered) * ACTIVATION_BYTES
+    return (widest + gathered) * d.activation_bytes
 
 
 @dataclass(frozen=True)
@@ -332,7 +333,7 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
     # so does DeepSpeed's pipeline (engine.py, pipe_partitioned and grad_partitioned).
     scattered = is_one_of(plans.stack, "stack", *_SCATTERS)
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
-    message = pipeline_message_bytes(sent, hidden, ACTIVATION_BYTES)
+    message = pipeline_message_bytes(sent, hidden, d.activation_bytes)
 
     compact = np.maximum(d.in_place_loss, d.fused_loss * d.gathered_input)
 
@@ -348,9 +349,17 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
         layer_input=full(layer_input_bytes(model, d)),
         embedding_saved=full(mask * d.sharded_tokens * hidden),
         head_saved=full(
-            head_saved_bytes(d.tokens, d.sharded_tokens, hidden, vocab, compact, d.gathered_input)
+            head_saved_bytes(
+                d.tokens,
+                d.sharded_tokens,
+                hidden,
+                vocab,
+                compact,
+                d.gathered_input,
+                d.activation_bytes,
+            )
         ),
-        head_output=full(d.tokens * vocab * ACTIVATION_BYTES),
+        head_output=full(d.tokens * vocab * d.activation_bytes),
         head_working=full(
             head_working_bytes(
                 d.tokens,
@@ -361,6 +370,7 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
                 d.in_place_loss,
                 d.gathered_input,
                 np.where(d.tp > 1, 1.0, 0.0),
+                d.activation_bytes,
             )
         ),
         message=full(message),

@@ -38,6 +38,7 @@ FP8_RECIPE_FRACTION = {
     "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
 }  # fmt: skip
 WHOLE_TENSOR_RECIPES = ("tensorwise", "delayed")
+HALF_BYTES = 2.0
 # Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
 
@@ -73,10 +74,14 @@ class Machine:
     fitted: Fitted
 
     @property
+    def wide(self) -> str:
+        """The precision of what narrow precisions leave: bf16, but for fp16 and fp32 training."""
+        return self.precision if self.precision in ("fp16", "fp32") else "bf16"
+
+    @property
     def matrix_flop_per_s(self) -> float:
-        """Peak of half-precision matrix work (fp8 training keeps some of it)."""
-        half = "fp16" if self.precision == "fp16" else "bf16"
-        peak = self.accelerator.peak_flop_per_s(half) or self.accelerator.peak_fp16_flop_per_s
+        """Peak of matrix work that is in no narrow precision (fp8 training keeps some of it)."""
+        peak = self.accelerator.peak_flop_per_s(self.wide) or self.accelerator.peak_fp16_flop_per_s
         assert peak is not None
         return peak
 
@@ -91,7 +96,10 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
         return memory_pass_s(moved_bytes, bandwidth, profile.memory, profile.memory_floor_s)
 
     if isinstance(kernel, Pass):
-        forward, backward = memory_s(kernel.forward_bytes), memory_s(kernel.backward_bytes)
+        # Passes are counted in half precision.
+        wider = d.activation_bytes / HALF_BYTES
+        forward = memory_s(kernel.forward_bytes * wider)
+        backward = memory_s(kernel.backward_bytes * wider)
         return _time(kernel, forward, backward, 0.0, 0.0)
     if isinstance(kernel, FlashAttention):
         forward, backward = _attention_time(kernel, machine)
@@ -134,8 +142,7 @@ def _gemm_time(
 ) -> KernelTime:
     m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.groups
     narrow = machine.precision in NARROW_BYTES and kernel.fp8
-    half = "fp16" if machine.precision == "fp16" else "bf16"
-    precision = machine.precision if narrow else half
+    precision = machine.precision if narrow else machine.wide
     peak = machine.matrix_flop_per_s
     if narrow:
         own = machine.accelerator.peak_flop_per_s(precision)
@@ -143,14 +150,15 @@ def _gemm_time(
         peak = own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if precision == "fp8" else 1.0)
     peak *= machine.fitted.sustained_fraction(machine.profile.family)
     efficiency = machine.profile.gemm[precision]
-    element = NARROW_BYTES[precision] if narrow else 2.0
+    width = d.activation_bytes
+    element = NARROW_BYTES[precision] if narrow else width
 
     one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
     fractions = machine.profile.grouped_gemm if kernel.grouped else one
     if not kernel.tensor_cores:
         fractions = (VECTOR_FRACTION,) * 3
 
-    def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = 2.0) -> Array:
+    def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = width) -> Array:
         return gemm_s(
             a, b, c, peak * fractions[which], machine.accelerator.memory_bytes_per_s, efficiency,
             element, output_bytes, groups,
@@ -160,7 +168,7 @@ def _gemm_time(
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
     fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
-    last = seconds(2, k, n, m, 2.0 + (2.0 * machine.gradient_bytes - 2.0) * fused)
+    last = seconds(2, k, n, m, width + (2.0 * machine.gradient_bytes - width) * fused)
     if kernel.weights:
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
     backward = seconds(1, m, k, n) + last

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from cost_models import communication as traffic
-from cost_models.activation_memory import ACTIVATION_BYTES
 from cost_models.kernel_times import WHOLE_TENSOR_RECIPES, KernelTime, Machine
 from cost_models.kernels import memory_pass_s
 from cost_models.layers import Dims, routed_tokens
@@ -68,7 +67,7 @@ class Collectives:
         if not np.any(self._sequence_parallel > 0):
             return 0.0, 0.0
         d, tp = self._d, self._places.tp
-        payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, ACTIVATION_BYTES)
+        payload = traffic.tensor_parallel_payload_bytes(d.tokens, width, d.activation_bytes)
         # DTensor shards the second dimension, batch first, so each collective copies its tensor
         # once (torch functional collectives).  What is gathered for an fp8 GEMM is fp8 already,
         # where one scale holds for all of it (Transformer Engine, torchao).
@@ -89,7 +88,7 @@ class Collectives:
         if np.all(self._sequence_parallel > 0):
             return 0.0
         payload = traffic.tensor_parallel_payload_bytes(
-            self._d.tokens, float(self._model.hidden_size), ACTIVATION_BYTES
+            self._d.tokens, float(self._model.hidden_size), self._d.activation_bytes
         )
         return self._op("all_reduce", payload, self._places.tp)
 
@@ -144,7 +143,7 @@ class Collectives:
             mlp = block(self._hidden, ("fc1", "shared fc1"), ("fc2", "shared fc2"))
         experts: Array = 0.0
         if routed:
-            payload = routed_tokens(self._model, d) * self._model.hidden_size * ACTIVATION_BYTES
+            payload = routed_tokens(self._model, d) * self._model.hidden_size * d.activation_bytes
             experts = self._op("all_gather", payload, self._places.etp) + self._op(
                 "reduce_scatter", payload, self._places.etp
             )
@@ -180,7 +179,9 @@ class Collectives:
         if mla is not None:
             head_dim = (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim) / 2.0
             kv_heads = d.heads
-        chunk = traffic.context_parallel_chunk_bytes(d.tokens, kv_heads, head_dim, ACTIVATION_BYTES)
+        chunk = traffic.context_parallel_chunk_bytes(
+            d.tokens, kv_heads, head_dim, d.activation_bytes
+        )
         hops = d.cp - 1.0
         hop = send_s(self._fabric, chunk, self._places.cp)
         merged = self._merging_s(head_dim, kv_heads)
@@ -193,7 +194,7 @@ class Collectives:
         scatter = self._op("reduce_scatter", gathered, self._places.cp)
         around = self._torch_ring(chunk, attention_forward_s, attention_backward_s)
         sent = traffic.ulysses_payload_bytes(
-            d.tokens, d.heads, kv_heads, head_dim, ACTIVATION_BYTES
+            d.tokens, d.heads, kv_heads, head_dim, d.activation_bytes
         )
         exchange = self._op("all_to_all", sent, self._places.cp)
         kinds = [plans.cp_kind == code("cp_kind", kind) for kind in ("p2p", "all_gather", "a2a")]
@@ -256,10 +257,10 @@ class Collectives:
         hidden = float(self._model.hidden_size)
         load = routed_tokens(self._model, d) / (d.sharded_tokens * moe.top_k * d.etp)
         sent = traffic.expert_dispatch_bytes(
-            d.sharded_tokens * load, float(moe.top_k), hidden, ACTIVATION_BYTES
+            d.sharded_tokens * load, float(moe.top_k), hidden, d.activation_bytes
         )
         exchange = 2.0 * self._op("all_to_all", sent, axis)
-        every = d.sharded_tokens * hidden * ACTIVATION_BYTES * d.ep
+        every = d.sharded_tokens * hidden * d.activation_bytes * d.ep
         gather = self._op("all_gather", every, axis) + self._op("reduce_scatter", every, axis)
         inner = members(axis, self._fabric.tiers[0].domain_accelerators)
         domains = np.maximum(axis.size / inner, 1.0)
@@ -269,7 +270,7 @@ class Collectives:
 
         def sparse(copies: Array) -> Array:
             once = traffic.expert_dispatch_bytes(
-                d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, ACTIVATION_BYTES
+                d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, d.activation_bytes
             )
             fraction = self._fabric.profile.network_fraction
             return collective_s(self._fabric, "all_to_all", once, axis, fraction)

@@ -44,6 +44,7 @@ class Dims:
     early: Array
     serial: Array
     accumulate_bytes: Array
+    activation_bytes: float
     input_bytes: Array
     modules: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -140,6 +141,7 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
     apex = is_one_of(plans.stack, "stack", *_APEX)
     engine = is_one_of(plans.stack, "stack", *_ENGINE)
     early = is_one_of(plans.stack, "stack", *_EARLY)
+    element_bytes = float(training.activation_bytes)
     return Dims(
         sequences=sequences,
         seq_length=float(training.seq_length),
@@ -166,7 +168,9 @@ def dims(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Dims:
         early=early,
         serial=np.maximum(early, torch + (plans.stack == code("stack", "megatron-sync"))),
         accumulate_bytes=early * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
-        input_bytes=2.0 - engine * (2.0 - _INPUT_BYTES.get(training.precision, 2.0)),
+        activation_bytes=element_bytes,
+        input_bytes=element_bytes
+        - engine * (element_bytes - _INPUT_BYTES.get(training.precision, element_bytes)),
         modules=plans.recompute_modules,
     )
 

@@ -107,7 +107,7 @@ class EfficiencyProfile:
     source: str
     kind: ProfileKind
     gemm: dict[str, GemmEfficiency]
-    """By precision: 'bf16', 'fp16', 'fp8', 'fp4'."""
+    """By precision: 'bf16', 'fp16', 'fp8', 'fp4', 'fp32'."""
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
     family: str
@@ -216,6 +216,8 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
     for precision, block in document["gemm"].items():
         like = block.get("like")
         gemm[precision] = _scaled(gemm[like], block) if like else _gemm(block)
+    # Full fp32 was measured nowhere: the tiles of bf16, as fast in their own peak.
+    gemm.setdefault("fp32", gemm["bf16"])
     return EfficiencyProfile(
         id=document["id"],
         name=document["name"],

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Precision = Literal["bf16", "fp16", "fp8", "fp4"]
+Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 NormKind = Literal["layernorm", "rmsnorm"]
@@ -221,6 +221,9 @@ class AcceleratorSpec(Spec):
     peak_fp16_flop_per_s: FlopPerSecond | None = None
     peak_fp8_flop_per_s: FlopPerSecond | None = None
     peak_fp4_flop_per_s: FlopPerSecond | None = None
+    peak_fp32_flop_per_s: FlopPerSecond | None = Field(
+        None, description="of matrix products in full fp32, as torch computes them by default"
+    )
     tdp_watts: Annotated[float, Field(gt=0, le=1e6)] | None = None
     efficiency_profile: str = Field("", description="catalog id; empty: the documented fallback")
     confidence: Literal["high", "medium", "low", "user"] = "user"
@@ -337,7 +340,12 @@ class TrainingSpec(Spec):
     @property
     def weight_bytes(self) -> int:
         """Bytes of one stored training weight (fp8 training keeps bf16 weights by default)."""
-        return 2
+        return self.activation_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one element that passes between layers."""
+        return DTYPE_BYTES["fp32" if self.precision == "fp32" else "bf16"]
 
     @property
     def gathered_weight_bytes(self) -> int:
@@ -346,9 +354,15 @@ class TrainingSpec(Spec):
         return DTYPE_BYTES["fp8"] if narrow else self.weight_bytes
 
     @property
+    def master_weight_bytes(self) -> int:
+        """Bytes of the copy that the optimizer keeps of a weight; fp32 weights need none."""
+        none = self.master_weights_dtype == "none" or self.precision == "fp32"
+        return 0 if none else DTYPE_BYTES["fp32"]
+
+    @property
     def optimizer_bytes_per_parameter(self) -> float:
         """Master copy plus moments, bytes per parameter."""
-        master = 0 if self.master_weights_dtype == "none" else DTYPE_BYTES["fp32"]
+        master = self.master_weight_bytes
         moments = 2 if self.optimizer == "adam" else 1
         return master + moments * DTYPE_BYTES[self.optimizer_state_dtype]
 

@@ -43,7 +43,7 @@ def element_bytes(
     accumulated = float(DTYPE_BYTES[training.gradient_dtype])
     states = training.optimizer_bytes_per_parameter
     half = float(training.weight_bytes)
-    master = 0.0 if training.master_weights_dtype == "none" else 4.0
+    master = float(training.master_weight_bytes)
     stored = master or half
     kept = half * (accumulated > half)
     cast = _CAST_WEIGHT_BYTES.get(training.precision, 0.0) * transformer_engine

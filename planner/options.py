@@ -47,7 +47,7 @@ _CLUSTER = (
 _TRAINING = (
     Field("seq_length", "training", "tokens per sequence", "INT"),
     Field("global_batch_size", "training", "sequences per optimizer step", "INT"),
-    Field("precision", "training", "bf16, fp16, fp8, fp4", "NAME"),
+    Field("precision", "training", "bf16, fp16, fp8, fp4, fp32", "NAME"),
     Field("fp8_recipe", "training", "tensorwise, delayed, rowwise, blockwise, mxfp8", "NAME"),
     Field("fp8_param_gather", "training", "weights stored and gathered in fp8 (Megatron)"),
     Field("tokens", "training", "of the whole training, for days, cost and energy", "NUMBER"),

@@ -69,6 +69,12 @@ NO_COMPILE = rule(
     lambda c, p: "the model's layers are not compiled by torch.compile",
 )
 
+HALF_PRECISION = rule(
+    "framework_unsupported",
+    lambda c, p: c.training.precision != "fp32",
+    lambda c, p: "training wholly in fp32 is written for native PyTorch only, to compare runs",
+)
+
 
 @cache
 def runtime(stack: str) -> Rule:

@@ -32,8 +32,12 @@ def gpt(hidden: int, heads: int) -> ModelSpec:
     )
 
 
-def layer_bytes(model: ModelSpec, seq_length: int, kind: str = "dense", **plan: object) -> float:
-    training = TrainingSpec(seq_length=seq_length, global_batch_size=64)
+def layer_bytes(
+    model: ModelSpec, seq_length: int, kind: str = "dense", precision: str = "bf16", **plan: object
+) -> float:
+    training = TrainingSpec.model_validate(
+        {"seq_length": seq_length, "global_batch_size": 64, "precision": precision}
+    )
     row = Plans.from_rows([ParallelPlan.model_validate(plan)])
     d = dims(model, training, row)
     kept, _ = layer_activation_bytes(model, kind, d)  # type: ignore[arg-type]
@@ -84,6 +88,16 @@ class TestTable2:
         d = dims(gpt(h, a), training, Plans.from_rows([plan]))
         expected = 2 * s * b * h // (t if sequence_parallel else 1)
         assert float(np.max(layer_input_bytes(gpt(h, a), d))) == expected
+
+
+def test_fp32_doubles_all_but_masks() -> None:
+    """The 2-byte terms of Table 2 twice; its masks (2sbh and as^2b) stay one byte each."""
+    h, a, s, _ = GPT_SIZES[0]
+    half = layer_bytes(gpt(h, a), s, attention_kernel="unfused")
+    masks = 2 * s * h + a * s * s
+    assert layer_bytes(gpt(h, a), s, precision="fp32", attention_kernel="unfused") == (
+        2 * half - masks
+    )
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])

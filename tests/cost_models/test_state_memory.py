@@ -44,6 +44,14 @@ def test_megatron_bytes_per_parameter(ranks: int) -> None:
     assert per_parameter(1) == pytest.approx(6.0 + 12.0 / ranks, rel=1e-15)
 
 
+@pytest.mark.parametrize("torch", [0.0, 1.0])
+def test_fp32_weights_are_their_own_master(torch: float) -> None:
+    """4 bytes each of weight and gradient, 8 of Adam's moments, whatever the runtime."""
+    training = TrainingSpec(seq_length=1, global_batch_size=1, precision="fp32")
+    each = element_bytes(training, torch, 0.0, 1.0 - torch)
+    assert (each.weights, each.gradients, each.optimizer) == (4.0, 4.0, 8.0)
+
+
 def test_optimizer_choices() -> None:
     def states(**fields: object) -> float:
         spec = TrainingSpec.model_validate({"seq_length": 1, "global_batch_size": 1, **fields})

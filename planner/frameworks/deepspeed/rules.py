@@ -82,6 +82,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rules.runtime("deepspeed"),
+    rules.HALF_PRECISION,
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,

@@ -276,6 +276,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 
 FEATURE_RULES: tuple[Rule, ...] = (
     rules.runtime("megatron"),
+    rules.HALF_PRECISION,
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),

@@ -164,6 +164,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *MODEL_RULES,
     rules.runtime("torch"),
+    rules.HALF_PRECISION,
     rule(
         "framework_unsupported",
         lambda c, p: c.training.precision != "fp16",
