@@ -30,11 +30,13 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _RefTy
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
+from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -325,3 +327,12 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
 }
+
+
+def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
+    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
+    with _disable_current_modes():
+        return torch.Tensor.__new__(cls, *sizes)
+
+
+CausalBias.__new__ = _without_modes  # type: ignore[method-assign]
