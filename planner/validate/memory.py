@@ -29,6 +29,7 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _RefTy
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -82,7 +83,7 @@ class Memory(MemTracker):
         self._modules = _Modules(models)
         self._mod_tracker = self._modules  # type: ignore[assignment]
         self._models, self._optimizer = tuple(models), optimizer
-        self._operator = ""
+        self._operator, self.aside = "", False
         self._peak: dict[str, int] = {}
         self._highest: Counter[str] = Counter()
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
@@ -118,6 +119,10 @@ class Memory(MemTracker):
             for name, categorise in _CATEGORISED.items():
                 self._entered.callback(setattr, FSDPParam, name, getattr(FSDPParam, name))
                 setattr(FSDPParam, name, self._then(getattr(FSDPParam, name), categorise))
+            # DTensor finds the shapes of whole tensors with fake ones, which take no memory.
+            own_lock = ShardingPropagator._fake_mode_lock
+            self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
+            ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
             self._adopt()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _Kept.unpack))
         super().__enter__()
@@ -183,6 +188,8 @@ class Memory(MemTracker):
             made.maker = (self._modules.path, self._operator)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.aside:
+            return func(*args, **kwargs or {})
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -224,6 +231,19 @@ class _Kept:
 
     def __del__(self) -> None:
         self.release()
+
+
+class _Aside:
+    """What happens within it is not counted."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def __enter__(self) -> None:
+        self.memory.aside = True
+
+    def __exit__(self, *_: Any) -> None:
+        self.memory.aside = False
 
 
 class _Modules:
