@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cost_models.parameters import total_parameters
 from planner.documents import parse_request
 from planner.request import PlanRequest
 from planner.validate import contract, run
@@ -94,9 +93,9 @@ def ranks() -> Iterator[Ranks]:
     one.close()
 
 
-def ran(ranks: Ranks, folder: Path, request: PlanRequest, job: contract.Job, count: int) -> list[
-    RankResult
-]:
+def ran(
+    ranks: Ranks, folder: Path, request: PlanRequest, job: contract.Job, count: int
+) -> list[RankResult]:
     """The results of a job, each rank a process of its own."""
     run.prepare(folder, request, job)
     codes = ranks.run(folder, count)
