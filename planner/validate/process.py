@@ -123,13 +123,14 @@ def launch(
     ranks: int,
     limits: Limits,
     *,
+    module: str = "planner.validate.worker",
     port: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Run the job of a folder in so many processes of this machine, until all are done.
 
-    port: where the ranks meet; None: any that is free.  progress: told where the ranks are, when
-    that changes.  Raises RunFailed.  No process of the run is left, whatever happens.
+    module: what each rank runs, with the folder as its argument.  port: where the ranks meet;
+    None: any that is free.  progress: told where the ranks are, when that changes.  Raises RunFailed.  No process of the run is left, whatever happens.
     """
     if ranks > limits.ranks:
         raise RunFailed("too_many", f"needs {ranks} processes, and may have {limits.ranks}")
@@ -149,7 +150,7 @@ def launch(
     command = [
         sys.executable, "-m", "planner.validate.agent", *meeting, f"--nproc-per-node={ranks}",
         "--max-restarts=0", f"--monitor-interval={_TICK_S}", "--redirects=3",
-        f"--log-dir={folder / LOGS}", "--module", "planner.validate.worker", str(folder),
+        f"--log-dir={folder / LOGS}", "--module", module, str(folder),
     ]  # fmt: skip
     try:
         with (folder / "torchrun.log").open("wb") as log:

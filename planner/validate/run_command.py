@@ -14,7 +14,7 @@ from planner.failures import FINE, OUR_FAULT
 from planner.options import request_options
 
 if TYPE_CHECKING:
-    from planner.validate.process import RunFailed
+    from planner.validate.process import RunFailed, Stopped
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
 _RUN, _LIMITS = "The run", "Limits of the run"
@@ -78,12 +78,11 @@ def validate(
     )
     try:
         with stoppable():
-            report = run(asked, options, output=output, progress=_progress)
+            report = run(asked, options, output=output, progress=say)
     except RunFailed as error:
-        return _failed(error, json)
-    except Stopped as stopped:
-        print(f"Stopped by {stopped}: every process of the run is ended.", file=sys.stderr)
-        return 128 + stopped.number
+        return failed(error, json)
+    except Stopped as by:
+        return stopped(by)
     if json:
         outputs.print_json(report)
     else:
@@ -92,7 +91,7 @@ def validate(
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
-def _progress(text: str) -> None:
+def say(text: str) -> None:
     """One line that is written over on a terminal; elsewhere a line each."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
@@ -100,7 +99,13 @@ def _progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _failed(error: RunFailed, json: bool) -> int:
+def stopped(by: Stopped) -> int:
+    """Tell that a signal ended the run; its exit code."""
+    print(f"Stopped by {by}: every process of the run is ended.", file=sys.stderr)
+    return 128 + by.number
+
+
+def failed(error: RunFailed, json: bool) -> int:
     """Tell why a run failed, with the last lines of the log that shows it."""
     from planner.output import print_document
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost_models.spec import Spec
 
+RESULT = "measured.json"
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
@@ -88,3 +89,11 @@ class Job(Spec):
     large_words: dict[str, Any] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     tensor_parallel: bool = False
+
+
+class Measured(Spec):
+    """What a worker found: points as calibrations.Points has them."""
+
+    points: dict[str, list[dict[str, Any]]]
+    notes: tuple[str, ...]
+    device: Literal["cpu", "cuda"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,14 +15,15 @@ from planner.validate.calibrate.timing import Clock, calls, copies, passes, poin
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Made = tuple[Callable[..., torch.Tensor], Callable[[], tuple[torch.Tensor, ...]], list[Any]]
+Say = Callable[[str], None]
 Points = dict[str, list[dict[str, Any]]]
 
 
 class Bench:
     """The kernels of a script (the module of an emitted train.py) in one precision."""
 
-    def __init__(self, script: ModuleType, precision: str, clock: Clock) -> None:
-        self.script, self.precision, self.clock = script, precision, clock
+    def __init__(self, script: Any, precision: str, clock: Clock, say: Say) -> None:
+        self.script, self.precision, self.clock, self.say = script, precision, clock, say
         self.like: dict[str, Any] = {"device": clock.device, "dtype": DTYPES[precision]}
         self.left_out = 0
 
@@ -39,6 +39,7 @@ class Bench:
                 if self.clock.over:
                     self.left_out += 1
                 else:
+                    self.say(f"{name} {getattr(one, 'kernel', '')}".strip())
                     found[name] += of(one)
         return found
 
@@ -130,17 +131,18 @@ def _silu(b: Bench, p: Pass) -> Made:
 
 
 def _rope(b: Bench, p: Pass) -> Made:
-    """Of queries and keys, by the script's function; its positions are those of its own length."""
-    s = p.shape
+    """Of queries and keys, by the script's function at its own positions."""
+    s, script = p.shape, b.script
+    script.TOKENS = script.C.seq_length = s.tokens
+    script.C.head_dim = s.head_dim
+    script.rotary_table.cache_clear()
 
     def inputs() -> tuple[torch.Tensor, ...]:
         sides = (s.heads, s.kv_heads)
         return tuple(b.leaf(s.sequences, s.tokens, heads, s.head_dim) for heads in sides)
 
     def rotate(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        b.script.TOKENS = s.tokens  # type: ignore[attr-defined]
-        b.script.C.head_dim = s.head_dim
-        return torch.cat((b.script.rotate(q).flatten(2), b.script.rotate(k).flatten(2)), -1)
+        return torch.cat((script.rotate(q).flatten(2), script.rotate(k).flatten(2)), -1)
 
     return rotate, inputs, []
 

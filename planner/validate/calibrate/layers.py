@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from planner.validate.calibrate.timing import Clock, point, repeated
 
-ON = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1, "dp_shard": 1, "sequence_parallel": False,
+ON = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "num_experts": 0, "dp_replicate": 1,
+      "dp_shard": 1, "sequence_parallel": False,
       "recompute": "none", "compile": False, "hidden_dropout": 0.0, "attention_dropout": 0.0,
       "schedule": "1F1B", "zero_stage": 0, "global_batch_size": 1,
       "micro_batch_size": 1}  # fmt: skip
@@ -23,14 +23,14 @@ def bare(stage: Any) -> None:
 class Stage:
     """The script's first and only stage, as its CONFIG says."""
 
-    def __init__(self, script: ModuleType, wrapped: bool, dtype: torch.dtype) -> None:
+    def __init__(self, script: Any, wrapped: bool, dtype: torch.dtype) -> None:
         if not wrapped:
-            script.data_parallel = bare  # type: ignore[attr-defined]
+            script.data_parallel = bare
         self.script, self.model = script, script.build_stage(0)
         if not wrapped:
             self.model.to(dtype)
         self.blocks = len(self.model.blocks)
-        self.tokens, self.targets = script.batch()
+        self.tokens, _ = script.batch()
 
     def passes(self, clock: Clock, sync: bool | None = None) -> dict[str, float]:
         """Seconds forward and backward; sync: whether gradients are reduced (wrapped only)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,13 +11,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from cost_models.calibrations import Calibration, Points
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.request import PlanRequest
-from planner.validate.calibrate.job import Job
+from planner.validate import contract, process
+from planner.validate.calibrate.job import RESULT, Job, Measured
 
-RESULT = "points.json"
-SCRIPT = "train.py"
+WORKER = "planner.validate.calibrate.worker"
 
 
 def calibrate(
@@ -26,25 +27,31 @@ def calibrate(
     jobs: Sequence[tuple[int, Job]],
     name: str,
     extends: str,
-    progress: Callable[[str], None],
+    limits: process.Limits,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
-    """Measure the jobs one after the other; request: its model and plan make the script.
+    """Measure the jobs one after the other; the request's model and plan make the script.
 
     Raises RunFailed where a worker fails.
     """
-    assert request.plan is not None
-    script = FRAMEWORK.render(request, request.plan).files[SCRIPT]
     points: dict[str, list[Any]] = {}
     notes: list[str] = []
     device = "cpu"
-    for number, (ranks, job) in enumerate(jobs, 1):
-        progress(f"{number} of {len(jobs)}: {ranks} process{'es' * (ranks > 1)}")
+    for ranks, job in jobs:
+        who = f"{ranks} process{'es' * (ranks > 1)}: "
         with tempfile.TemporaryDirectory(prefix="planner-calibrate-") as folder:
-            found = _measured(Path(folder), script, ranks, job)
-        for kind, some in found["points"].items():
+            found = _measured(
+                Path(folder),
+                request,
+                ranks,
+                job,
+                limits,
+                lambda text, who=who: progress(who + text),
+            )
+        for kind, some in found.points.items():
             points.setdefault(kind, []).extend(some)
-        notes += found["notes"]
-        device = found["device"]
+        notes += found.notes
+        device = found.device
     return Calibration(
         id=name,
         extends=extends,
@@ -61,28 +68,37 @@ def calibrate(
     )
 
 
-def _measured(folder: Path, script: str, ranks: int, job: Job) -> dict[str, Any]:
-    import subprocess
-    import sys
+def _say(progress: Callable[[str], None], who: str, text: str) -> None:
+    progress(who + text)
 
-    (folder / SCRIPT).write_text(script, encoding="utf-8")
-    (folder / "job.json").write_text(job.model_dump_json(), encoding="utf-8")
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
-         "--module", "planner.validate.calibrate.worker", str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    return found
+
+def _measured(
+    folder: Path,
+    request: PlanRequest,
+    ranks: int,
+    job: Job,
+    limits: process.Limits,
+    progress: Callable[[str], None],
+) -> Measured:
+    assert request.plan is not None
+    script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
+    (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
+    (folder / contract.JOB).write_text(job.model_dump_json(), encoding="utf-8")
+    process.launch(folder, ranks, limits, module=WORKER, progress=progress)
+    try:
+        return Measured.model_validate_json((folder / RESULT).read_bytes())
+    except (OSError, ValidationError):
+        log = process.tail(process.log_file(folder, 0))
+        raise process.RunFailed("no_result", f"left no {RESULT}", 0, log) from None
 
 
 def _hardware(request: PlanRequest) -> dict[str, str]:
     group = request.cluster.groups[0]
     return {
-        "device": group.accelerator.name[:200],
+        "device": group.accelerator.name,
         "accelerators": str(group.accelerators_per_node),
         "processor": _processor(),
-        "system": platform.platform()[:200],
+        "system": platform.platform(),
     }
 
 

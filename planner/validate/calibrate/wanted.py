@@ -32,12 +32,27 @@ SEQ_LENGTHS = (128, 512, 2048)
 HEAD_DIMS = (64, 128)
 WIDTHS = (256, 1024)
 LARGEST_FLOP = 4e10  # of one GEMM on a CPU; a GPU takes them all
+PRECISIONS = ("bf16", "fp16", "fp32")
+RANKS = (2, 4, 8)
 COLLECTIVES = get_args(Operation)
 MESSAGES = tuple(2**power for power in range(10, 26, 3))  # 1 KiB to 32 MiB
 SMALL = 64  # width of a layer whose arithmetic does not count
 SMALL_TOKENS = 16
 SMALL_LAYERS = 4
 LARGE = 512
+
+# The full set's script, of the kind whose layers have everything that eager torch launches.
+EXAMPLE = {
+    "model": {
+        "name": "example", "num_layers": SMALL_LAYERS, "hidden_size": 512,
+        "num_attention_heads": 8, "vocab_size": 8192, "gated_mlp": False, "norm": "layernorm",
+        "position": "learned", "max_position_embeddings": 2048, "qkv_bias": True,
+        "attention_output_bias": True, "mlp_bias": True,
+    },
+    "cluster": "local",
+    "training": {"seq_length": 512, "global_batch_size": 8},
+    "plan": {"stack": "torch", "cross_entropy": "unfused", "zero_stage": 0, "cp_kind": "a2a"},
+}  # fmt: skip
 
 
 def of_request(request: PlanRequest, budget_s: float) -> list[tuple[int, Job]]:

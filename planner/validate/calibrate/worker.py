@@ -1,86 +1,74 @@
 """The process that torchrun starts: `python -m planner.validate.calibrate.worker DIR`.
 
-DIR holds train.py (as emitted) and job.json; the first rank writes points.json.
+DIR holds train.py (as emitted) and job.json; the first rank writes measured.json.
 """
 
 from __future__ import annotations
 
-import json
+import faulthandler
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from planner.validate import contract
+from planner.validate.agent import die_with_parent
 from planner.validate.calibrate import layers, together
-from planner.validate.calibrate.job import Collective, Job, Operation
+from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
-
-RESULT = "points.json"
-
-
-def load(path: Path, words: dict[str, Any]) -> ModuleType:
-    """The training script as a module, with entries of its CONFIG replaced."""
-    sys.argv = [str(path), *(f"{name}={value}" for name, value in words.items())]
-    spec = spec_from_file_location(f"train_{len(sys.modules)}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from planner.validate.worker import Voice, load_script
 
 
 class Worker:
     """One rank of a calibration."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.job = Job.model_validate_json((folder / "job.json").read_bytes())
-        self.train = folder / "train.py"
+    def __init__(self, folder: Path, say: Voice) -> None:
+        self.folder, self.say = folder, say
+        self.job = Job.model_validate_json((folder / contract.JOB).read_bytes())
         self.base = {**layers.ON, "precision": self.job.precision}
         ranks = int(os.environ["WORLD_SIZE"])
         self.world = {"dp_replicate": ranks, "global_batch_size": ranks}  # nothing is split
         torch.manual_seed(0)
 
-    def script(self, **words: Any) -> ModuleType:
-        return load(self.train, {**self.base, **words})
+    def script(self, **words: Any) -> Any:
+        """The training script with entries of its CONFIG replaced, at its place in the plan."""
+        script = load_script(self.folder / contract.SCRIPT)
+        script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
+        script.setup(script.own_device())
+        return script
 
-    def run(self) -> None:
+    def run(self) -> Measured:
+        """Measure the job; every rank has the same answer, but for its seconds."""
         start = time.perf_counter()
-        job = self.job
         plain = self.script(**self.world)
-        clock = Clock(plain.DEVICE, start + job.budget_s)
-        found: Points = {}
-        notes: list[str] = []
+        clock = Clock(plain.DEVICE, start + self.job.budget_s)
+        notes = []
         if dist.get_world_size() == 1:
             clock = clock.of(time.process_time)
-            bench = Bench(plain, job.precision, clock)
-            found |= self.alone(clock)
-            found |= bench.points(job.kernels)
+            found = self.alone(clock)
+            bench = Bench(plain, self.job.precision, clock, self.say)
+            found |= bench.points(self.job.kernels)
             if bench.left_out:
                 notes.append(f"{bench.left_out} kernels were left out: the time was up")
         else:
-            found |= self.together(clock)
-        if dist.get_rank() == 0:
-            document = {"points": found, "notes": notes, "device": clock.device.type}
-            (self.folder / RESULT).write_text(json.dumps(document), encoding="utf-8")
-        dist.barrier()
-        dist.destroy_process_group()
+            found = self.together(clock)
+        return Measured(points=found, notes=tuple(notes), device=clock.device.type)
 
     def alone(self, clock: Clock) -> Points:
         """What one rank measures of layers: modules, wrappers, the optimizer's step."""
         job, dtype = self.job, DTYPES[self.job.precision]
         found: Points = {"host": [], "wrapper": [], "optimizer": []}
         for words in (job.small_words, job.large_words):
+            self.say(f"layers {words['hidden_size']} wide")
             plain = layers.Stage(self.script(**words), False, dtype)
             if words is job.small_words:
                 found["host"] = self.host(plain, clock)
@@ -96,7 +84,8 @@ class Worker:
         whole = layers.blocks(stage, clock)
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":
-            bench = Bench(stage.script, self.job.precision, replace(clock, deadline=math.inf))
+            endless = replace(clock, deadline=math.inf)
+            bench = Bench(stage.script, self.job.precision, endless, self.say)
             for points in bench.points(self.job.small).values():
                 for one in points:
                     side = one.get("direction", one.get("product"))
@@ -108,13 +97,18 @@ class Worker:
 
     def together(self, clock: Clock) -> Points:
         """What several ranks measure."""
+        self.say("kernels beside each other")
         found: Points = {
             "crowding": list(together.crowding(clock)),
             "contention": [together.contention(clock)],
-            "collectives": [together.collective(c, clock) for c in self.job.collectives],
+            "collectives": [],
         }
         if self.job.tensor_parallel:
+            self.say("layers of DTensor")
             found["host"] = list(self.tensor_parallel(clock))
+        for one in self.job.collectives:
+            self.say(f"{one.op} of {one.bytes:,} bytes")
+            found["collectives"].append(together.collective(one, clock))
         return found
 
     def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
@@ -149,9 +143,27 @@ class Worker:
                 }  # fmt: skip
 
 
-def main() -> None:
-    Worker(Path(sys.argv[1])).run()
+def main(folder: Path) -> int:
+    """Measure the job of a folder; where the disk is full, the exit code is its errno."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    rank = int(os.environ["RANK"])
+    try:
+        worker = Worker(folder, Voice(folder, rank))
+        found = worker.run()
+        if rank == 0:
+            contract.write(folder / RESULT, found)
+        dist.barrier()
+        dist.destroy_process_group()
+    except OSError as error:
+        import traceback
+
+        traceback.print_exc()
+        return error.errno or 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(Path(sys.argv[1])))
