@@ -142,6 +142,21 @@ class Points(Spec):
     contention: tuple[ContentionPoint, ...] = Field((), max_length=100)
 
 
+_KERNELS = ("forward", "backward", "recompute")
+# Measured term -> parts of the step's time that it prices.
+TIME_PARTS: dict[str, tuple[str, ...]] = {
+    "gemm": _KERNELS,
+    "attention": _KERNELS,
+    "passes": _KERNELS,
+    "collectives": ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm"),
+    "host": _KERNELS,
+    "wrapper": ("dp_comm",),
+    "optimizer": ("optimizer",),
+    "crowding": (*_KERNELS, "dp_comm", "optimizer"),
+    "contention": ("tp_comm", "cp_comm", "ep_comm", "dp_comm"),
+}
+
+
 class Calibration(Spec):
     """A profile file: everything measured on one machine, over a built-in profile.
 
@@ -171,6 +186,7 @@ def over_base(found: Calibration) -> EfficiencyProfile:
         kind="calibrated",
         collectives={**base.collectives, **tables},
         collective_link_bytes_per_s=None if tables else base.collective_link_bytes_per_s,
+        extends=base.id,
         notes=(*found.notes, *(f"{base.id}: {note}" for note in base.notes)),
         measured=measured(found.points, found.device == "cpu"),
         measured_terms=tuple(

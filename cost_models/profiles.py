@@ -143,6 +143,8 @@ class EfficiencyProfile:
     """What a calibration measured on one machine; it goes before all of the above."""
     measured_terms: tuple[str, ...] = ()
     """Names of what it measured."""
+    extends: str = ""
+    """The profile that has the rest."""
 
 
 class Accelerator(Protocol):

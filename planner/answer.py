@@ -213,14 +213,15 @@ class Baseline(Document):
 class ProfileInfo(Document):
     """The efficiency profile in use and where it comes from.
 
-    measured: the terms that a calibration measured on one machine; empty where none did.
+    measured: the terms that a calibration measured on one machine, each with the parts of the
+    step's time that it prices; empty where none did.
     """
 
     id: str
     name: str
     source: str
     kind: Literal["built in", "fallback", "calibrated"]
-    measured: tuple[str, ...] = ()
+    measured: dict[str, tuple[str, ...]] = {}
 
 
 class Launch(Document):

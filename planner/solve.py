@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from cost_models.calibrations import TIME_PARTS
 from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from cost_models.units import GIB
@@ -201,7 +202,7 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
             name=profile.name,
             source=profile.source,
             kind=profile.kind,
-            measured=profile.measured_terms,
+            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
         ),
     }
 

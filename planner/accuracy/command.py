@@ -27,6 +27,10 @@ def accuracy(
     ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="every row, with what was assumed")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="the same as a page")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="a calibration, for rows of the profile it extends"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
@@ -35,7 +39,7 @@ def accuracy(
     from planner.accuracy.runs import PUBLISHED_RUNS
 
     path = PUBLISHED_RUNS if data is None else data
-    answer = answer_of(path.name, _predictions(path, source))
+    answer = answer_of(path.name, _predictions(path, source, profile))
     if html is not None:
         from planner.accuracy.page import page
 
@@ -58,14 +62,17 @@ def accuracy(
     return FINE
 
 
-def _predictions(path: Path, source: str | None) -> Iterator[Prediction]:
+def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:
     """A prediction of each row, with a bar on standard error where it takes long."""
+    from planner import profiles
     from planner.accuracy.predict import predict
     from planner.accuracy.runs import runs_in
+    from planner.validation import looked_up
 
+    chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
     total = _checked(path, source)
     runs = (run for run in runs_in(path) if source in (None, run.source_key))
-    yield from _watched((predict(run) for run in runs), total)
+    yield from _watched((predict(run, profile=chosen) for run in runs), total)
 
 
 def _checked(path: Path, source: str | None) -> int:

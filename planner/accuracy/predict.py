@@ -50,9 +50,15 @@ def predict_all(runs: Iterable[Run], constants: Fitted | None = None) -> tuple[P
     return tuple(predict(run, constants) for run in runs)
 
 
-def predict(run: Run, constants: Fitted | None = None) -> Prediction:
-    """What the model says of a run."""
-    return predict_case(run, read_case(run), constants)
+def predict(
+    run: Run, constants: Fitted | None = None, profile: EfficiencyProfile | None = None
+) -> Prediction:
+    """What the model says of a run; profile: a calibration, where it extends the run's own."""
+
+    def calibrated(own: EfficiencyProfile) -> EfficiencyProfile:
+        return profile if profile is not None and own.id in (profile.id, profile.extends) else own
+
+    return predict_case(run, read_case(run), constants, calibrated)
 
 
 def read_case(run: Run) -> Case | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from cost_models.calibrations import TIME_PARTS
 from cost_models.spec import ClusterSpec, Spec
 from planner.answer import PlanReport, ProfileInfo
 from planner.error_band import comparison, likeness
@@ -80,7 +81,7 @@ def lint(
             name=profile.name,
             source=profile.source,
             kind=profile.kind,
-            measured=profile.measured_terms,
+            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
         ),
         framework=case.framework.title,
         framework_versions=case.framework.versions,

@@ -130,7 +130,8 @@ def launch(
     """Run the job of a folder in so many processes of this machine, until all are done.
 
     module: what each rank runs, with the folder as its argument.  port: where the ranks meet;
-    None: any that is free.  progress: told where the ranks are, when that changes.  Raises RunFailed.  No process of the run is left, whatever happens.
+    None: any that is free.  progress: told where the ranks are, when that changes.
+    Raises RunFailed.  No process of the run is left, whatever happens.
     """
     if ranks > limits.ranks:
         raise RunFailed("too_many", f"needs {ranks} processes, and may have {limits.ranks}")

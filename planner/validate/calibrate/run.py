@@ -7,6 +7,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,8 @@ def calibrate(
     for ranks, job in jobs:
         who = f"{ranks} process{'es' * (ranks > 1)}: "
         with tempfile.TemporaryDirectory(prefix="planner-calibrate-") as folder:
-            found = _measured(
-                Path(folder),
-                request,
-                ranks,
-                job,
-                limits,
-                lambda text, who=who: progress(who + text),
-            )
+            say = partial(_say, progress, who)
+            found = _measured(Path(folder), request, ranks, job, limits, say)
         for kind, some in found.points.items():
             points.setdefault(kind, []).extend(some)
         notes += found.notes
