@@ -1,0 +1,197 @@
+"""What was measured prices what it measured, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from cost_models.calibrations import TIME_PARTS, Calibration, Points, over_base
+from cost_models.catalog import hardware
+from cost_models.estimate import CostModel, Estimates
+from cost_models.measured import RateGrid, linear_through
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import ModelSpec, TrainingSpec
+
+MODEL = ModelSpec(
+    num_layers=4, hidden_size=1024, num_attention_heads=16, ffn_hidden_size=4096, vocab_size=8192,
+    gated_mlp=False, norm="layernorm", position="learned", max_position_embeddings=512,
+)  # fmt: skip
+TRAINING = TrainingSpec(seq_length=512, global_batch_size=8)
+ONE = ParallelPlan(stack="torch", cross_entropy="unfused", zero_stage=0, micro_batch_size=2)
+
+
+def timed(seconds: float, **shape: Any) -> dict[str, Any]:
+    return {"seconds": seconds, "low_s": seconds, "high_s": seconds, "repeats": 3, **shape}
+
+
+def calibration(device: str = "cuda", **points: list[dict[str, Any]]) -> Calibration:
+    return Calibration.model_validate_json(
+        Calibration.model_construct(
+            schema_version=1, id="mine", extends="h100-sxm", measured_at="2026-11-20T12:00:00Z",
+            device=device, hardware={"device": "a card"}, software={"torch": "2.13.0"}, notes=(),
+            points=points,
+        ).model_dump_json(warnings=False)
+    )  # fmt: skip
+
+
+def estimate(found: Calibration | None, plan: ParallelPlan = ONE) -> Estimates:
+    group = hardware.node_group("h100-sxm", 1, plan.tp * plan.pp * plan.dp * plan.cp)
+    cluster = hardware.cluster_of("mine", group)
+    profile = over_base(found) if found is not None else None
+    return CostModel(MODEL, cluster, TRAINING, profile).evaluate(Plans.from_rows([plan]))
+
+
+def parts(found: Estimates) -> dict[str, float]:
+    return {name: float(value[0]) for name, value in found.time_parts_s.items()}
+
+
+def test_a_grid_has_its_points_and_lies_between_them() -> None:
+    sizes = [(m, n) for m in (64.0, 256.0) for n in (128.0, 512.0, 2048.0)]
+    grid = RateGrid.of(sizes, [m * n for m, n in sizes])
+    for m, n in sizes:
+        assert grid.rate(m, n) == pytest.approx(m * n)
+    # A power law is a plane in logarithms.
+    assert grid.rate(np.array([128.0]), np.array([1000.0])) == pytest.approx(128e3)
+
+
+def test_a_grid_holds_its_edge_and_takes_the_nearest_for_a_hole() -> None:
+    grid = RateGrid.of([(1.0, 1.0), (4.0, 1.0), (4.0, 4.0)], [1.0, 2.0, 3.0])
+    assert grid.rate(100.0, 100.0) == pytest.approx(3.0)
+    assert grid.rate(1.0, 4.0) in (pytest.approx(1.0), pytest.approx(3.0))
+
+
+def test_arrays_and_numbers_have_the_same_rate() -> None:
+    rng = np.random.default_rng(1)
+    points = rng.uniform(1, 1e6, (40, 3))
+    grid = RateGrid.of(points.tolist(), rng.uniform(1, 1e12, 40).tolist())
+    at = rng.uniform(0.1, 1e7, (3, 50))
+    together = grid.rate(*at)
+    assert together == pytest.approx([float(grid.rate(*one)) for one in at.T])
+
+
+def test_a_line_has_no_negative_part() -> None:
+    line = linear_through([(10.0, 1.0), (100.0, 1.9)])
+    assert (line.fixed_s, line.per_unit_s) == (pytest.approx(0.9), pytest.approx(0.01))
+    assert linear_through([(1.0, 2.0), (100.0, 1.0)]).per_unit_s == 0.0
+    steep = linear_through([(1.0, 0.1), (100.0, 100.0)])
+    assert steep.fixed_s == 0.0
+    assert linear_through([(4.0, 2.0)]).per_unit_s == 0.5
+
+
+def gemms(flop_per_s: float) -> list[dict[str, Any]]:
+    return [
+        timed(2.0 * 1024**3 / flop_per_s, precision="bf16", product=product, m=1024, n=1024, k=1024)
+        for product in ("forward", "input_gradient", "weight_gradient")
+    ]
+
+
+def test_a_measured_rate_of_matrix_products_is_that_of_the_estimate() -> None:
+    slow, fast = (parts(estimate(calibration(gemm=gemms(rate)))) for rate in (1e12, 2e12))
+    # Per token forward: 2 FLOP per weight of the layers and of the head.
+    weights = 4 * 12 * 1024**2 + 1024 * 8192
+    saved_s = 2.0 * weights * 512 * 8 * (1 / 1e12 - 1 / 2e12)
+    assert slow["forward"] - fast["forward"] == pytest.approx(saved_s, rel=1e-9)
+    assert slow["backward"] - fast["backward"] == pytest.approx(2 * saved_s, rel=1e-9)
+
+
+def test_a_calibration_touches_only_what_it_measured() -> None:
+    before = parts(estimate(None))
+    after = parts(estimate(calibration(gemm=gemms(1e12))))
+    assert {name for name in before if before[name] != after[name]} == {"forward", "backward"}
+    assert parts(estimate(calibration())) == before
+
+
+def test_the_optimizer_takes_what_was_measured() -> None:
+    points = [
+        timed(1e-3 * n + 1e-9 * p, parameters=p, tensors=n) for p, n in ((1e5, 50), (1e8, 50))
+    ]
+    after = parts(estimate(calibration(optimizer=points)))
+    tensors = 4 * (4 + 2 + 2 * 2) + 2 + 1 + 2
+    parameters = 4 * (12 * 1024**2 + 4 * 1024) + 2 * 8192 * 1024 + 512 * 1024 + 2 * 1024
+    assert after["optimizer"] == pytest.approx(1e-3 * tensors + 1e-9 * parameters, rel=1e-3)
+
+
+def test_collectives_are_those_measured() -> None:
+    plan = ONE.model_copy(update={"tp": 2})
+    rate = 1e9
+
+    def points(latency_s: float) -> list[dict[str, Any]]:
+        sizes = (2.0**10, 2.0**20, 2.0**30)
+        return [
+            timed(latency_s + size / rate, op=op, ranks=2, bytes=size)
+            for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+            for size in sizes
+        ]
+
+    found = parts(estimate(calibration(collectives=points(0.0)), plan))
+    # 2 all-reduces each way of every layer, and one of the embedding, one of the head's input ...
+    activation_s = 2 * 512 * 1024 * 2 / rate
+    assert found["tp_comm"] > 4 * 4 * 4 * activation_s
+    assert found["tp_comm"] == pytest.approx(4 * (4 * 4 + 2) * activation_s, rel=0.02)
+
+
+def hosts(seconds: float) -> list[dict[str, Any]]:
+    sides = ("forward", "backward")
+    return [timed(seconds, runtime="layer", direction=side) for side in sides]
+
+
+def test_what_the_host_does_between_kernels_adds_where_the_host_computes() -> None:
+    less, more = (
+        parts(estimate(calibration("cpu", gemm=gemms(1e10), host=hosts(s)))) for s in (1e-3, 3e-3)
+    )
+    assert more["forward"] - less["forward"] == pytest.approx(4 * 4 * 2e-3, rel=1e-6)
+
+
+def test_it_hides_under_kernels_where_a_device_computes() -> None:
+    less, more = (
+        parts(estimate(calibration("cuda", gemm=gemms(1e10), host=hosts(s)))) for s in (1e-3, 3e-3)
+    )
+    assert more == less
+    longer = parts(estimate(calibration("cuda", gemm=gemms(1e10), host=hosts(100.0))))
+    assert longer["forward"] > 4 * 4 * 100.0
+
+
+def test_neighbours_slow_kernels_down_as_measured() -> None:
+    crowd = [timed(3.0, kernel="gemm", ranks=2, alone_s=2.0)]
+    plan = ONE.model_copy(update={"tp": 2})
+    free, crowded = (
+        parts(estimate(calibration(gemm=gemms(1e10), crowding=some), plan)) for some in ([], crowd)
+    )
+    assert crowded["backward"] / free["backward"] == pytest.approx(1.5, rel=0.01)
+
+
+def test_every_kind_of_point_prices_some_part() -> None:
+    assert set(TIME_PARTS) == set(Points.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "../../etc/passwd"),
+        ("id", ""),
+        ("schema_version", 2),
+        ("measured_at", "yesterday"),
+        ("device", "abacus"),
+        ("hardware", {"device": "a\x1b[31m card"}),
+        ("points", {"gemm": [{"seconds": 1.0}]}),
+        ("points", {"magic": []}),
+        ("points", {"gemm": [timed(1.0, precision="bf16", product="forward", m=0, n=1, k=1)]}),
+        ("points", {"optimizer": [timed(float("nan"), parameters=1, tensors=1)]}),
+        ("points", {"optimizer": [{**timed(1.0, parameters=1, tensors=1), "low_s": 2.0}]}),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(field: str, value: Any) -> None:
+    document = calibration().model_dump()
+    with pytest.raises(ValidationError):
+        Calibration.model_validate({**document, field: value})
+
+
+def test_the_profile_says_what_it_measured() -> None:
+    profile = over_base(calibration(gemm=gemms(1e12)))
+    assert (profile.kind, profile.id, profile.extends) == ("calibrated", "mine", "h100-sxm")
+    assert profile.measured_terms == ("gemm",)
+    assert replace(profile, measured=None).gemm is over_base(calibration()).gemm
