@@ -60,6 +60,7 @@ def validate(
     Exit code 3: outside the tolerance.
     """
     from planner import output as outputs
+    from planner.validate import results
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
@@ -84,11 +85,13 @@ def validate(
     except Stopped as stopped:
         print(f"Stopped by {stopped}: every process of the run is ended.", file=sys.stderr)
         return 128 + stopped.number
+    kept = results.keep(asked, report.model_dump(mode="json"))
     if json:
         outputs.print_json(report)
     else:
         screen = outputs.Screen()
         screen.print(validation_screen(report, screen))
+        screen.print(f"\nkept with the plan as {kept.id}", soft_wrap=True, markup=False)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 

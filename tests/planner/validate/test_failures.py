@@ -74,6 +74,7 @@ class Command:
         self.request, self.temporary = folder / "request.json", folder / "tmp"
         self.request.write_text(json.dumps(REQUEST))
         self.temporary.mkdir()
+        self.kept = folder / "kept"
         self.mark, self.shared = uuid.uuid4().hex, shared_memory()
 
     def start(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -82,7 +83,7 @@ class Command:
             [*command, "--json", *words],
             env={
                 **os.environ, MARK: self.mark, "TMPDIR": str(self.temporary),
-                "CUDA_VISIBLE_DEVICES": "",
+                "CUDA_VISIBLE_DEVICES": "", "PLANNER_DATA_DIR": str(self.kept),
             },
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
@@ -186,28 +187,22 @@ def test_no_free_port(command: Command) -> None:
     assert "no free port" in document["detail"]
 
 
-def test_the_port_that_was_given_is_free_again(command: Command) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    of = command.start("--port", str(port), "--steps", "1000")
-    wait_for(lambda: command.beat(0, "timed step"), of)
-    os.kill(of.pid, signal.SIGTERM)
-    command.ended(of)
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", port))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
-    of = command.start("--steps", "1000")
+    of = command.start("--steps", "1000", "--port", str(port))
     wait_for(lambda: command.beat(1, "timed step"), of)
     os.kill(of.pid, number)
     code, document, err = command.ended(of)
     assert code == 128 + number
     assert document == {}
     assert f"Stopped by {number.name}: every process of the run is ended." in err
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+        one.listen()
 
 
 def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
