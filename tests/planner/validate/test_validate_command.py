@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -50,7 +51,7 @@ def validate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def screen(report: ValidationReport, width: int) -> str:
-    console = Console(width=width, record=True, file=open(os.devnull, "w"), highlight=False)
+    console = Console(width=width, record=True, file=io.StringIO(), highlight=False)
     console.print(validation_screen(report, console))
     return console.export_text()
 
