@@ -319,7 +319,7 @@ def sums(numbers, count):
 
 
 def turn(x, sizes, columns):
-    """x is a table of parts, row by row; the same column by column, and the sizes of its parts."""
+    """Parts of x lie row by row in a table: the same column by column, and the parts' sizes."""
     order = [i for column in range(columns) for i in range(column, len(sizes), columns)]
     parts = x.split(sizes)
     return torch.cat([parts[i] for i in order]), [sizes[i] for i in order]
@@ -556,15 +556,15 @@ def data_parallel(module):
     half = {"bf16": torch.bfloat16, "fp32": None}
     policy = MixedPrecisionPolicy(half[C.precision], half[C.gradient_reduce_dtype] or torch.float32)
     experts = isinstance(module, Experts)
-    mesh = EXPERT_MESH["fsdp"] if experts else FSDP_MESH
+    mesh, shards, everyone = MESH, FSDP_MESH, DATA_MESH
+    if experts:
+        mesh, shards, everyone = EXPERT_MESH, EXPERT_MESH["fsdp"], EXPERT_MESH["fsdp"]
     if C.zero_stage == 0:
-        replicate(module, mesh=mesh if experts else DATA_MESH, mp_policy=policy)
+        replicate(module, mesh=everyone, mp_policy=policy)
     else:
-        if C.dp_replicate > 1:
-            mesh = (EXPERT_MESH if experts else MESH)["dp_replicate", "fsdp"]
         fully_shard(
             module,
-            mesh=mesh,
+            mesh=mesh["dp_replicate", "fsdp"] if C.dp_replicate > 1 else shards,
             mp_policy=policy,
             reshard_after_forward=C.reshard_after_forward,
             # Experts are split inside their matrices: there may be fewer of them than ranks.
@@ -575,7 +575,8 @@ def data_parallel(module):
         # data, not over the ranks that add.  Gloo has no sum that scales, so the division stands
         # apart; where nothing is scattered it does so anyway, and would be done twice.
         module.set_gradient_divide_factor(DP * C.cp)
-        module.set_force_sum_reduction_for_comms(C.zero_stage > 0 and mesh.size(-1) > 1)
+        scattered = C.zero_stage > 0 and shards.size() > 1
+        module.set_force_sum_reduction_for_comms(scattered)
 
 
 def build_stage(index):
