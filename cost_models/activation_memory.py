@@ -329,7 +329,6 @@ class MicroBatchBytes:
     embedding_saved: FloatArray
     head_saved: FloatArray
     head_working: FloatArray
-    head_output: FloatArray
     message: FloatArray
     attention_placeholders: FloatArray
 
@@ -376,7 +375,6 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
                 d.activation_bytes,
             )
         ),
-        head_output=full(d.tokens * vocab * d.activation_bytes),
         head_working=full(
             head_working_bytes(
                 d.tokens,

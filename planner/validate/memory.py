@@ -4,6 +4,7 @@
         ...
     memory.peak_bytes      # {category: bytes} at the fullest moment outside the optimizer's step
     memory.saved_bytes     # the most that autograd kept at a time
+    memory.kept_gradient_bytes  # the most that outlived a backward pass
     memory.saved(0)        # of one forward pass of models[0]: which tensors, of which module
 
 torch's MemTracker counts storages; it sees the local parts of DTensors, and what FSDP resizes.
@@ -35,6 +36,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -80,7 +82,7 @@ class Memory(MemTracker):
     def __init__(self, models: Sequence[nn.Module], optimizer: Optimizer | None = None) -> None:
         super().__init__()
         self._ref_class = Category
-        self._modules = _Modules(models)
+        self._modules = _Modules(models, self._between_passes)
         self._mod_tracker = self._modules  # type: ignore[assignment]
         self._models, self._optimizer = tuple(models), optimizer
         self._operator, self.aside = "", False
@@ -89,6 +91,7 @@ class Memory(MemTracker):
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
         self._holders: Counter[int] = Counter()
         self._held_bytes = self.saved_bytes = self.saved_at_peak_bytes = 0
+        self.kept_gradient_bytes = 0
         self._entered = ExitStack()
 
     @property
@@ -123,6 +126,8 @@ class Memory(MemTracker):
             own_lock = ShardingPropagator._fake_mode_lock
             self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
             ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
+            pass_ends = register_optimizer_step_pre_hook(self._between_passes)
+            self._entered.callback(pass_ends.remove)
             self._adopt()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _Kept.unpack))
         super().__enter__()
@@ -131,12 +136,18 @@ class Memory(MemTracker):
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
         if self._depth == 0:
+            self._between_passes()
             self._entered.close()
 
     def categorise(self, tensor: torch.Tensor | None, category: Category) -> None:
         """Count the storage of a tensor under a category from now on."""
         if tensor is not None:
             self._update_and_maybe_create_winfos(tensor, category)
+
+    def _between_passes(self, *_: Any) -> None:
+        """Note the gradients that outlive a backward pass."""
+        now = self._snapshot().get(Category.GRAD.value, 0)
+        self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
 
     def _adopt(self) -> None:
         """Count what is there before the first step."""
@@ -254,7 +265,9 @@ class _Modules:
 
     parents: tuple[str, ...] = ()
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], begins: Callable[[], None]) -> None:
+        """begins: called where the forward pass of a model begins."""
+        self._begins = begins
         self._names = {
             module: (number, _bare(name))
             for number, model in enumerate(models)
@@ -299,6 +312,7 @@ class _Modules:
         if not name and not self.is_bw:
             self.model = number
             self._passes[number] += 1
+            self._begins()
         self._running.append(name)
 
     def _end(self, module: nn.Module, *_: Any) -> None:

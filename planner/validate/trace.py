@@ -80,19 +80,20 @@ def main(path: str, rank: int) -> Trace:
             # In a fake run these make temporary tensors that the real kernels have not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
-    peak = memory.peak_bytes
-    parts = {name: peak[name] for name in ("parameters", "gathered", "gradients", "optimizer")}
+    peak, most = memory.peak_bytes, memory.highest_bytes
+    parts = ("parameters", "gathered", "gradients", "optimizer")
+    at_peak = sum(peak[name] for name in parts) + memory.saved_at_peak_bytes
     return Trace(
         rank=rank,
         stages=tuple(model.index for model in models),
         micro_batches=script.MICRO_BATCHES,
         amounts=Amounts(
-            parameter_bytes=parts["parameters"],
-            gathered_bytes=parts["gathered"],
-            gradient_bytes=parts["gradients"],
-            optimizer_bytes=parts["optimizer"],
+            parameter_bytes=most["parameters"],
+            gathered_bytes=most["gathered"],
+            gradient_bytes=memory.kept_gradient_bytes,
+            optimizer_bytes=most["optimizer"],
             activation_bytes=memory.saved_bytes,
-            working_bytes=peak["total"] - sum(parts.values()) - memory.saved_at_peak_bytes,
+            working_bytes=peak["total"] - at_peak,
             peak_bytes=peak["total"],
         ),
         saved_tensors=tuple(rows(memory.saved(i)) for i in range(len(models))),
