@@ -264,7 +264,8 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
     others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
-    return _is_stack(g, "torch") * accumulates * first * others * stored_bytes
+    held: Array = _is_stack(g, "torch") * accumulates * first * others * stored_bytes
+    return held
 
 
 def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:

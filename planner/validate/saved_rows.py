@@ -55,7 +55,7 @@ _ROWS = tuple(
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
         (r"attention\.(query|key|value):", "attention norm output"),
-        (r"attention:(cos|sin)", "rotary table"),
+        (r"attention:(cos|sin)? float32", "rotary table"),
         (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
         (r"attention\.core:\S*scaled_dot_product", "attention output"),

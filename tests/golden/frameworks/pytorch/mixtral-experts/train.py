@@ -462,7 +462,7 @@ class Stage(nn.Module):
             x = F.dropout(x, C.hidden_dropout)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)).float() if self.is_last else x
+        return self.head(self.norm(x)) if self.is_last else x
 
 
 # --- How one stage is split ----------------------------------------------------------------------
@@ -661,7 +661,7 @@ def batch():
 
 def loss_of(logits, targets):
     """Mean cross entropy; tensor-parallel ranks hold the logits of some words each."""
-    logits = logits.flatten(0, 1)
+    logits = logits.flatten(0, 1).float()
     if C.tp == 1:
         return F.cross_entropy(logits, targets.flatten())
     logits = DTensor.from_local(logits, MESH["tp"], [Shard(1)])
