@@ -36,7 +36,6 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -82,7 +81,7 @@ class Memory(MemTracker):
     def __init__(self, models: Sequence[nn.Module], optimizer: Optimizer | None = None) -> None:
         super().__init__()
         self._ref_class = Category
-        self._modules = _Modules(models, self._between_passes)
+        self._modules = _Modules(models)
         self._mod_tracker = self._modules  # type: ignore[assignment]
         self._models, self._optimizer = tuple(models), optimizer
         self._operator, self.aside = "", False
@@ -92,6 +91,7 @@ class Memory(MemTracker):
         self._holders: Counter[int] = Counter()
         self._held_bytes = self.saved_bytes = self.saved_at_peak_bytes = 0
         self.kept_gradient_bytes = 0
+        self._backward_pass = -1
         self._entered = ExitStack()
 
     @property
@@ -126,8 +126,6 @@ class Memory(MemTracker):
             own_lock = ShardingPropagator._fake_mode_lock
             self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
             ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
-            pass_ends = register_optimizer_step_pre_hook(self._between_passes)
-            self._entered.callback(pass_ends.remove)
             self._adopt()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _Kept.unpack))
         super().__enter__()
@@ -144,7 +142,7 @@ class Memory(MemTracker):
         if tensor is not None:
             self._update_and_maybe_create_winfos(tensor, category)
 
-    def _between_passes(self, *_: Any) -> None:
+    def _between_passes(self) -> None:
         """Note the gradients that outlive a backward pass."""
         now = self._snapshot().get(Category.GRAD.value, 0)
         self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
@@ -201,6 +199,10 @@ class Memory(MemTracker):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.aside:
             return func(*args, **kwargs or {})
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass != self._backward_pass:
+            self._between_passes()
+            self._backward_pass = backward_pass
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -265,9 +267,7 @@ class _Modules:
 
     parents: tuple[str, ...] = ()
 
-    def __init__(self, models: Sequence[nn.Module], begins: Callable[[], None]) -> None:
-        """begins: called where the forward pass of a model begins."""
-        self._begins = begins
+    def __init__(self, models: Sequence[nn.Module]) -> None:
         self._names = {
             module: (number, _bare(name))
             for number, model in enumerate(models)
@@ -312,7 +312,6 @@ class _Modules:
         if not name and not self.is_bw:
             self.model = number
             self._passes[number] += 1
-            self._begins()
         self._running.append(name)
 
     def _end(self, module: nn.Module, *_: Any) -> None:

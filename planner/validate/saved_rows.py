@@ -49,7 +49,7 @@ _BLOCK = re.compile(r"^blocks\.\d+\.?")
 _ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"block:\S* (?!bool)", "layer input"),
+        (r"block:", "layer input"),
         (r"(attention|mlp|embedding)_norm:.* stat", r"\1 norm statistics"),
         (r"(attention|mlp|embedding)_norm:", r"\1 norm input"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
@@ -79,7 +79,7 @@ _ROWS = tuple(
         (r"mlp\.down:", "activation output"),
         (r"embedding:", "token ids"),
         (r"positions:", "position ids"),
-        (r"stage:\S* bool", "embedding dropout mask"),
+        (r"stage:(native_dropout|empty_like)", "embedding dropout mask"),
         (r"norm:.* stat", "last norm statistics"),
         (r"norm:", "last norm input"),
         (r"head:", "last norm output"),
@@ -111,7 +111,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     for one in saved:
         inside = _BLOCK.match(one.module)
         part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
-        if part == "block" and one.dtype == "bool":
+        if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
         elif part == "attention.core" and one.maker != one.module and inputs[one.module] < 3:
