@@ -4,6 +4,7 @@
         ...
     memory.peak_bytes      # {category: bytes} at the fullest moment outside the optimizer's step
     memory.saved_bytes     # the most that autograd kept at a time
+    memory.kept_gradient_bytes  # the most that outlived a backward pass
     memory.saved(0)        # of one forward pass of models[0]: which tensors, of which module
 
 torch's MemTracker counts storages; it sees the local parts of DTensors, and what FSDP resizes.
@@ -94,6 +95,8 @@ class Memory(MemTracker):
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
         self._holders: Counter[int] = Counter()
         self._held_bytes = self.saved_bytes = self.saved_at_peak_bytes = 0
+        self.kept_gradient_bytes = 0
+        self._backward_pass = -1
         self._entered = ExitStack()
 
     @property
@@ -152,12 +155,18 @@ class Memory(MemTracker):
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
         if self._depth == 0:
+            self._between_passes()
             self._entered.close()
 
     def categorise(self, tensor: torch.Tensor | None, category: Category) -> None:
         """Count the storage of a tensor under a category from now on."""
         if tensor is not None:
             self._update_and_maybe_create_winfos(tensor, category)
+
+    def _between_passes(self) -> None:
+        """Note the gradients that outlive a backward pass."""
+        now = self._snapshot().get(Category.GRAD.value, 0)
+        self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
 
     def _adopt(self) -> None:
         """Count what is there before the first step."""
@@ -211,6 +220,10 @@ class Memory(MemTracker):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.aside:
             return func(*args, **kwargs or {})
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass != self._backward_pass:
+            self._between_passes()
+            self._backward_pass = backward_pass
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 

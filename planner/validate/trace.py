@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +51,6 @@ _NAMES = {
     "alltoall_base_": "all_to_all",
     "recv_": "receive",
 }
-_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
 def main(path: str, rank: int) -> Trace:
@@ -64,6 +64,8 @@ def main(path: str, rank: int) -> Trace:
     # The script spares a CPU what its kernels cannot do.
     script.ATTENTION["unfused"] = script.ATTENTION[c.attention_kernel]
     script.PipelineStage = _StaticStage(script)
+    if c.num_experts:
+        script.expert_counts = partial(_even_counts, script)
     models = script.build_models()
     with FakeTensorMode(allow_non_fake_inputs=True), gpu_operators():
         for model in models:
@@ -80,19 +82,20 @@ def main(path: str, rank: int) -> Trace:
             # In a fake run these make temporary tensors that the real kernels have not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
-    peak = memory.peak_bytes
-    parts = {name: peak[name] for name in ("parameters", "gathered", "gradients", "optimizer")}
+    peak, most = memory.peak_bytes, memory.highest_bytes
+    parts = ("parameters", "gathered", "gradients", "optimizer")
+    at_peak = sum(peak[name] for name in parts) + memory.saved_at_peak_bytes
     return Trace(
         rank=rank,
         stages=tuple(model.index for model in models),
         micro_batches=script.MICRO_BATCHES,
         amounts=Amounts(
-            parameter_bytes=parts["parameters"],
-            gathered_bytes=parts["gathered"],
-            gradient_bytes=parts["gradients"],
-            optimizer_bytes=parts["optimizer"],
+            parameter_bytes=most["parameters"],
+            gathered_bytes=most["gathered"],
+            gradient_bytes=memory.kept_gradient_bytes,
+            optimizer_bytes=most["optimizer"],
             activation_bytes=memory.saved_bytes,
-            working_bytes=peak["total"] - sum(parts.values()) - memory.saved_at_peak_bytes,
+            working_bytes=peak["total"] - at_peak,
             peak_bytes=peak["total"],
         ),
         saved_tensors=tuple(rows(memory.saved(i)) for i in range(len(models))),
@@ -121,6 +124,16 @@ def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
+
+
+def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int]]:
+    """Tokens to and from each expert, for which fake scores say nothing: evenly spread ones."""
+    c = script.C
+    each, more = divmod(chosen.numel(), c.num_experts)
+    sent = [each + (expert < more) for expert in range(c.num_experts)]
+    here = c.num_experts // c.ep
+    first = script.EXPERT_MESH.get_local_rank("ep") * here
+    return sent, sent[first : first + here] * c.ep
 
 
 class _StaticStage:
@@ -179,9 +192,14 @@ class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names: dict[str, tuple[str, int]] = {
             dist.distributed_c10d._get_default_group().group_name: ("world", dist.get_world_size())
         }
-        for mesh in (script.DATA_MESH, script.FSDP_MESH, *map(script.MESH.__getitem__, _AXES)):
+        meshes = [("data", script.DATA_MESH), ("fsdp", script.FSDP_MESH)]
+        meshes += [(axis, script.MESH[axis]) for axis in script.MESH.mesh_dim_names]
+        if script.C.num_experts:
+            experts = script.EXPERT_MESH
+            meshes += [(f"expert {axis}", experts[axis]) for axis in experts.mesh_dim_names]
+        for axis, mesh in meshes:
             group = mesh.get_group()
-            names[group.group_name] = (mesh.mesh_dim_names[0], group.size())
+            names[group.group_name] = (axis, group.size())
         return tuple(
             Collective(op=op, group=names[group][0], ranks=names[group][1], count=n, bytes=size)
             for (op, group, size), n in sorted(self._counts.items())
