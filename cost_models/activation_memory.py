@@ -99,16 +99,19 @@ def saved_tensors(model: ModelSpec, kind: LayerKind, d: Dims) -> tuple[SavedTens
 
 
 def _norm(
-    model: ModelSpec, d: Dims, name: str, dropped_by: tuple[str, ...]
+    model: ModelSpec, d: Dims, name: str, dropped_by: tuple[str, ...], gathers: bool = True
 ) -> Iterable[SavedTensor]:
-    """A norm's input, and its output as the input of the column-parallel GEMM after it."""
+    """A norm's input, and its output as the input of the column-parallel GEMM after it.
+
+    gathers: tensor-parallel ranks need each other's tokens there; a router does not.
+    """
     hidden = model.hidden_size
     block_input = 1.0 if name == "attention" else 0.0
     yield SavedTensor(
         f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=block_input
     )
     # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
-    kept = d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)
+    kept = d.sharded_tokens + gathers * d.gathered_input * (d.tokens - d.sharded_tokens)
     yield SavedTensor(
         f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm", *dropped_by)
     )
@@ -210,10 +213,14 @@ def _mlp(
 def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     moe = model.moe
     assert moe is not None
-    yield from _norm(model, d, "mlp", ())
+    yield from _norm(model, d, "mlp", (), gathers=False)
     whole = ("moe",)
     scores = d.sharded_tokens * moe.num_experts
-    yield SavedTensor("router scores", 2.0 * scores, FP32_BYTES, whole)
+    torch = d.gathered_input
+    yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
+    # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
+    routing = d.sharded_tokens * (moe.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
+    yield SavedTensor("routing", routing, 1.0, whole, torch)
     copies = routed_tokens(model, d)
     inputs = 2.0 if model.gated_mlp else 1.0
     width = moe.expert_ffn_hidden_size / d.etp
@@ -224,11 +231,17 @@ def _moe(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
     )  # fmt: skip
     act = ("moe", "moe_act")
     yield SavedTensor("expert activation output", copies * width, d.input_bytes, act)
+    if model.gated_mlp:
+        gate = copies * width
+        yield SavedTensor("expert gate output", gate, d.activation_bytes, act, d.eager)
     # The combine weights need the experts' outputs to get their gradient.
     sent = d.sharded_tokens * moe.top_k * model.hidden_size
     yield SavedTensor("combine input", sent, d.activation_bytes, whole)
     if moe.shared_expert_ffn_hidden_size:
         shared = ("shared_experts", "moe")
+        gathered = d.tokens * model.hidden_size
+        split = torch * (d.sharded_tokens < d.tokens)
+        yield SavedTensor("shared input", gathered, d.activation_bytes, shared, split)
         yield from _mlp(model, d, moe.shared_expert_ffn_hidden_size, "shared ", shared)
     yield from _dropout(model, d, "mlp")
 
@@ -329,7 +342,6 @@ class MicroBatchBytes:
     embedding_saved: FloatArray
     head_saved: FloatArray
     head_working: FloatArray
-    head_output: FloatArray
     message: FloatArray
     attention_placeholders: FloatArray
 
@@ -376,7 +388,6 @@ def micro_batch_bytes(model: ModelSpec, training: TrainingSpec, plans: Plans) ->
                 d.activation_bytes,
             )
         ),
-        head_output=full(d.tokens * vocab * d.activation_bytes),
         head_working=full(
             head_working_bytes(
                 d.tokens,

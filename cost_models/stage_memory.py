@@ -222,28 +222,35 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
 
 
 def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Bytes of gradients on their way to their shards: a layer's in both dtypes, and the head's."""
+    """Bytes of gradients on their way to their shards: a layer's in both dtypes, and the head's.
+
+    Under a pipeline torch reduces none before the last micro-batch, when activations are gone.
+    """
     if not np.any(g.plans.zero_stage >= 2):
         return 0.0
     half, torch = s.training.weight_bytes, _is_stack(g, "torch")
     last = g.stages.spread(g.table.last[slot]) > 0
-    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] + torch * half
+    at_end = torch * (g.plans.pp > 1)
+    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * (1.0 - at_end) + torch * half
     head = torch * last * g.state.spread(g.held.word_table) * half
     gradient = _at_once(g, _gathered_layer(g)) * reduced + head
-    return np.where(g.plans.zero_stage >= 2, gradient, 0.0)
+    buckets: Array = np.where(g.plans.zero_stage >= 2, gradient, 0.0)
+    return buckets
 
 
 def _gathered_layer(g: Gathered) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
     layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
     with_table = np.maximum(layer, g.state.spread(g.held.embedding))
-    return np.where(_is_stack(g, "torch") > 0, layer, with_table)
+    together: Array = np.where(_is_stack(g, "torch") > 0, layer, with_table)
+    return together
 
 
 def _at_once(g: Gathered, layer: Array) -> Array:
     """Parameters in use of a gathered layer; DeepSpeed reduces matrices as they come."""
     widest = np.minimum(layer, g.state.spread(g.held.widest))
-    return np.where(_is_stack(g, "deepspeed") > 0, widest, layer)
+    used: Array = np.where(_is_stack(g, "deepspeed") > 0, widest, layer)
+    return used
 
 
 def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
@@ -257,7 +264,8 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
     others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
-    return _is_stack(g, "torch") * accumulates * first * others * stored_bytes
+    held: Array = _is_stack(g, "torch") * accumulates * first * others * stored_bytes
+    return held
 
 
 def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:
@@ -299,9 +307,6 @@ class _Activations:
         keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
         keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
-        # torch's last stage returns the logits of all micro-batches (PipelineStage.output_chunks).
-        returned = _is_stack(g, "torch") * (plans.pp > 1) * (g.micro_batches - 1.0)
-        self.returned = returned * at_layer(g.bytes.head_output)
         self.workspace = overheads.workspace_bytes(_is_stack(g, "megatron", "megatron-sync"))
         self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
 
@@ -327,7 +332,7 @@ class _Activations:
         embedding = (first > 0) * self.table_gradient - np.minimum(saved, resident)
         widest = np.maximum(widest, embedding)
         # All losses but the one whose backward has begun.
-        kept = in_flight * first * self.embedding + (last > 0) * self.returned
+        kept = in_flight * first * self.embedding
         waiting = kept + (self.losses - 1.0) * last * self.head_saved
         logits = kept + self.losses * last * self.head_saved
         at_loss = logits + (last > 0) * self.head_working > waiting + widest

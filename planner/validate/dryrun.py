@@ -28,20 +28,20 @@ MOST_RANKS = 64
 _TERMS = tuple(name for name in Amounts.model_fields if name != "activation_bytes")
 # Why a term of the trace is not what the estimate says, where it is not.
 _REASONS = {
-    "parameter_bytes": "weights that do not divide are padded over the ranks of a shard group",
-    "gathered_bytes": "layers gathered at the fullest moment: the estimate counts the most at once",
-    "gradient_bytes": "gradients that are there at the fullest moment",
+    "parameter_bytes": "weights that do not divide over a shard group are padded on some ranks",
+    "gathered_bytes": "the estimate counts a layer ahead and the ends of the stage all along",
+    "gradient_bytes": "torch holds whole what the estimate has in parts, or the other way",
     "optimizer_bytes": "torch counts steps in four bytes per weight",
-    "working_bytes": "tensors of the moment: the estimate bounds them by the widest, and adds "
-    "cuBLAS's workspace, which is no tensor",
-    "peak_bytes": "the sum of the above",
+    "working_bytes": "the estimate bounds it by the widest layer, and adds cuBLAS's workspace, "
+    "which is no tensor",
+    "peak_bytes": "the sum of the above; in the trace not all terms are fullest at once",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",
     "rotary table": "cosines and sines in fp32, one table for all layers",
     "random state": "seed and offset of the attention kernel",
     "last norm statistics": "fp32 statistics of the last norm",
-    "logits": "beside the log-softmax: a scalar per micro-batch",
+    "loss scalars": "weight of the mean",
 }
 _SEEN = "torch saves it, and the estimate has no such row"
 _UNSEEN = "the estimate has it, and torch saves no such tensor"

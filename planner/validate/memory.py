@@ -4,6 +4,7 @@
         ...
     memory.peak_bytes      # {category: bytes} at the fullest moment outside the optimizer's step
     memory.saved_bytes     # the most that autograd kept at a time
+    memory.kept_gradient_bytes  # the most that outlived a backward pass
     memory.saved(0)        # of one forward pass of models[0]: which tensors, of which module
 
 torch's MemTracker counts storages; it sees the local parts of DTensors, and what FSDP resizes.
@@ -31,13 +32,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
-from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.validate.traced import Amounts
 
@@ -94,6 +93,8 @@ class Memory(MemTracker):
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
         self._holders: Counter[int] = Counter()
         self._held_bytes = self.saved_bytes = self.saved_at_peak_bytes = 0
+        self.kept_gradient_bytes = 0
+        self._backward_pass = -1
         self._entered = ExitStack()
 
     @property
@@ -111,14 +112,14 @@ class Memory(MemTracker):
         """The same in the words of a trace and of the estimate."""
         peak, most = self.peak_bytes, self.highest_bytes
         parts = ("parameters", "gathered", "gradients", "optimizer")
-        held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
+        at_peak = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
         return Amounts(
             parameter_bytes=most["parameters"],
             gathered_bytes=most["gathered"],
-            gradient_bytes=most["gradients"],
+            gradient_bytes=self.kept_gradient_bytes,
             optimizer_bytes=most["optimizer"],
             activation_bytes=self.saved_bytes,
-            working_bytes=peak["total"] - held,
+            working_bytes=peak["total"] - at_peak,
             peak_bytes=peak["total"],
         )
 
@@ -152,12 +153,18 @@ class Memory(MemTracker):
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
         if self._depth == 0:
+            self._between_passes()
             self._entered.close()
 
     def categorise(self, tensor: torch.Tensor | None, category: Category) -> None:
         """Count the storage of a tensor under a category from now on."""
         if tensor is not None:
             self._update_and_maybe_create_winfos(tensor, category)
+
+    def _between_passes(self) -> None:
+        """Note the gradients that outlive a backward pass."""
+        now = self._snapshot().get(Category.GRAD.value, 0)
+        self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
 
     def _adopt(self) -> None:
         """Count what is there before the first step."""
@@ -211,6 +218,10 @@ class Memory(MemTracker):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.aside:
             return func(*args, **kwargs or {})
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass != self._backward_pass:
+            self._between_passes()
+            self._backward_pass = backward_pass
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -365,12 +376,3 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
 }
-
-
-def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
-    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
-    with _disable_current_modes():
-        return torch.Tensor.__new__(cls, *sizes)
-
-
-CausalBias.__new__ = _without_modes  # type: ignore[assignment,method-assign]

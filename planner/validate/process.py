@@ -320,8 +320,10 @@ def _failure(folder: Path, said: str, code: int) -> RunFailed:
         text = report["error"] + "\n" + tail(folder / "torchrun.log")
         order, why = _cause(report["errno"], text)
         return RunFailed(_CAUSES[order][0], why, None, text)
+    # Those that torchrun ended after the first failure say nothing.
+    own = {rank: n for rank, n in report["ranks"].items() if n != -signal.SIGTERM}
     found = []
-    for rank, number in sorted(report["ranks"].items(), key=lambda item: int(item[0])):
+    for rank, number in (own or report["ranks"]).items():
         log = tail(log_file(folder, int(rank)), lines=60)
         found.append((*_cause(number, log), int(rank), log))
     order, why, rank, log = min(found)
@@ -333,7 +335,7 @@ def _cause(code: int, log: str) -> tuple[int, str]:
     last = log.splitlines()
     line = next((one.strip() for one in reversed(last) if re.search(r"Error|Exception", one)), "")
     names = [name for name, _, _ in _CAUSES]
-    if code < 0 and -code != signal.SIGTERM:  # torchrun's own way to end the others
+    if code < 0:
         text = _CAUSES[0][2].format(signal=f"{-code} ({signal.Signals(-code).name})")
         kernel = ", by someone or by the kernel for want of memory" if code == -9 else ""
         return 0, text + kernel

@@ -179,7 +179,8 @@ def judge_gradients(errors: Mapping[str, float]) -> Outcome:
 def named_term(terms: Sequence[Term], words: Any) -> str:
     """The term that is off by most."""
     off = max(terms, key=lambda term: abs(term.measured - term.predicted))
-    return f"most of it in {off.name}: predicted {words(off.predicted)}, {words(off.measured)}"
+    was, is_ = words(off.predicted), words(off.measured)
+    return f"most of it in {off.name}, predicted {was} and measured {is_}"
 
 
 def overall(outcomes: Mapping[str, Outcome]) -> Verdict:

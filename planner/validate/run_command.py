@@ -60,6 +60,7 @@ def validate(
     Exit code 3: outside the tolerance.
     """
     from planner import output as outputs
+    from planner.validate import results
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
@@ -83,11 +84,13 @@ def validate(
         return failed(error, json)
     except Stopped as by:
         return stopped(by)
+    kept = results.keep(asked, report.model_dump(mode="json"))
     if json:
         outputs.print_json(report)
     else:
         screen = outputs.Screen()
         screen.print(validation_screen(report, screen))
+        screen.print(f"\nkept with the plan as {kept.id}", soft_wrap=True, markup=False)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 

@@ -49,25 +49,37 @@ _BLOCK = re.compile(r"^blocks\.\d+\.?")
 _ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"block:\S* (?!bool)", "layer input"),
+        (r"block:", "layer input"),
         (r"(attention|mlp|embedding)_norm:.* stat", r"\1 norm statistics"),
         (r"(attention|mlp|embedding)_norm:", r"\1 norm input"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
         (r"attention\.(query|key|value):", "attention norm output"),
-        (r"attention:(cos|sin)", "rotary table"),
+        (r"attention:(cos|sin)? float32", "rotary table"),
         (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
         (r"attention\.core:\S*scaled_dot_product", "attention output"),
         (r"attention\.core:\S*softmax", "softmax output"),
         (r"attention\.output:", "attention output"),
-        (r"mlp\.(up|gate):", "mlp norm output"),
+        (r"mlp\.(up|gate|router):", "mlp norm output"),
+        (r"mlp:\S*softmax", "router scores"),
+        (r"mlp:index", "combine input"),
+        (r"mlp:(topk|sort|sum|floor_divide|_to_copy)", "routing"),
+        (r"mlp\.experts:(_grouped_mm|mm)", "expert fc1 output"),
+        (r"mlp\.experts:silu", "expert gate output"),
+        (r"mlp\.experts:(mul|gelu)", "expert activation output"),
+        (r"mlp\.experts:cumsum", "expert offsets"),
+        (r"mlp\.experts:", "expert input"),
+        (r"mlp\.shared\.(up|gate):", "shared input"),
+        (r"mlp\.shared:(mm|addmm)", "shared fc1 output"),
+        (r"mlp\.shared:silu", "shared gate output"),
+        (r"mlp\.shared\.down:", "shared activation output"),
         (r"mlp:(mm|addmm|_unsafe_view)", "fc1 output"),
         (r"mlp:silu", "gate output"),
         (r"mlp\.down:", "activation output"),
         (r"embedding:", "token ids"),
         (r"positions:", "position ids"),
-        (r"stage:\S* bool", "embedding dropout mask"),
+        (r"stage:(native_dropout|empty_like)", "embedding dropout mask"),
         (r"norm:.* stat", "last norm statistics"),
         (r"norm:", "last norm input"),
         (r"head:", "last norm output"),
@@ -99,7 +111,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     for one in saved:
         inside = _BLOCK.match(one.module)
         part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
-        if part == "block" and one.dtype == "bool":
+        if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
         elif part == "attention.core" and one.maker != one.module and inputs[one.module] < 3:

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory
 from planner.validate.saved_rows import rows
-from planner.validate.traced import Amounts, Collective, Trace
+from planner.validate.traced import Collective, Trace
 
 _HALF = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Where torch keeps its collectives, what they call their input, and names of some in plain words.
@@ -50,7 +51,6 @@ _NAMES = {
     "alltoall_base_": "all_to_all",
     "recv_": "receive",
 }
-_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
 def main(path: str, rank: int) -> Trace:
@@ -64,6 +64,8 @@ def main(path: str, rank: int) -> Trace:
     # The script spares a CPU what its kernels cannot do.
     script.ATTENTION["unfused"] = script.ATTENTION[c.attention_kernel]
     script.PipelineStage = _StaticStage(script)
+    if c.num_experts:
+        script.expert_counts = partial(_even_counts, script)
     models = script.build_models()
     with FakeTensorMode(allow_non_fake_inputs=True), gpu_operators():
         for model in models:
@@ -80,21 +82,11 @@ def main(path: str, rank: int) -> Trace:
             # In a fake run these make temporary tensors that the real kernels have not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
-    peak = memory.peak_bytes
-    parts = {name: peak[name] for name in ("parameters", "gathered", "gradients", "optimizer")}
     return Trace(
         rank=rank,
         stages=tuple(model.index for model in models),
         micro_batches=script.MICRO_BATCHES,
-        amounts=Amounts(
-            parameter_bytes=parts["parameters"],
-            gathered_bytes=parts["gathered"],
-            gradient_bytes=parts["gradients"],
-            optimizer_bytes=parts["optimizer"],
-            activation_bytes=memory.saved_bytes,
-            working_bytes=peak["total"] - sum(parts.values()) - memory.saved_at_peak_bytes,
-            peak_bytes=peak["total"],
-        ),
+        amounts=memory.amounts,
         saved_tensors=tuple(rows(memory.saved(i)) for i in range(len(models))),
         collectives=sent.collectives(script),
         seconds=time.perf_counter() - began,
@@ -121,6 +113,16 @@ def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
+
+
+def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int]]:
+    """Tokens to and from each expert, for which fake scores say nothing: evenly spread ones."""
+    c = script.C
+    each, more = divmod(chosen.numel(), c.num_experts)
+    sent = [each + (expert < more) for expert in range(c.num_experts)]
+    here = c.num_experts // c.ep
+    first = script.EXPERT_MESH.get_local_rank("ep") * here
+    return sent, sent[first : first + here] * c.ep
 
 
 class _StaticStage:
@@ -179,9 +181,14 @@ class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names: dict[str, tuple[str, int]] = {
             dist.distributed_c10d._get_default_group().group_name: ("world", dist.get_world_size())
         }
-        for mesh in (script.DATA_MESH, script.FSDP_MESH, *map(script.MESH.__getitem__, _AXES)):
+        meshes = [("data", script.DATA_MESH), ("fsdp", script.FSDP_MESH)]
+        meshes += [(axis, script.MESH[axis]) for axis in script.MESH.mesh_dim_names]
+        if script.C.num_experts:
+            experts = script.EXPERT_MESH
+            meshes += [(f"expert {axis}", experts[axis]) for axis in experts.mesh_dim_names]
+        for axis, mesh in meshes:
             group = mesh.get_group()
-            names[group.group_name] = (mesh.mesh_dim_names[0], group.size())
+            names[group.group_name] = (axis, group.size())
         return tuple(
             Collective(op=op, group=names[group][0], ranks=names[group][1], count=n, bytes=size)
             for (op, group, size), n in sorted(self._counts.items())

@@ -7,10 +7,12 @@ from planner.validate.saved_rows import SavedRow
 
 
 class Amounts(Spec):
-    """Bytes of one rank, all but activation_bytes at the fullest moment before its optimizer step.
+    """Bytes of one rank before its optimizer step, each term at its own fullest moment.
 
-    gathered: weights in the dtype of computing, whole or as one tp rank has them; activation: the
-    most that autograd holds at a time; working: what comes and goes, with buffers of messages.
+    gradient: what outlives a backward pass; gathered: weights in the dtype of computing, whole or
+    as one tp rank has them; activation: what autograd holds; working: what else is there at the
+    peak, such as buffers of messages.  So the terms add up to the peak only where all are fullest
+    at once.
     """
 
     parameter_bytes: int

@@ -13,7 +13,9 @@ import platform
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -155,10 +157,9 @@ def main(folder: Path) -> int:
         job = Job.model_validate_json((folder / contract.JOB).read_bytes())
         contract.write(folder / contract.result_file(rank), run(folder, job, rank, say))
     except OSError as error:
-        import traceback
-
-        traceback.print_exc()
-        return error.errno or 1
+        with suppress(OSError):  # standard error is a file on the same disk
+            traceback.print_exc()
+        os._exit(error.errno or 1)  # an orderly exit would fail to flush, with a code of its own
     return 0
 
 

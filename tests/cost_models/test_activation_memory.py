@@ -102,12 +102,40 @@ def test_fp32_doubles_all_but_masks() -> None:
 
 @pytest.mark.parametrize("t", [2, 4, 8])
 def test_dtensor_keeps_the_gathered_inputs(t: int) -> None:
-    """DTensor saves both gathered inputs at full length: 30/t + 4 instead of 34/t."""
+    """DTensor saves both gathered inputs at full length: 30/t + 4 instead of 34/t.
+
+    And torch's LayerNorm the mean and 1/deviation of each row, in fp32.
+    """
     h, a, s, b = GPT_SIZES[1]
     plan = {"tp": t, "sequence_parallel": True, "micro_batch_size": b, "stack": "torch"}
     flash = layer_bytes(gpt(h, a), s, **plan)
     log_sum_exp = 4 * a * s * b // t
-    assert flash == s * b * h * 30 // t + 4 * s * b * h + log_sum_exp
+    statistics = 2 * 2 * 4 * s * b // t
+    assert flash == s * b * h * 30 // t + 4 * s * b * h + log_sum_exp + statistics
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torch_saves_a_gated_mlps_gate_after_its_activation_too(compiled: bool) -> None:
+    """Llama-3-70B on one GPU: 4 tensors of the MLP's width, 3 where torch.compile redoes one."""
+    model = ModelSpec(
+        num_layers=2, hidden_size=8192, num_attention_heads=64, num_query_groups=8,
+        ffn_hidden_size=28672, gated_mlp=True, vocab_size=128256, norm="rmsnorm",
+    )  # fmt: skip
+    tokens, statistics = 8192, 2 * 4
+    kept = 8 * 8192 + 2 * (8192 + 2 * 1024) + 4 * 64 + 2 * 8192 + statistics
+    mlp = (6 if compiled else 8) * 28672
+    assert layer_bytes(model, tokens, stack="torch", compile=compiled) == tokens * (kept + mlp)
+
+
+def test_torchs_unfused_attention_saves_fp32() -> None:
+    h, a, s, b = GPT_SIZES[1]
+    plain = gpt(h, a).model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
+    flash, unfused = (
+        layer_bytes(plain, s, stack="torch", attention_kernel=kernel)
+        for kernel in ("flash", "unfused")
+    )
+    square, inputs = 4 * a * s * s, 3 * 2 * s * h
+    assert unfused - flash == b * (square + inputs - 4 * a * s)
 
 
 def test_flash_attention_keeps_the_log_sum_exp_instead_of_the_square() -> None:

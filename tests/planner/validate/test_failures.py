@@ -21,8 +21,6 @@ from planner.validate import contract, process, run
 from planner.validate.contract import Job
 from planner.validate.process import Limits, RunFailed
 
-pytestmark = pytest.mark.slow
-
 REQUEST = {
     "model": {
         "name": "tiny", "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
@@ -74,6 +72,7 @@ class Command:
         self.request, self.temporary = folder / "request.json", folder / "tmp"
         self.request.write_text(json.dumps(REQUEST))
         self.temporary.mkdir()
+        self.kept = folder / "kept"
         self.mark, self.shared = uuid.uuid4().hex, shared_memory()
 
     def start(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -82,7 +81,7 @@ class Command:
             [*command, "--json", *words],
             env={
                 **os.environ, MARK: self.mark, "TMPDIR": str(self.temporary),
-                "CUDA_VISIBLE_DEVICES": "",
+                "CUDA_VISIBLE_DEVICES": "", "PLANNER_DATA_DIR": str(self.kept),
             },
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
@@ -116,6 +115,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed(command: Command) -> None:
     of = command.start("--steps", "1000")
     one = wait_for(lambda: command.beat(1, "timed step"), of)
@@ -127,6 +127,7 @@ def test_a_rank_that_is_killed(command: Command) -> None:
     assert "rank 1 was killed by signal 9 (SIGKILL)" in document["detail"]
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_is_stopped(command: Command) -> None:
     of = command.start("--steps", "1000", "--max-silent-seconds", "20")
     one = wait_for(lambda: command.beat(1, "timed step"), of)
@@ -139,20 +140,30 @@ def test_a_rank_that_is_stopped(command: Command) -> None:
     assert "rank 0 waits in" in document["detail"]
 
 
+LATE = """
+
+def oversleep():
+    time.sleep(1e6)
+
+
+def late(*parts):
+    if RANK == 1:
+        oversleep()
+    return in_time(*parts)
+
+
+in_time, loss_of = loss_of, late
+"""
+
+
+@pytest.mark.slow
 def test_a_rank_that_never_comes_to_a_collective(tmp_path: Path) -> None:
     asked = parse_request(REQUEST)
     run.prepare(tmp_path, asked, Job(steps=1000))
     script = tmp_path / contract.SCRIPT
-    body = "    logits = logits.flatten(0, 1)\n"
-    text = script.read_text()
-    assert text.count(body) == 1
-    late = "    if RANK == 1:\n        oversleep()\n"
-    text = text.replace(body, late + body)
-    script.write_text(
-        text.replace("def loss_of", "def oversleep():\n    time.sleep(1e6)\n\n\ndef loss_of")
-    )
+    script.write_text(script.read_text() + LATE)
     with pytest.raises(RunFailed, match=r"rank 1 hung, in warm-up step 1 of 2: .* is in oversleep"):
-        process.launch(tmp_path, 2, Limits(silence_s=20))
+        process.launch(tmp_path, 2, Limits(silence_s=25))
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -167,6 +178,7 @@ def full(folder: Path) -> tuple[str, ...]:
     return (*mounted, script, str(folder))
 
 
+@pytest.mark.slow
 def test_a_full_disk(command: Command) -> None:
     of = command.start("--steps", "20", before=full(command.temporary))
     code, document, _ = command.ended(of)
@@ -175,6 +187,7 @@ def test_a_full_disk(command: Command) -> None:
     assert "no space left" in document["detail"].lower()
 
 
+@pytest.mark.slow
 def test_no_free_port(command: Command) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -186,30 +199,26 @@ def test_no_free_port(command: Command) -> None:
     assert "no free port" in document["detail"]
 
 
-def test_the_port_that_was_given_is_free_again(command: Command) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    of = command.start("--port", str(port), "--steps", "1000")
-    wait_for(lambda: command.beat(0, "timed step"), of)
-    os.kill(of.pid, signal.SIGTERM)
-    command.ended(of)
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", port))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
-    of = command.start("--steps", "1000")
+    of = command.start("--steps", "1000", "--port", str(port))
     wait_for(lambda: command.beat(1, "timed step"), of)
     os.kill(of.pid, number)
     code, document, err = command.ended(of)
     assert code == 128 + number
     assert document == {}
     assert f"Stopped by {number.name}: every process of the run is ended." in err
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+        one.listen()
 
 
+@pytest.mark.slow
 def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
     of = command.start("--steps", "1000")
     wait_for(lambda: command.beat(1, "timed step"), of)
@@ -221,6 +230,7 @@ def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
     assert processes(command.mark) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -239,6 +249,7 @@ def test_more_ranks_than_allowed() -> None:
         process.launch(Path("/nonexistent"), 65, Limits())
 
 
+@pytest.mark.slow
 def test_a_crash_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     run.prepare(tmp_path, parse_request(REQUEST), Job(words=("seq_length=-1",)))
     with pytest.raises(RunFailed, match=r"rank [01] crashed: .*Error") as failed:

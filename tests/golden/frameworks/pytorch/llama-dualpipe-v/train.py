@@ -143,7 +143,7 @@ def setup(device, model_device=None):
 
     model_device is where modules are made; on "meta" they take no memory.
     """
-    global DEVICE, MODEL_DEVICE, MESH, WEIGHTS_MESH, EP_MESH, EXPERTS_MESH
+    global DEVICE, MODEL_DEVICE, MESH, FSDP_MESH, DATA_MESH, EXPERT_MESH, ROTARY
     global RANK, PP_RANK, DP_RANK, CP_RANK, TP_RANK, DP, MICRO_BATCHES, TOKENS
     DEVICE, MODEL_DEVICE = device, model_device or device
     # Neighbouring ranks differ along tp, whose traffic is the heaviest, then cp, and so outwards.
@@ -152,30 +152,26 @@ def setup(device, model_device=None):
         (C.pp, C.dp_replicate, C.dp_shard, C.cp, C.tp),
         mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"),
     )
+    # Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part
+    # of each sequence (cp).  So they are sharded, and gradients averaged, over dp and cp together.
+    FSDP_MESH = MESH["dp_shard", "cp"]._flatten("fsdp")
+    DATA_MESH = MESH["dp_replicate", "dp_shard", "cp"]._flatten("data")
     RANK = dist.get_rank()
     PP_RANK, CP_RANK, TP_RANK = (MESH.get_local_rank(name) for name in ("pp", "cp", "tp"))
     DP = C.dp_replicate * C.dp_shard
     DP_RANK = MESH.get_local_rank("dp_replicate") * C.dp_shard + MESH.get_local_rank("dp_shard")
     MICRO_BATCHES = C.global_batch_size // (C.micro_batch_size * DP)
     TOKENS = C.seq_length // C.cp  # of one sequence that this rank computes
-    # Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part
-    # of each sequence (cp).  So they are sharded or replicated, and gradients averaged, over both.
-    hybrid = C.zero_stage > 0 and C.dp_replicate > 1
-    same = ("dp_shard", "cp") if hybrid else ("dp_replicate", "dp_shard", "cp")
-    WEIGHTS_MESH = MESH[same]._flatten("fsdp")
-    if hybrid:
-        WEIGHTS_MESH = MESH["dp_replicate", "fsdp"]
     if C.num_experts:
-        # Experts have another mesh over the same ranks.  Neighbours share them out (ep); weights
-        # are the same on the others of a stage, which differ by their data or, over tp, by tokens.
-        replicas = C.dp_replicate if hybrid else 1
-        experts = init_device_mesh(
+        # Experts have a mesh of their own over the same ranks.  Neighbours share them out (ep); the
+        # others of a stage have the same ones, for other data or, over tp, for other tokens.
+        same, replicas = DP * C.cp * C.tp // C.ep, C.dp_replicate if C.zero_stage else 1
+        EXPERT_MESH = init_device_mesh(
             DEVICE.type,
-            (C.pp, replicas, DP * C.cp * C.tp // (C.ep * replicas), C.ep),
+            (C.pp, replicas, same // replicas, C.ep),
             mesh_dim_names=("pp", "dp_replicate", "fsdp", "ep"),
         )
-        EP_MESH = experts["ep"]
-        EXPERTS_MESH = experts["dp_replicate", "fsdp"] if hybrid else experts["fsdp"]
+    ROTARY = rotary_table() if C.position == "rope" else None
 
 
 # --- The model -----------------------------------------------------------------------------------
@@ -199,12 +195,17 @@ def positions():
     return torch.arange(TOKENS, device=DEVICE) + CP_RANK * TOKENS
 
 
+def rotary_table():
+    """Cosine and sine of the angles by which the tokens of this rank rotate, for all layers."""
+    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=DEVICE)
+    angle = torch.outer(positions(), frequency)[:, None, :]
+    return angle.cos(), angle.sin()
+
+
 def rotate(x):
     """Rotary positions: x has (batch, tokens, heads, head_dim); pairs are d and d + head_dim/2."""
-    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=x.device)
-    angle = torch.outer(positions(), frequency)[:, None, :]
     left, right = x.float().chunk(2, -1)
-    cos, sin = angle.cos(), angle.sin()
+    cos, sin = ROTARY
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
 
 
@@ -229,11 +230,18 @@ ATTENTION = {
 }
 
 
+def causal_mask(queries, keys, device):
+    """Of queries that are the last of the keys; kernels of a GPU know it without the mask."""
+    if device.type == "cuda":
+        return causal_lower_right(queries, keys)
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
 def attend(q, k, v):
     """Causal attention, all as (batch, tokens, heads, head_dim); the last query sees all keys."""
     causal = {"is_causal": True}
     if q.size(1) < k.size(1):
-        causal = {"attn_mask": causal_lower_right(q.size(1), k.size(1))}
+        causal = {"attn_mask": causal_mask(q.size(1), k.size(1), q.device)}
     kernel = C.attention_kernel
     if q.is_cpu and C.attention_dropout:  # the CPU's flash kernel drops no scores
         kernel = "unfused"
@@ -321,7 +329,7 @@ def sums(numbers, count):
 
 
 def turn(x, sizes, columns):
-    """x is a table of parts, row by row; the same column by column, and the sizes of its parts."""
+    """Parts of x lie row by row in a table: the same column by column, and the parts' sizes."""
     order = [i for column in range(columns) for i in range(column, len(sizes), columns)]
     parts = x.split(sizes)
     return torch.cat([parts[i] for i in order]), [sizes[i] for i in order]
@@ -351,7 +359,7 @@ def expert_counts(chosen):
     """
     sent = chosen.flatten().bincount(minlength=C.num_experts)
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=EP_MESH.get_group())
+    dist.all_to_all_single(received, sent, group=EXPERT_MESH["ep"].get_group())
     return torch.stack((sent, received)).tolist()
 
 
@@ -374,7 +382,7 @@ class MoE(nn.Module):
         """The experts' outputs of rows in the order of the experts, wherever these are."""
         if C.ep == 1:
             return self.experts(x, sent)
-        group, here = EP_MESH.get_group(), C.num_experts // C.ep
+        group, here = EXPERT_MESH["ep"].get_group(), C.num_experts // C.ep
         to_ranks, from_ranks = sums(sent, here), sums(received, here)
         x = all_to_all_single_autograd(x, from_ranks, to_ranks, group)
         x, sizes = turn(x, received, here)  # parts by rank and expert: now by expert and rank
@@ -450,7 +458,7 @@ class Stage(nn.Module):
             x = F.dropout(x, C.hidden_dropout)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)).float() if self.is_last else x
+        return self.head(self.norm(x)) if self.is_last else x
 
 
 # --- How one stage is split ----------------------------------------------------------------------
@@ -472,7 +480,7 @@ def initialise(make, prefix=""):
             if getattr(part, "bias", None) is not None:
                 nn.init.zeros_(part.bias)
         if isinstance(part, Experts):
-            first = EP_MESH.get_local_rank() * C.num_experts // C.ep
+            first = EXPERT_MESH.get_local_rank("ep") * C.num_experts // C.ep
             for kind, weights in part.named_parameters():
                 for number, weight in enumerate(weights.detach(), first):
                     draw(weight, f"{name}.{number}.{kind}")
@@ -517,7 +525,7 @@ def tensor_parallel(module):
 def expert_parallel(experts):
     """Tell that the experts here are some of all, for counting them and for the gradient's norm."""
     for name, weight in list(experts.named_parameters()):
-        part = DTensor.from_local(weight.detach(), EP_MESH, [Shard(0)], run_check=False)
+        part = DTensor.from_local(weight.detach(), EXPERT_MESH["ep"], [Shard(0)], run_check=False)
         setattr(experts, name, nn.Parameter(part))
 
 
@@ -558,13 +566,15 @@ def data_parallel(module):
     half = {"bf16": torch.bfloat16, "fp32": None}
     policy = MixedPrecisionPolicy(half[C.precision], half[C.gradient_reduce_dtype] or torch.float32)
     experts = isinstance(module, Experts)
-    mesh = EXPERTS_MESH if experts else WEIGHTS_MESH
+    mesh, shards, everyone = MESH, FSDP_MESH, DATA_MESH
+    if experts:
+        mesh, shards, everyone = EXPERT_MESH, EXPERT_MESH["fsdp"], EXPERT_MESH["fsdp"]
     if C.zero_stage == 0:
-        replicate(module, mesh=mesh, mp_policy=policy)
+        replicate(module, mesh=everyone, mp_policy=policy)
     else:
         fully_shard(
             module,
-            mesh=mesh,
+            mesh=mesh["dp_replicate", "fsdp"] if C.dp_replicate > 1 else shards,
             mp_policy=policy,
             reshard_after_forward=C.reshard_after_forward,
             # Experts are split inside their matrices: there may be fewer of them than ranks.
@@ -575,7 +585,8 @@ def data_parallel(module):
         # data, not over the ranks that add.  Gloo has no sum that scales, so the division stands
         # apart; where nothing is scattered it does so anyway, and would be done twice.
         module.set_gradient_divide_factor(DP * C.cp)
-        module.set_force_sum_reduction_for_comms(C.zero_stage > 0 and mesh.size(-1) > 1)
+        scattered = C.zero_stage > 0 and shards.size() > 1
+        module.set_force_sum_reduction_for_comms(scattered)
 
 
 def build_stage(index):
@@ -646,7 +657,7 @@ def batch():
 
 def loss_of(logits, targets):
     """Mean cross entropy; tensor-parallel ranks hold the logits of some words each."""
-    logits = logits.flatten(0, 1)
+    logits = logits.flatten(0, 1).float()
     if C.tp == 1:
         return F.cross_entropy(logits, targets.flatten())
     logits = DTensor.from_local(logits, MESH["tp"], [Shard(1)])

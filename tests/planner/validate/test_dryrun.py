@@ -1,0 +1,266 @@
+"""Dry runs: torch's own model, split as planned, saves and holds what the estimate says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import run
+from planner.documents import parse_request
+from planner.problems import RequestError
+from planner.validate.dryrun import DryRunReport, RankReport, dry_run
+from planner.validate.tracing import Limits, TraceFailed
+
+LLAMA = {
+    "num_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_query_groups": 4,
+    "ffn_hidden_size": 1408,
+    "gated_mlp": True,
+    "vocab_size": 4096,
+    "norm": "rmsnorm",
+}
+GPT = {
+    "num_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "vocab_size": 4096,
+    "position": "learned",
+    "max_position_embeddings": 1024,
+    "qkv_bias": True,
+    "attention_output_bias": True,
+    "mlp_bias": True,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+}
+MOE = LLAMA | {"moe": {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}}
+SHARED = {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}
+SHARED |= {"shared_expert_ffn_hidden_size": 512, "num_dense_layers": 2}
+SP = {"tp": 2, "sequence_parallel": True}
+FSDP = {"zero_stage": 3, "reshard_after_forward": False}
+FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
+# What torch saves and no row of the estimate has: it is small, and named in the report.
+UNCOUNTED = {
+    "token ids",
+    "position ids",
+    "targets",
+    "rotary table",
+    "random state",
+    "last norm statistics",
+    "loss scalars",
+    "expert offsets",
+}
+
+
+def document(model: dict[str, Any], plan: dict[str, Any], **training: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "cluster": "2x4xh100-sxm",
+        "training": {"seq_length": 1024, "global_batch_size": 32, **training},
+        "plan": {"zero_stage": 0, "stack": "torch", **plan},
+    }
+
+
+def check(rank: RankReport) -> None:
+    """Weights and gradients to the byte, activations row by row, what is left over by name."""
+    traced, estimated = rank.traced, rank.estimated
+    assert traced.parameter_bytes == estimated.parameter_bytes
+    assert traced.gathered_bytes <= estimated.gathered_bytes
+    assert traced.gradient_bytes == estimated.gradient_bytes
+    steps = traced.optimizer_bytes - estimated.optimizer_bytes
+    assert 0 <= steps < 2000
+    rows = {one.term for one in rank.differences if not one.term.endswith("_bytes")}
+    assert rows <= UNCOUNTED
+    assert traced.activation_bytes == pytest.approx(estimated.activation_bytes, rel=0.01)
+
+
+@pytest.mark.slow
+def test_three_dimensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """TP with SP, a pipeline and FSDP: the whole command, first and last stage, as JSON."""
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(document(LLAMA, SP | FSDP | {"pp": 2, "dp": 2})))
+    assert run(["dryrun", str(path), "--ranks", "0,7", "--json"]) == 0
+    out, err = capsys.readouterr()
+    report = DryRunReport.model_validate_json(out)
+    assert "tracing rank 7" in err
+    assert (report.micro_batches, report.traced_micro_batches) == (16, 4)
+    first, last = report.ranks
+    check(first)
+    check(last)
+    sent = {(one.op, one.group): one for one in first.collectives}
+    message = 1024 // 2 * 512 * 2
+    assert (sent["send", "pp"].count, sent["send", "pp"].bytes) == (4, message)
+    assert sent["receive", "pp"].bytes == message
+    assert sent["all_gather", "tp"].ranks == 2
+    assert sum(one.count for one in first.collectives if one.op == "reduce_scatter") > 4
+    # Attention of one layer: the query of half the heads, in half precision.
+    query = next(row for row in first.saved_tensors if row.name == "query")
+    assert (query.shape, query.count, query.bytes) == ((1, 4, 1024, 64), 4, 2 * 4 * 1024 * 64)
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "gpt-tp-sp-pp": (GPT, SP | {"pp": 2, "dp": 2}, {}),
+    "gpt-alone": (GPT, {}, {}),
+    "fp32": (LLAMA, {"dp": 2, "micro_batch_size": 2}, {"precision": "fp32"}),
+    "fsdp": (LLAMA, {"dp": 8, "zero_stage": 3}, {}),
+    "hybrid": (LLAMA, {"dp": 4, "dp_shard": 2, "zero_stage": 3, "tp": 2}, {}),
+    "tied": (LLAMA | {"tied_embeddings": True}, SP | {"dp": 2} | FSDP, {}),
+    "query-norms": (LLAMA | {"qk_norm": "head"}, SP | {"pp": 2}, {}),
+    "all-to-all": (LLAMA, {"cp": 2, "cp_kind": "a2a", "dp": 2, "zero_stage": 3}, {}),
+    "full": (LLAMA, SP | {"pp": 2} | FULL, {}),
+    "full-some": (LLAMA, {"pp": 2, "recompute": "full", "recompute_num_layers": 1}, {}),
+    "mlp": (LLAMA, {"pp": 2, "recompute": "selective", "recompute_modules": ["mlp"]}, {}),
+    "uneven": (LLAMA, {"pp": 4, "stage_layers": [1, 3, 2, 2]} | {"dp": 2} | FSDP, {}),
+    "gpipe": (LLAMA, {"pp": 4, "schedule": "gpipe"}, {}),
+    "interleaved": (LLAMA, {"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b"}, {}),
+    "zb-v": (LLAMA, {"pp": 2, "vpp": 2, "schedule": "zb-v"}, {}),
+    "experts": (MOE, {"pp": 2, "dp": 4, "ep": 4} | FSDP, {}),
+    "experts-tp": (MOE, SP | {"dp": 2, "ep": 4} | FSDP, {}),
+    "shared-experts": (LLAMA | {"moe": SHARED}, SP | {"dp": 2, "ep": 2} | FSDP, {}),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_plan(case: str) -> None:
+    model, plan, training = CASES[case]
+    request = parse_request(document(model, plan, **training))
+    for rank in dry_run(request, _ends(request)).ranks:
+        check(rank)
+
+
+def _ends(request: Any) -> tuple[int, ...]:
+    """A rank of the first stage, and one of the last."""
+    return tuple({0, request.plan.accelerators - 1})
+
+
+FULL_SCALE = {
+    "gpt3": (
+        {"model": "gpt3-175b", "cluster": "8x8xa100-sxm"},
+        {"seq_length": 2048, "global_batch_size": 64},
+        SP | {"tp": 8, "pp": 8, "zero_stage": 0},
+        (0, 8, 63),
+    ),
+    "llama-405b": (
+        {"model": "llama-3.1-405b", "cluster": "128x8xh100-sxm"},
+        {"seq_length": 8192, "global_batch_size": 512},
+        SP | FSDP | {"tp": 8, "pp": 16, "dp": 8, "first_stage_layers": 7, "last_stage_layers": 7},
+        (0, 64, 1023),
+    ),
+    "mixtral-8x22b": (
+        {"model": "mixtral-8x22b", "cluster": "8x8xh100-sxm"},
+        {"seq_length": 4096, "global_batch_size": 64},
+        FSDP | {"pp": 8, "dp": 8, "ep": 8},
+        (0, 8, 63),
+    ),
+    "llama-70b": (
+        {"model": "llama-2-70b", "cluster": "32x8xh100-sxm"},
+        {"seq_length": 4096, "global_batch_size": 256},
+        {"dp": 256, "zero_stage": 3},
+        (0,),
+    ),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", FULL_SCALE)
+def test_full_scale_within_a_hundredth_a_minute_and_two_gib(case: str) -> None:
+    names, training, plan, ranks = FULL_SCALE[case]
+    request = parse_request({**names, "training": training, "plan": {**plan, "stack": "torch"}})
+    for rank in dry_run(request, ranks).ranks:
+        check(rank)
+        assert rank.cpu_seconds < 60
+        assert rank.rss_bytes < 2 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [((8,), "out_of_range"), ((-1,), "out_of_range")],
+)
+def test_ranks_that_are_not_there(ranks: tuple[int, ...], code: str) -> None:
+    request = parse_request(document(LLAMA, {"dp": 8}))
+    with pytest.raises(RequestError) as caught:
+        dry_run(request, ranks)
+    assert [(p.pointer, p.code) for p in caught.value.problems] == [("/ranks", code)]
+
+
+@pytest.mark.parametrize("text", ["a", "1;2", "", "0,", "-1", "٣", "9" * 5000])
+def test_hostile_ranks(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(document(LLAMA, {"dp": 8})))
+    assert run(["dryrun", str(path), f"--ranks={text}", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0]["pointer"] == "/ranks"
+
+
+def test_too_many_ranks() -> None:
+    request = parse_request(
+        document(LLAMA, {"dp": 128})
+        | {"cluster": "16x8xh100-sxm"}
+        | {"training": {"seq_length": 1024, "global_batch_size": 128}}
+    )
+    with pytest.raises(RequestError, match="at most 64"):
+        dry_run(request, range(65))
+
+
+def test_a_plan_that_the_script_cannot_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(document(LLAMA | {"parallel_residual": True}, {"dp": 8})))
+    assert run(["dryrun", str(path)]) == 2
+    assert "parallel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [(Limits(wall_s=0.5), "longer than 0.5 s"), (Limits(rss_bytes=2**20), "more than")],
+)
+def test_limits_end_the_trace(limits: Limits, said: str) -> None:
+    request = parse_request(document(LLAMA, {"dp": 8}))
+    with pytest.raises(TraceFailed, match=said):
+        dry_run(request, (0,), limits)
+    assert not _traces(os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_trace_outlives_the_command(sign: int, tmp_path: Path) -> None:
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(document(LLAMA, {"dp": 8})))
+    command = [sys.executable, "-m", "planner.cli", "dryrun", str(path), "--ranks", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (own := _traces(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert own
+        process.send_signal(sign)
+        assert process.wait(60) != 0
+    while _alive(own) and time.monotonic() < deadline + 60:
+        time.sleep(0.05)
+    assert not _alive(own)
+
+
+def _traces(parent: int) -> set[int]:
+    """Processes that trace a rank for another one."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return {int(child) for child in children if _is_trace(child)}
+
+
+def _alive(processes: set[int]) -> bool:
+    return any(_is_trace(str(process)) for process in processes)
+
+
+def _is_trace(process: str) -> bool:
+    try:
+        return b"planner.validate.trace\0" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
