@@ -4,7 +4,7 @@ A profile is one JSON file in `catalog/profiles/`, each block with its source: t
 systems, a `generic` fallback (their medians), and short files that extend another one with what
 is known of their own accelerator.  The files keep the units of the measurements (GFLOP buckets,
 MB, microseconds); what is loaded from them is in bytes, FLOP and seconds.  A calibration
-(calibrations.py) lays the points of one machine over one of them.
+(calibrations.py) lays the points of one machine over one of them; its file may stand there too.
 """
 
 from __future__ import annotations
@@ -165,7 +165,12 @@ def profiles() -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def profile(name: str) -> EfficiencyProfile:
     """The profile of that id, as measured.  Raises UnknownName."""
-    return read(_document(name))
+    document = _document(name)
+    if "points" not in document:
+        return read(document)
+    from cost_models.calibrations import Calibration, over_base  # which needs pydantic
+
+    return over_base(Calibration.model_validate_json(json.dumps(document)))
 
 
 def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
@@ -191,7 +196,7 @@ def _document(name: str) -> dict[str, Any]:
     """The JSON of a profile, merged over the one that it extends."""
     name = resolve(name, {known: known for known in profiles()}, "efficiency profile")
     own = json.loads((_DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
-    if "extends" not in own:
+    if "extends" not in own or "points" in own:  # a calibration lays its points over the other
         return cast(dict[str, Any], own)
     base = _document(own.pop("extends"))
     merged = _merged(base, own)

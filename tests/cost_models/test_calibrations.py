@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from cost_models import profiles
 from cost_models.calibrations import TIME_PARTS, Calibration, Points, over_base
 from cost_models.catalog import hardware
 from cost_models.estimate import CostModel, Estimates
@@ -195,3 +197,22 @@ def test_the_profile_says_what_it_measured() -> None:
     assert (profile.kind, profile.id, profile.extends) == ("calibrated", "mine", "h100-sxm")
     assert profile.measured_terms == ("gemm",)
     assert replace(profile, measured=None).gemm is over_base(calibration()).gemm
+
+
+def test_a_calibration_may_stand_in_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("h100-sxm", "generic"):
+        text = (profiles._DIRECTORY / f"{name}.json").read_text(encoding="utf-8")
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    (tmp_path / "mine.json").write_text(calibration(gemm=gemms(1e12)).model_dump_json())
+    cached = (profiles.profiles, profiles.profile, profiles._profile_at, profiles._document)
+    monkeypatch.setattr(profiles, "_DIRECTORY", tmp_path)
+    try:
+        for one in cached:
+            one.cache_clear()
+        own = hardware.accelerator("h100-sxm").model_copy(update={"efficiency_profile": "mine"})
+        assert profiles.profile_for(own).measured_terms == ("gemm",)
+    finally:
+        for one in cached:
+            one.cache_clear()
