@@ -311,6 +311,8 @@ def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Ite
                 f"{len(results)} processes take turns on {cores} cores: a rank that waits gives "
                 "its core to another, so idle time costs less than on accelerators"
             )
+        if small.request.model.norm == "rmsnorm":
+            yield "a CPU has no fused RMSNorm and keeps its normed rows, which are not estimated"
         yield "CPUs and Gloo, no GPUs and NCCL: kernels, links and overlap are others"
     if results[0].losses[-1] >= results[0].losses[0]:
         yield "the loss did not go down"

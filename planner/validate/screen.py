@@ -65,7 +65,7 @@ def _table(report: ValidationReport) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify)
-    table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off")))
+    table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off, of all")))
     measured = report.measured_iteration_time_s
     step = Term(name="step", predicted=report.predicted_iteration_time_s, measured=measured.median)
     peak = Term(
