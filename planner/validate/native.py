@@ -104,7 +104,7 @@ def _plan(plan: ParallelPlan, compiled: bool) -> Iterator[Change]:
     yield "offload_activations", False, "the script keeps nothing in host memory"
     if plan.attention_kernel == "flash1":
         yield "attention_kernel", "flash2", "torch has no flash-attention 1"
-    if plan.cp_kind == "p2p":
+    if plan.cp > 1 and plan.cp_kind == "p2p":
         why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
         yield "cp_kind", "all_gather", why
     if data > 1:
