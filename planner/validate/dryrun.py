@@ -32,8 +32,8 @@ _REASONS = {
     "gathered_bytes": "the estimate counts a layer ahead and the ends of the stage all along",
     "gradient_bytes": "torch holds whole what the estimate has in parts, or the other way",
     "optimizer_bytes": "torch counts steps in four bytes per weight",
-    "working_bytes": "the estimate bounds it by the widest layer, and adds cuBLAS's workspace, "
-    "which is no tensor",
+    "working_bytes": "tensors of the moment, which the estimate bounds by the widest layer, adding "
+    "cuBLAS's workspace, which is no tensor",
     "peak_bytes": "the sum of the above; in the trace not all terms are fullest at once",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",

@@ -26,16 +26,21 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _RefType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
+
+from planner.validate.traced import Amounts
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -103,6 +108,22 @@ class Memory(MemTracker):
     def highest_bytes(self) -> dict[str, int]:
         """The most bytes of each category, each at its own moment outside optimizer steps."""
         return {name: self._highest[name] for name in CATEGORIES}
+
+    @property
+    def amounts(self) -> Amounts:
+        """The same in the words of a trace and of the estimate."""
+        peak, most = self.peak_bytes, self.highest_bytes
+        parts = ("parameters", "gathered", "gradients", "optimizer")
+        held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
+        return Amounts(
+            parameter_bytes=most["parameters"],
+            gathered_bytes=most["gathered"],
+            gradient_bytes=self.kept_gradient_bytes,
+            optimizer_bytes=most["optimizer"],
+            activation_bytes=self.saved_bytes,
+            working_bytes=peak["total"] - held,
+            peak_bytes=peak["total"],
+        )
 
     @property
     def current_bytes(self) -> dict[str, int]:
@@ -320,7 +341,10 @@ class _Modules:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    # What a collective gave and nobody has waited for yet is wrapped once more.
+    return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -354,3 +378,12 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
 }
+
+
+def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
+    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
+    with _disable_current_modes():
+        return torch.Tensor.__new__(cls, *sizes)
+
+
+CausalBias.__new__ = _without_modes  # type: ignore[assignment,method-assign]

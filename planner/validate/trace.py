@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory
 from planner.validate.saved_rows import rows
-from planner.validate.traced import Amounts, Collective, Trace
+from planner.validate.traced import Collective, Trace
 
 _HALF = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Where torch keeps its collectives, what they call their input, and names of some in plain words.
@@ -82,22 +82,11 @@ def main(path: str, rank: int) -> Trace:
             # In a fake run these make temporary tensors that the real kernels have not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
-    peak, most = memory.peak_bytes, memory.highest_bytes
-    parts = ("parameters", "gathered", "gradients", "optimizer")
-    at_peak = sum(peak[name] for name in parts) + memory.saved_at_peak_bytes
     return Trace(
         rank=rank,
         stages=tuple(model.index for model in models),
         micro_batches=script.MICRO_BATCHES,
-        amounts=Amounts(
-            parameter_bytes=most["parameters"],
-            gathered_bytes=most["gathered"],
-            gradient_bytes=memory.kept_gradient_bytes,
-            optimizer_bytes=most["optimizer"],
-            activation_bytes=memory.saved_bytes,
-            working_bytes=peak["total"] - at_peak,
-            peak_bytes=peak["total"],
-        ),
+        amounts=memory.amounts,
         saved_tensors=tuple(rows(memory.saved(i)) for i in range(len(models))),
         collectives=sent.collectives(script),
         seconds=time.perf_counter() - began,
