@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "experts_not_divisible",
-        lambda c, p: _expert_copies(p) > 0,
+        lambda c, p: (c.model.moe is None) | (_expert_copies(p) > 0),
         lambda c, p: (
             f"ep {p.ep} does not divide the ranks of a shard group: dp_shard {shard_degree(p)} x "
             f"cp {p.cp} x tp {p.tp}"

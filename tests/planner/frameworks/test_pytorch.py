@@ -324,6 +324,27 @@ def test_any_rank_of_any_world_is_built_without_memory(
         assert mesh.mesh.flatten().tolist() == own
 
 
+def test_gathered_context_runs_on_fake_tensors(script: Callable[..., Any]) -> None:
+    train = script("llama-gathered-context", 9)
+    train.configure(["stage_layers=[2]"])
+    (model,) = train.build_models()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model.to_empty(device="cpu")
+        tokens = torch.zeros(1, train.TOKENS, dtype=torch.int64)
+        assert model(tokens).shape == (1, 2048 // 4, 32000)
+
+
+def test_gathered_context_gives_every_token_to_one_rank(script: Callable[..., Any]) -> None:
+    train = script("llama-gathered-context", 0)
+    found = []
+    for rank in range(train.C.cp):
+        train.CP_RANK = rank
+        found.append(train.positions())
+        # As many keys for all ranks: each token attends to itself and to those before.
+        assert found[-1].sum() == sum(range(2048)) / 4
+    assert torch.cat(found).sort().values.tolist() == [*range(2048)]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_experts_run_on_fake_tensors_where_their_loads_are_given(
     precision: str, script: Callable[..., Any]

@@ -230,11 +230,18 @@ ATTENTION = {
 }
 
 
+def causal_mask(queries, keys, device):
+    """Of queries that are the last of the keys; kernels of a GPU know it without the mask."""
+    if device.type == "cuda":
+        return causal_lower_right(queries, keys)
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
 def attend(q, k, v):
     """Causal attention, all as (batch, tokens, heads, head_dim); the last query sees all keys."""
     causal = {"is_causal": True}
     if q.size(1) < k.size(1):
-        causal = {"attn_mask": causal_lower_right(q.size(1), k.size(1))}
+        causal = {"attn_mask": causal_mask(q.size(1), k.size(1), q.device)}
     kernel = C.attention_kernel
     if q.is_cpu and C.attention_dropout:  # the CPU's flash kernel drops no scores
         kernel = "unfused"
