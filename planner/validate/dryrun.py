@@ -7,9 +7,7 @@ no GPU is needed: what torch would hold and send is counted, in real dimensions.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import Spec
@@ -84,6 +82,7 @@ class DryRunReport(Spec):
     micro_batches: int
     traced_micro_batches: int
     ranks: tuple[RankReport, ...]
+    caveats: tuple[str, ...]
 
 
 def dry_run(
@@ -108,19 +107,27 @@ def dry_run(
     plan = as_run.plan
     chosen = _checked(ranks, plan.accelerators) or _representatives(fewer)
     script = FRAMEWORK.render(fewer, plan).files[SCRIPT]
-    with tempfile.TemporaryDirectory(prefix="planner-dryrun-") as folder:
-        path = Path(folder) / SCRIPT
-        path.write_text(script, encoding="utf-8")
-        reports = tuple(
-            _report(fewer, trace(path, rank, limits or Limits(), _of(progress, rank)))
-            for rank in chosen
-        )
+    reports = tuple(
+        _report(fewer, trace(script, rank, limits or Limits(), _of(progress, rank)))
+        for rank in chosen
+    )
     return DryRunReport(
         plan=plan.model_dump(mode="json", exclude_defaults=True),
         changes=as_run.differences,
         micro_batches=count,
         traced_micro_batches=_micro_batches(fewer),
         ranks=reports,
+        caveats=_caveats(fewer),
+    )
+
+
+def _caveats(request: PlanRequest) -> tuple[str, ...]:
+    """What no trace shows."""
+    experts = ("every expert gets as many tokens as any other",) if request.model.moe else ()
+    return (
+        "tensors are counted: not what the allocator cannot use, nor NCCL's and cuBLAS's buffers",
+        "nothing is timed",
+        *experts,
     )
 
 
