@@ -183,10 +183,9 @@ def test_a_collective_that_times_out(tmp_path: Path) -> None:
 def test_a_log_that_grows_without_end(tmp_path: Path) -> None:
     run.prepare(tmp_path, parse_request(REQUEST), Job(steps=1000))
     script = tmp_path / contract.SCRIPT
-    script.write_text(
-        script.read_text() + "\n\nwhile True:\n    print('x' * 99, file=sys.stderr)\n"
-    )
-    with pytest.raises(RunFailed, match="rank [01] wrote more than 1,000,000 bytes into its log"):
+    endless = "\n\nwhile True:\n    print('x' * 99, file=sys.stderr)\n"
+    script.write_text(script.read_text() + endless)
+    with pytest.raises(RunFailed, match=r"rank [01] wrote more than 1,000,000 bytes into its log"):
         process.launch(tmp_path, 2, Limits(log_bytes=1_000_000))
 
 
