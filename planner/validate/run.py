@@ -85,6 +85,9 @@ def validate(
     Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan for a plan
     that cannot run, RunFailed for a run that did not end well.
     """
+    if find_spec("torch") is None:
+        detail = "a run needs torch: pip install 'parallel-planner[validate]'"
+        raise refuse("", "not_installed", detail)
     asked = options or Options()
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
