@@ -170,10 +170,6 @@ def _run(
     return collect(folder, ranks)
 
 
-def _say(progress: Progress, what: str, text: str) -> None:
-    progress(what + text)
-
-
 @contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
     """A folder for the files of a run; one of our own is removed, whatever happens."""
