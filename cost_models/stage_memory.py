@@ -222,19 +222,22 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
 
 
 def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Bytes of gradients on their way to their shards: a layer's in both dtypes, and the head's.
+    """Bytes of gradients on their way to where they are kept.
 
-    Under a pipeline torch reduces none before the last micro-batch, when activations are gone.
+    ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
+    are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
+    before the last, when activations are gone.
     """
-    if not np.any(g.plans.zero_stage >= 2):
+    torch = _is_stack(g, "torch")
+    if not (np.any(g.plans.zero_stage >= 2) or np.any(torch)):
         return 0.0
-    half, torch = s.training.weight_bytes, _is_stack(g, "torch")
+    half = torch * s.training.weight_bytes
+    sharded = (g.plans.zero_stage >= 2) * 1.0
+    reduces = sharded * (1.0 - torch * (g.plans.pp > 1))
+    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
     last = g.stages.spread(g.table.last[slot]) > 0
-    at_end = torch * (g.plans.pp > 1)
-    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * (1.0 - at_end) + torch * half
-    head = torch * last * g.state.spread(g.held.word_table) * half
-    gradient = _at_once(g, _gathered_layer(g)) * reduced + head
-    buckets: Array = np.where(g.plans.zero_stage >= 2, gradient, 0.0)
+    head = last * g.state.spread(g.held.word_table) * half
+    buckets: Array = _at_once(g, _gathered_layer(g)) * (reduced + half) + head
     return buckets
 
 

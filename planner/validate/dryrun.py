@@ -7,9 +7,7 @@ no GPU is needed: what torch would hold and send is counted, in real dimensions.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import Spec
@@ -25,16 +23,17 @@ from planner.validate.traced import Amounts, Collective, Trace
 from planner.validate.tracing import Limits, trace
 
 MOST_RANKS = 64
-_TERMS = tuple(name for name in Amounts.model_fields if name != "activation_bytes")
 # Why a term of the trace is not what the estimate says, where it is not.
 _REASONS = {
     "parameter_bytes": "weights that do not divide over a shard group are padded on some ranks",
     "gathered_bytes": "the estimate counts a layer ahead and the ends of the stage all along",
     "gradient_bytes": "torch holds whole what the estimate has in parts, or the other way",
     "optimizer_bytes": "torch counts steps in four bytes per weight",
-    "working_bytes": "the estimate bounds it by the widest layer, and adds cuBLAS's workspace, "
-    "which is no tensor",
+    "activation_bytes": "the saved tensors below, for every micro-batch in flight",
+    "working_bytes": "tensors of the moment, which the estimate bounds by the widest layer, adding "
+    "cuBLAS's workspace, which is no tensor",
     "peak_bytes": "the sum of the above; in the trace not all terms are fullest at once",
+    "message": "of one micro-batch to a neighbour",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",
@@ -84,6 +83,7 @@ class DryRunReport(Spec):
     micro_batches: int
     traced_micro_batches: int
     ranks: tuple[RankReport, ...]
+    caveats: tuple[str, ...]
 
 
 def dry_run(
@@ -108,19 +108,27 @@ def dry_run(
     plan = as_run.plan
     chosen = _checked(ranks, plan.accelerators) or _representatives(fewer)
     script = FRAMEWORK.render(fewer, plan).files[SCRIPT]
-    with tempfile.TemporaryDirectory(prefix="planner-dryrun-") as folder:
-        path = Path(folder) / SCRIPT
-        path.write_text(script, encoding="utf-8")
-        reports = tuple(
-            _report(fewer, trace(path, rank, limits or Limits(), _of(progress, rank)))
-            for rank in chosen
-        )
+    reports = tuple(
+        _report(fewer, trace(script, rank, limits or Limits(), _of(progress, rank)))
+        for rank in chosen
+    )
     return DryRunReport(
         plan=plan.model_dump(mode="json", exclude_defaults=True),
         changes=as_run.differences,
         micro_batches=count,
         traced_micro_batches=_micro_batches(fewer),
         ranks=reports,
+        caveats=_caveats(fewer),
+    )
+
+
+def _caveats(request: PlanRequest) -> tuple[str, ...]:
+    """What no trace shows."""
+    experts = ("every expert gets as many tokens as any other",) if request.model.moe else ()
+    return (
+        "tensors are counted: not what the allocator cannot use, nor NCCL's and cuBLAS's buffers",
+        "nothing is timed",
+        *experts,
     )
 
 
@@ -207,9 +215,12 @@ def _report(request: PlanRequest, traced: Trace) -> RankReport:
 
 def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
     """Terms that are not equal: amounts, and rows of saved tensors of one micro-batch."""
-    for term in _TERMS:
+    for term in Amounts.model_fields:
         if more := getattr(traced.amounts, term) - getattr(estimate.amounts, term):
             yield TermDifference(term=term, bytes=more, reason=_REASONS[term])
+    for one in traced.collectives:
+        if one.op in ("send", "receive") and (more := one.bytes - estimate.message_bytes):
+            yield TermDifference(term=f"{one.op} message", bytes=more, reason=_REASONS["message"])
     for rows, wanted in zip(traced.saved_tensors, estimate.saved, strict=True):
         found: dict[str, int] = {}
         for row in rows:

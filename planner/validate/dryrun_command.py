@@ -119,6 +119,7 @@ def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
             f"  {report.traced_micro_batches} of {report.micro_batches} micro-batches traced, and "
             "estimated: they fill the pipeline"
         )
+    yield from (Text(f"  Not shown: {caveat}") for caveat in report.caveats)
     for _, alike in groupby(report.ranks, key=lambda one: (one.stage, one.traced)):
         yield Text("")
         yield from _rank(list(alike))

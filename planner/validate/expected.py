@@ -33,11 +33,13 @@ class Expected:
     """The estimate of one pipeline rank.
 
     saved: per stage that the rank holds, bytes that one micro-batch keeps, by name of the row.
+    message_bytes: of one message to a neighbour, each way.
     """
 
     amounts: Amounts
     in_flight: float
     saved: tuple[dict[str, float], ...]
+    message_bytes: int
 
 
 def expected(request: PlanRequest, rank: int) -> Expected:
@@ -66,6 +68,7 @@ def expected(request: PlanRequest, rank: int) -> Expected:
         Amounts(**{name: round(value) for name, value in amounts.items()}),
         in_flight,
         tuple(dict(_saved(s, g, d, stages, i)) for i in own),
+        round(_one(g.bytes.message)),
     )
 
 

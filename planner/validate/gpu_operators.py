@@ -47,13 +47,29 @@ def _rms_norm(
     return out
 
 
+def _layer_norm(
+    _: Callable[..., Tensor],
+    x: Tensor,
+    shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    out: Tensor = _LayerNorm.apply(x, weight, bias, shape)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _statistic(x: Tensor) -> Tensor:
+    """One number per row, in fp32."""
+    return torch.empty_like(x[..., :1], dtype=torch.float32)
+
+
 class _RMSNorm(torch.autograd.Function):
     """What goes in and out of the fused kernel; on a CPU torch would look inside it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, shape: list[int]) -> Tensor:
-        inverse_deviation = torch.empty_like(x[..., :1], dtype=torch.float32)
-        ctx.save_for_backward(x, weight, inverse_deviation)
+        ctx.save_for_backward(x, weight, _statistic(x))
         ctx.shape = shape
         return torch.empty_like(x)
 
@@ -63,6 +79,27 @@ class _RMSNorm(torch.autograd.Function):
         wanted = [True, weight is not None]
         found = aten._fused_rms_norm_backward(
             gradient, x, ctx.shape, inverse_deviation, weight, wanted
+        )
+        return (*found, None)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """As a GPU's kernel, whose statistics are fp32; a CPU's have the dtype of its input."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, bias, _statistic(x), _statistic(x))
+        ctx.shape = shape
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight, bias, mean, inverse_deviation = ctx.saved_tensors
+        wanted = [True, weight is not None, bias is not None]
+        found = aten.native_layer_norm_backward(
+            gradient, x, ctx.shape, mean, inverse_deviation, weight, bias, wanted
         )
         return (*found, None)
 
@@ -98,6 +135,7 @@ def _attention(
 
 _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,
 }

@@ -84,7 +84,8 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
     spans = (
         (event.start_ns(), event.start_ns() + event.duration_ns(), label)
         for event in of.profiler.kineto_results.events()
-        if event.device_type() == there and (label := _label(event.name(), cuda))
+        if event.device_type() == there
+        and (label := _label(event.name(), event.is_user_annotation(), cuda))
     )
     seconds = dict.fromkeys(PARTS, 0.0)
     for name, value in _sweep(spans, _on_gpu if cuda else _on_cpu).items():
@@ -93,11 +94,14 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
     return seconds
 
 
-def _label(name: str, cuda: bool) -> str:
+def _label(name: str, is_mark: bool, cuda: bool) -> str:
+    """What a span is; "" where it says nothing, as the marks of others do."""
     if name.startswith(_MARK):
         return name.removeprefix(_MARK)
     if name.startswith(_OPTIMIZER):
         return "optimizer"
+    if is_mark:
+        return ""
     if cuda:
         return "nccl" if "nccl" in name.lower() else "kernel"
     return "wait" if name == _WAIT_OPERATOR else ""

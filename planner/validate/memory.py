@@ -32,11 +32,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.validate.traced import Amounts
 
@@ -112,14 +114,14 @@ class Memory(MemTracker):
         """The same in the words of a trace and of the estimate."""
         peak, most = self.peak_bytes, self.highest_bytes
         parts = ("parameters", "gathered", "gradients", "optimizer")
-        at_peak = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
+        held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
         return Amounts(
             parameter_bytes=most["parameters"],
             gathered_bytes=most["gathered"],
             gradient_bytes=self.kept_gradient_bytes,
             optimizer_bytes=most["optimizer"],
             activation_bytes=self.saved_bytes,
-            working_bytes=peak["total"] - at_peak,
+            working_bytes=peak["total"] - held,
             peak_bytes=peak["total"],
         )
 
@@ -376,3 +378,12 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
 }
+
+
+def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
+    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
+    with _disable_current_modes():
+        return torch.Tensor.__new__(cls, *sizes)
+
+
+CausalBias.__new__ = _without_modes  # type: ignore[assignment,method-assign]

@@ -57,7 +57,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a rank's exit codes, too
 
 
 class Limits(Document):
-    """What a run may use; past any of these it is ended."""
+    """What a run may use; past any of these it is ended.
+
+    memory_bytes: of all its processes together; None: nine tenths of what is free at its start.
+    """
 
     ranks: Annotated[int, Field(ge=1, le=4096)] = 64
     wall_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
@@ -160,7 +163,8 @@ def launch(
                 stderr=log, start_new_session=True,
             )  # fmt: skip
         with agent:
-            _Watch(folder, ranks, limits, token, progress).until(agent)
+            memory_bytes = limits.memory_bytes or int(0.9 * _available_bytes())
+            _Watch(folder, ranks, limits, memory_bytes, token, progress).until(agent)
             assert agent.stdout is not None
             said = agent.stdout.read().decode(errors="replace")
     finally:
@@ -197,6 +201,7 @@ class _Watch:
     folder: Path
     ranks: int
     limits: Limits
+    memory_bytes: int
     token: str
     progress: Callable[[str], None]
 
@@ -219,8 +224,9 @@ class _Watch:
         now, limits = time.time(), self.limits
         if now - start > limits.wall_s:
             raise RunFailed("too_long", f"was not done after {limits.wall_s:g} s, and was ended")
-        if (used := _memory_bytes(self.token)) > (limits.memory_bytes or float("inf")):
-            why = f"used {used / 2**30:.2f} GiB of memory, more than it may, and was ended"
+        if (used := _memory_bytes(self.token)) > self.memory_bytes:
+            may = f"{self.memory_bytes / 2**30:.2f}"
+            why = f"used {used / 2**30:.2f} GiB of memory, may use {may}, and was ended"
             raise RunFailed("too_much_memory", why)
         for rank in range(self.ranks):
             if (log := log_file(self.folder, rank)) and log.stat().st_size > limits.log_bytes:
@@ -291,6 +297,13 @@ def _memory_bytes(token: str) -> int:
             found = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.M)
             total += 1024 * sum(map(int, found))
     return total
+
+
+def _available_bytes() -> int:
+    """Memory of this machine that is free."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def log_file(folder: Path, rank: int) -> Path | None:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,9 @@ def validate(
     Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan for a plan
     that cannot run, RunFailed for a run that did not end well.
     """
+    if find_spec("torch") is None:
+        detail = "a run needs torch: pip install 'parallel-planner[validate]'"
+        raise refuse("", "not_installed", detail)
     asked = options or Options()
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
@@ -164,10 +168,6 @@ def _run(
         progress=lambda text: progress(what + text),
     )
     return collect(folder, ranks)
-
-
-def _say(progress: Progress, what: str, text: str) -> None:
-    progress(what + text)
 
 
 @contextmanager
@@ -311,6 +311,8 @@ def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Ite
                 f"{len(results)} processes take turns on {cores} cores: a rank that waits gives "
                 "its core to another, so idle time costs less than on accelerators"
             )
+        if small.request.model.norm == "rmsnorm":
+            yield "a CPU has no fused RMSNorm and keeps its normed rows, which are not estimated"
         yield "CPUs and Gloo, no GPUs and NCCL: kernels, links and overlap are others"
     if results[0].losses[-1] >= results[0].losses[0]:
         yield "the loss did not go down"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,7 @@ def validate(
 ) -> int:
     """Train with the plan for a few steps on this machine, and hold it against the estimate.
 
-    Exit code 3: outside the tolerance.
+    Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
     from planner import output as outputs
     from planner.validate import results
@@ -78,8 +79,8 @@ def validate(
         port=port,
     )
     try:
-        with stoppable():
-            report = run(asked, options, output=output, progress=say)
+        with stoppable(), progress_lines() as progress:
+            report = run(asked, options, output=output, progress=progress)
     except RunFailed as error:
         return failed(error, json)
     except Stopped as by:
@@ -94,12 +95,20 @@ def validate(
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
-def say(text: str) -> None:
-    """One line that is written over on a terminal; elsewhere a line each."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-    else:
-        print(text, file=sys.stderr, flush=True)
+@contextmanager
+def progress_lines() -> Iterator[Callable[[str], None]]:
+    """Lines on standard error; on a terminal one, which is gone in the end."""
+    terminal = sys.stderr.isatty()
+
+    def say(text: str) -> None:
+        line = f"\r\x1b[K{text}" if terminal else f"{text}\n"
+        print(line, end="", file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        if terminal:
+            say("")
 
 
 def stopped(by: Stopped) -> int:

@@ -54,10 +54,15 @@ def _header(report: ValidationReport) -> RenderableType:
         f"thread each, {environment['cores']} cores, torch {environment['torch']}"
     )
     first, *more = [*plan_words(plan), *memory_words(plan), request["training"]["precision"]]
-    return Group(
+    rows = [
         Flow([Text(request["model"]["name"], "bold"), where], "  on  ", indent=2),
         Flow([f"  {first}", *more], indent=2),
-    )
+    ]
+    if report.scaled_from:
+        # The last word of a pointer: tp, hidden_size, cluster.
+        said = [f"{at.rpartition('/')[2]} {was}" for at, was in report.scaled_from.items()]
+        rows.append(Flow([f"  scaled down from {said[0]}", *said[1:]], indent=4))
+    return Group(*rows)
 
 
 def _table(report: ValidationReport) -> RenderableType:
@@ -65,7 +70,7 @@ def _table(report: ValidationReport) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify)
-    table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off")))
+    table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off, of all")))
     measured = report.measured_iteration_time_s
     step = Term(name="step", predicted=report.predicted_iteration_time_s, measured=measured.median)
     peak = Term(
@@ -76,9 +81,14 @@ def _table(report: ValidationReport) -> RenderableType:
     for row in _rows(step, report.time_terms, seconds):
         table.add_row(*row)
     table.add_row()
-    for row in _rows(peak, report.memory_terms, size):
+    for row in _rows(peak, report.memory_terms, _amount):
         table.add_row(*row)
     return table
+
+
+def _amount(value: float) -> str:
+    """Memory of models that are small enough for a CPU, too."""
+    return size(value) if abs(value) >= 10 * 2**20 else f"{value / 1024:,.1f} KiB"
 
 
 def _rows(
@@ -123,7 +133,7 @@ def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableTyp
             f"  rank {rank.rank} stage {stages} ",
             bar(rank.parts_s, _STYLES, longest, width, console),
             f"{seconds(total):>7}",
-            f"{size(measured_peak_bytes(rank)):>9}",
+            f"{_amount(measured_peak_bytes(rank)):>9}",
         )
     yield grid
     if hidden := len(report.ranks) - len(shown):

@@ -1,16 +1,15 @@
 """One rank of a plan at full scale, traced: the process that the dry run starts for each rank.
 
-    python -m planner.validate.trace SCRIPT RANK
+    python -m planner.validate.trace RANK
 
-SCRIPT is the training script of the plan; the process ends where its standard input does.  A fake
-process group stands for all other ranks and fake tensors for all data, so nothing is sent, computed
-or allocated; what torch would hold, save and send in one step is counted.  A Trace goes to standard
-output, a line for each micro-batch to standard error.
+On standard input: the length in bytes of the plan's training script, on a line, and the script; the
+process ends where the input does.  A fake process group stands for all other ranks and fake tensors
+for all data, so nothing is sent, computed or allocated; what torch would hold, save and send in one
+step is counted.  A Trace goes to standard output, a line for each micro-batch to standard error.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import sys
@@ -20,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -53,10 +53,11 @@ _NAMES = {
 }
 
 
-def main(path: str, rank: int) -> Trace:
-    """Trace a step of one rank."""
+def main(text: str, rank: int) -> Trace:
+    """Trace a step of one rank of a training script."""
     began = time.perf_counter()
-    script = _load(path)
+    script: Any = ModuleType("train")
+    exec(compile(text, "train.py", "exec"), script.__dict__)
     c = script.C
     world = c.pp * c.dp_replicate * c.dp_shard * c.cp * c.tp
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -93,15 +94,6 @@ def main(path: str, rank: int) -> Trace:
         cpu_seconds=time.process_time(),
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
-
-
-def _load(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("train", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
@@ -224,5 +216,6 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    given = sys.stdin.buffer.read(int(sys.stdin.buffer.readline())).decode()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    print(main(sys.argv[1], int(sys.argv[2])).model_dump_json())
+    print(main(given, int(sys.argv[1])).model_dump_json())

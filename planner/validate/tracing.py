@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +32,24 @@ class Limits:
     rss_bytes: float = 4 * 2.0**30
 
 
-def trace(script: Path, rank: int, limits: Limits, progress: Callable[[float], None]) -> Trace:
-    """Trace one rank of a training script in a process of its own.
+def trace(script: str, rank: int, limits: Limits, progress: Callable[[float], None]) -> Trace:
+    """Trace one rank of a training script in a process of its own; nothing is written to disk.
 
     The process ends with this one: it watches its standard input, which closes then.
     Raises TraceFailed where it fails or exceeds a limit.
     """
-    command = [sys.executable, "-m", "planner.validate.trace", str(script), str(rank)]
+    command = [sys.executable, "-m", "planner.validate.trace", str(rank)]
+    text = script.encode()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryFile() as answer, subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.PIPE,
         env=environment, start_new_session=True,
     ) as process:  # fmt: skip
         try:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(b"%d\n%s" % (len(text), text))
+                process.stdin.flush()
             said = _watch(process, limits, progress)
         finally:
             if process.poll() is None:

@@ -51,90 +51,112 @@ def load_script(path: Path) -> Any:
     return module
 
 
+class Training:
+    """The script's training as this rank sees it: built once, then run step by step."""
+
+    def __init__(self, train: Any, device: Any, rank: int, say: Say) -> None:
+        import torch
+
+        from planner.validate import measure
+
+        self.train, self.device, self.say = train, device, say
+        train.setup(device)
+        measure.mark(train)
+        self.models = train.build_models()
+        for model in self.models:
+            measure.mark_forward(model)
+        parameters = [one for model in self.models for one in model.parameters()]
+        self.pipeline = train.build_pipeline(self.models)
+        self.optimizer = train.build_optimizer(parameters)
+        torch.manual_seed(train.C.seed + rank)  # of dropout
+        self.batch = train.batch()
+        self.losses: list[float] = []
+
+    def steps(self, what: str, number: int) -> list[float]:
+        """Seconds of so many steps."""
+        seconds = []
+        for one in range(1, number + 1):
+            self.say(f"{what} step {one} of {number}")
+            start = time.perf_counter()
+            loss = self.train.train_step(self.models, self.pipeline, self.optimizer, *self.batch)
+            seconds.append(time.perf_counter() - start)
+            self.losses.append(loss)
+        return seconds
+
+    def gradients(self, job: Job, folder: Path) -> dict[str, float]:
+        """Write the gradients of a step, or their errors; the weights stay as they are."""
+        from planner.validate import gradients
+
+        if not job.gradients:
+            return {}
+        self.say("gradients of the first step")
+        self.train.forward_backward(self.models, self.pipeline, *self.batch)
+        named = gradients.named(self.train, self.models)
+        errors = {}
+        if job.gradients == "write":
+            gradients.write(named, folder / contract.GRADIENTS)
+        else:
+            errors = gradients.compare(named, Path(job.reference))
+        self.optimizer.zero_grad()
+        return errors
+
+    def profiled(self, number: int) -> tuple[float, dict[str, float]]:
+        """Seconds of a step under the profiler, and of its parts."""
+        from planner.validate import measure
+
+        if not number:
+            return 0.0, {}
+        with measure.profiler(self.device) as profile:
+            total = sum(self.steps("profiled", number))
+        parts = measure.parts(profile, self.device, total)
+        return total / number, {name: value / number for name, value in parts.items()}
+
+    def memory(self) -> tuple[Amounts, tuple[tuple[SavedRow, ...], ...]]:
+        """Tensors of one more step, and what each stage saves of a micro-batch."""
+        from planner.validate.memory import Memory
+
+        with Memory(self.models, self.optimizer) as memory:
+            self.steps("memory", 1)
+        return memory.amounts, tuple(rows(memory.saved(i)) for i in range(len(self.models)))
+
+
 def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
     """Do a job as one of its ranks."""
     import torch
     import torch.distributed as dist
-
-    from planner.validate import gradients, measure
-    from planner.validate.memory import Memory
 
     if job.threads:
         torch.set_num_threads(job.threads)
     train = load_script(folder / contract.SCRIPT)
     train.configure(job.words)
     device = train.own_device()
+    cuda = device.type == "cuda"
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=job.collective_timeout_s),
+        "nccl" if cuda else "gloo", timeout=timedelta(seconds=job.collective_timeout_s)
     )
     say("building the model")
-    train.setup(device)
-    measure.mark(train)
-    models = train.build_models()
-    for model in models:
-        measure.mark_forward(model)
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    pipeline, optimizer = train.build_pipeline(models), train.build_optimizer(parameters)
-    torch.manual_seed(train.C.seed + rank)
-    tokens, targets = train.batch()
-    losses: list[float] = []
-
-    def step() -> None:
-        losses.append(train.train_step(models, pipeline, optimizer, tokens, targets))
-
-    errors: dict[str, float] = {}
-    if job.gradients:
-        say("gradients of the first step")
-        train.forward_backward(models, pipeline, tokens, targets)
-        named = gradients.named(train, models)
-        if job.gradients == "write":
-            gradients.write(named, folder / contract.GRADIENTS)
-        else:
-            errors = gradients.compare(named, Path(job.reference))
-        optimizer.zero_grad()
-
-    def several(what: str, number: int) -> list[float]:
-        seconds = []
-        for one in range(1, number + 1):
-            say(f"{what} step {one} of {number}")
-            start = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    several("warm-up", job.warmup_steps)
-    if device.type == "cuda":
+    training = Training(train, device, rank, say)
+    errors = training.gradients(job, folder)
+    training.steps("warm-up", job.warmup_steps)
+    if cuda:
         torch.cuda.reset_peak_memory_stats()
-    seconds = several("timed", job.steps)
-    allocated = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-    timed_losses = tuple(losses)
-    parts: dict[str, float] = {}
-    profiled_s = 0.0
-    if job.profiled_steps:
-        with measure.profiler(device) as profile:
-            profiled_s = sum(several("profiled", job.profiled_steps)) / job.profiled_steps
-        whole = measure.parts(profile, device, profiled_s * job.profiled_steps)
-        parts = {name: value / job.profiled_steps for name, value in whole.items()}
-    amounts: Amounts | None = None
-    saved: tuple[tuple[SavedRow, ...], ...] = ()
-    if job.memory:
-        with Memory(models, optimizer) as memory:
-            several("memory", 1)
-        amounts = memory.amounts
-        saved = tuple(rows(memory.saved(number)) for number in range(len(models)))
+    seconds = training.steps("timed", job.steps)
+    allocated = torch.cuda.max_memory_allocated() if cuda else 0
+    losses = tuple(training.losses)
+    profiled_s, parts = training.profiled(job.profiled_steps)
+    amounts, saved = training.memory() if job.memory else (None, ())
     dist.barrier()
     dist.destroy_process_group()
     return RankResult(
         rank=rank,
         ranks=int(os.environ["WORLD_SIZE"]),
         host=platform.node(),
-        stages=tuple(model.index for model in models),
-        device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        stages=tuple(model.index for model in training.models),
+        device=torch.cuda.get_device_name() if cuda else "cpu",
         threads=torch.get_num_threads(),
         versions={"python": platform.python_version(), "torch": torch.__version__},
         step_s=tuple(seconds),
-        losses=timed_losses,
+        losses=losses,
         profiled_step_s=profiled_s,
         parts_s=parts,
         amounts=amounts,

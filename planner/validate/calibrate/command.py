@@ -49,7 +49,7 @@ def calibrate(
     from planner import output, profiles
     from planner.validate.calibrate import run
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
-    from planner.validate.run_command import failed, say, stopped
+    from planner.validate.run_command import failed, progress_lines, stopped
 
     base = _names(name, extends)
     source = source_of(request_file, request)
@@ -60,8 +60,8 @@ def calibrate(
     # Starting the processes comes on top, and the last point may begin just in time.
     limits = Limits(wall_s=2 * max_seconds + 120)
     try:
-        with stoppable():
-            found = run.calibrate(asked, jobs, name, base, limits, say)
+        with stoppable(), progress_lines() as progress:
+            found = run.calibrate(asked, jobs, name, base, limits, progress)
     except RunFailed as error:
         return failed(error, json)
     except Stopped as by:

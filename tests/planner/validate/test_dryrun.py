@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,10 @@ UNCOUNTED = {
 
 
 def document(model: dict[str, Any], plan: dict[str, Any], **training: Any) -> dict[str, Any]:
+    ranks = prod(plan.get(name, 1) for name in ("tp", "cp", "pp", "dp"))
     return {
         "model": model,
-        "cluster": "2x4xh100-sxm",
+        "cluster": "local" if training else f"1x{ranks}xh100-sxm",
         "training": {"seq_length": 1024, "global_batch_size": 32, **training},
         "plan": {"zero_stage": 0, "stack": "torch", **plan},
     }
@@ -110,7 +112,7 @@ def test_three_dimensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "gpt-tp-sp-pp": (GPT, SP | {"pp": 2, "dp": 2}, {}),
     "gpt-alone": (GPT, {}, {}),
-    "fp32": (LLAMA, {"dp": 2, "micro_batch_size": 2}, {"precision": "fp32"}),
+    "fp32": (LLAMA, {"micro_batch_size": 2}, {"precision": "fp32"}),
     "fsdp": (LLAMA, {"dp": 8, "zero_stage": 3}, {}),
     "hybrid": (LLAMA, {"dp": 4, "dp_shard": 2, "zero_stage": 3, "tp": 2}, {}),
     "tied": (LLAMA | {"tied_embeddings": True}, SP | {"dp": 2} | FSDP, {}),

@@ -156,15 +156,37 @@ in_time, loss_of = loss_of, late
 """
 
 
+def late(folder: Path, **job: Any) -> None:
+    """A run of which rank 1 never comes to its first collective."""
+    run.prepare(folder, parse_request(REQUEST), Job(steps=1000, **job))
+    script = folder / contract.SCRIPT
+    script.write_text(script.read_text() + LATE)
+
+
 @pytest.mark.slow
 def test_a_rank_that_never_comes_to_a_collective(tmp_path: Path) -> None:
-    asked = parse_request(REQUEST)
-    run.prepare(tmp_path, asked, Job(steps=1000))
-    script = tmp_path / contract.SCRIPT
-    script.write_text(script.read_text() + LATE)
+    late(tmp_path)
     with pytest.raises(RunFailed, match=r"rank 1 hung, in warm-up step 1 of 2: .* is in oversleep"):
         process.launch(tmp_path, 2, Limits(silence_s=25))
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.exhaustive
+def test_a_collective_that_times_out(tmp_path: Path) -> None:
+    late(tmp_path, collective_timeout_s=5)
+    with pytest.raises(RunFailed, match=r"rank 0 timed out in a collective: .*[Tt]imed out") as it:
+        process.launch(tmp_path, 2, Limits())
+    assert it.value.code == "timeout"
+
+
+@pytest.mark.exhaustive
+def test_a_log_that_grows_without_end(tmp_path: Path) -> None:
+    run.prepare(tmp_path, parse_request(REQUEST), Job(steps=1000))
+    script = tmp_path / contract.SCRIPT
+    endless = "\n\nwhile True:\n    print('x' * 99, file=sys.stderr)\n"
+    script.write_text(script.read_text() + endless)
+    with pytest.raises(RunFailed, match=r"rank [01] wrote more than 1,000,000 bytes into its log"):
+        process.launch(tmp_path, 2, Limits(log_bytes=1_000_000))
 
 
 def full(folder: Path) -> tuple[str, ...]:
