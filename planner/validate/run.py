@@ -86,9 +86,7 @@ def validate(
     Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan for a plan
     that cannot run, RunFailed for a run that did not end well.
     """
-    if find_spec("torch") is None:
-        detail = "a run needs torch: pip install 'parallel-planner[validate]'"
-        raise refuse("", "not_installed", detail)
+    require_torch()
     asked = options or Options()
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
@@ -117,6 +115,13 @@ def validate(
         errors |= _errors(results)
     assert len(results) == ranks
     return compare(as_native, small, answer, results, errors, asked.tolerance)
+
+
+def require_torch() -> None:
+    """Raise RequestError where there is no torch."""
+    if find_spec("torch") is None:
+        detail = "a run needs torch: pip install 'parallel-planner[validate]'"
+        raise refuse("", "not_installed", detail)
 
 
 def default_tolerance() -> float:

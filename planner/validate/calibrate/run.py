@@ -19,6 +19,7 @@ from planner.frameworks.pytorch import FRAMEWORK
 from planner.request import PlanRequest
 from planner.validate import contract, process
 from planner.validate.calibrate.job import RESULT, Job, Measured
+from planner.validate.run import require_torch
 
 WORKER = "planner.validate.calibrate.worker"
 
@@ -33,8 +34,9 @@ def calibrate(
 ) -> Calibration:
     """Measure the jobs one after the other; the request's model and plan make the script.
 
-    Raises RunFailed where a worker fails.
+    Raises RunFailed where a worker fails, RequestError without torch.
     """
+    require_torch()
     points: dict[str, list[Any]] = {}
     notes: list[str] = []
     device = "cpu"
