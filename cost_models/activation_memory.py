@@ -111,7 +111,9 @@ def _norm(
         f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=block_input
     )
     # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
-    kept = d.sharded_tokens + gathers * d.gathered_input * (d.tokens - d.sharded_tokens)
+    # An MLP that is run again gathers again.
+    gathered = gathers * d.gathered_input * (1.0 - (d.recomputed("mlp") if name == "mlp" else 0.0))
+    kept = d.sharded_tokens + gathered * (d.tokens - d.sharded_tokens)
     yield SavedTensor(
         f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm", *dropped_by)
     )
@@ -169,10 +171,13 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         yield _statistics(model, d, "qk", d.tokens * (d.heads + d.kv_heads))
     unfused = 1.0 - d.flash
     # Unfused attention of torch (SDPBackend.MATH) computes in fp32 and saves what it computes with.
-    core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * unfused * d.gathered_input
+    # It repeats keys and values for every query head.
+    plain = unfused * d.gathered_input
+    core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
+    repeats = 1.0 + (d.heads / d.kv_heads - 1.0) * plain * (model.mla is None)
     yield SavedTensor("query", query, core_bytes, up, by_operator=1.0)
-    yield SavedTensor("key", key, core_bytes, up)
-    yield SavedTensor("value", value, core_bytes, up, by_operator=1.0)
+    yield SavedTensor("key", key * repeats, core_bytes, up)
+    yield SavedTensor("value", value * repeats, core_bytes, up, by_operator=1.0)
     core = ("core_attn",)
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length
     yield SavedTensor("softmax output", scores, core_bytes, core, unfused)

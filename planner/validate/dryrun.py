@@ -29,11 +29,14 @@ _REASONS = {
     "gathered_bytes": "the estimate counts a layer ahead and the ends of the stage all along",
     "gradient_bytes": "torch holds whole what the estimate has in parts, or the other way",
     "optimizer_bytes": "torch counts steps in four bytes per weight",
-    "activation_bytes": "the saved tensors below, for every micro-batch in flight",
+    "activation_bytes": "the saved tensors below, by the micro-batches in flight; beyond them, the "
+    "run has more micro-batches in flight than the closed form of the schedule",
     "working_bytes": "tensors of the moment, which the estimate bounds by the widest layer, adding "
     "cuBLAS's workspace, which is no tensor",
     "peak_bytes": "the sum of the above; in the trace not all terms are fullest at once",
     "message": "of one micro-batch to a neighbour",
+    "key": "gathered over context-parallel ranks, the script keeps them whole",
+    "value": "gathered over context-parallel ranks, the script keeps them whole",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",

@@ -60,6 +60,8 @@ _ROWS = tuple(
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
         (r"attention\.core:\S*scaled_dot_product", "attention output"),
         (r"attention\.core:\S*softmax", "softmax output"),
+        (r"attention\.core:(empty_like|bernoulli)", "attention score mask"),
+        (r"attention\.core:mul", "attention dropout output"),
         (r"attention\.output:", "attention output"),
         (r"mlp\.(up|gate|router):", "mlp norm output"),
         (r"mlp:\S*softmax", "router scores"),
@@ -88,8 +90,10 @@ _ROWS = tuple(
         (r"stage:\S* int64", "targets"),
     )
 )
-# Inputs of attention in the order in which autograd saves them.
-_INPUTS = ("key", "query", "value")
+# Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
+_INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
+# What attention makes and saves; all else in it is an input.
+_RESULTS = re.compile(r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli")
 
 
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
@@ -108,15 +112,19 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
     exchanged = {one.module.removesuffix("output") for one in saved if _is(one, "attention.output")}
+    ran = {one.module for one in saved if _RESULTS.match(one.operator)}
     for one in saved:
         inside = _BLOCK.match(one.module)
         part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif part == "attention.core" and one.maker != one.module and inputs[one.module] < 3:
-            name = _INPUTS[inputs[one.module]]
+        elif part == "attention.core" and not _RESULTS.match(one.operator):
+            order = _INPUTS if one.module in ran else _CHECKPOINTED
+            name = order[inputs[one.module] % 3]
             inputs[one.module] += 1
+        elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
+            name = "mlp norm output"  # of an MLP that is run again
         else:
             name = _row(part, one)
         # Between heads and tokens (context parallelism) the projection has an input of its own.

@@ -81,14 +81,18 @@ def _table(report: ValidationReport) -> RenderableType:
     for row in _rows(step, report.time_terms, seconds):
         table.add_row(*row)
     table.add_row()
-    for row in _rows(peak, report.memory_terms, _amount):
+    for row in _rows(peak, report.memory_terms, _amounts(report)):
         table.add_row(*row)
     return table
 
 
-def _amount(value: float) -> str:
-    """Memory of models that are small enough for a CPU, too."""
-    return size(value) if abs(value) >= 10 * 2**20 else f"{value / 1024:,.1f} KiB"
+def _amounts(report: ValidationReport) -> Callable[[float], str]:
+    """One unit for all amounts of memory; models that a CPU trains are small."""
+    return size if report.measured_peak_bytes >= 10 * 2**20 else _kib
+
+
+def _kib(value: float) -> str:
+    return f"{value / 1024:,.1f} KiB"
 
 
 def _rows(
@@ -133,7 +137,7 @@ def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableTyp
             f"  rank {rank.rank} stage {stages} ",
             bar(rank.parts_s, _STYLES, longest, width, console),
             f"{seconds(total):>7}",
-            f"{_amount(measured_peak_bytes(rank)):>9}",
+            f"{_amounts(report)(measured_peak_bytes(rank)):>9}",
         )
     yield grid
     if hidden := len(report.ranks) - len(shown):

