@@ -14,7 +14,7 @@ from planner.validate.calibrate.timing import Clock, point
 
 GEMM = 512
 ELEMENTS = 2**22  # of a memory-bound kernel that no cache holds
-CONTENDING_BYTES = 2**23
+CONTENDING_BYTES = (2**21, 2**23, 2**25)  # about the weights of a layer
 
 
 def agreed(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[float]]:
@@ -95,10 +95,10 @@ def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def contention(clock: Clock) -> dict[str, Any]:
+def contention(size: int, clock: Clock) -> dict[str, Any]:
     """What matrix products lose while an all-reduce of about their length runs beside them."""
     a = torch.randn(GEMM, GEMM, device=clock.device)
-    whole = torch.ones(CONTENDING_BYTES // 4, device=clock.device)
+    whole = torch.ones(size // 4, device=clock.device)
 
     def gemms(count: int) -> None:
         for _ in range(count):

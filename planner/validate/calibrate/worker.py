@@ -100,7 +100,7 @@ class Worker:
         self.say("kernels beside each other")
         found: Points = {
             "crowding": list(together.crowding(clock)),
-            "contention": [together.contention(clock)],
+            "contention": [together.contention(size, clock) for size in together.CONTENDING_BYTES],
             "collectives": [],
         }
         if self.job.tensor_parallel:
