@@ -62,6 +62,7 @@ _ROWS = tuple(
         (r"attention\.core:\S*softmax", "softmax output"),
         (r"attention\.core:(empty_like|bernoulli)", "attention score mask"),
         (r"attention\.core:mul", "attention dropout output"),
+        (r"attention\.core:where", "causal mask"),
         (r"attention\.output:", "attention output"),
         (r"mlp\.(up|gate|router):", "mlp norm output"),
         (r"mlp:\S*softmax", "router scores"),
@@ -93,7 +94,9 @@ _ROWS = tuple(
 # Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
 # What attention makes and saves; all else in it is an input.
-_RESULTS = re.compile(r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli")
+_RESULTS = re.compile(
+    r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|where"
+)
 
 
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:

@@ -177,6 +177,14 @@ def test_names_of_what_a_layer_saves() -> None:
             ("attention_norm", "", "native_layer_norm", (1, 8, 1), "float32", 32),
             ("attention.core", "", "mm", (1, 2, 8, 8), "bfloat16", 256),
             ("attention.core", "", "mm", (1, 4, 8, 8), "bfloat16", 512),
+            (
+                "attention.core",
+                "",
+                "_scaled_dot_product_flash_attention",
+                (1, 4, 8),
+                "float32",
+                128,
+            ),
             ("mlp", f"blocks.{n}.mlp.gate", "mm", (8, 32), "bfloat16", 512),
             ("mlp", f"blocks.{n}.mlp", "silu", (8, 32), "bfloat16", 512),
             ("mlp.down", "", "mul", (8, 32), "bfloat16", 512),
@@ -189,6 +197,7 @@ def test_names_of_what_a_layer_saves() -> None:
         ("attention norm statistics", 2),
         ("key", 2),
         ("query", 2),
+        ("log-sum-exp", 2),
         ("fc1 output", 2),
         ("gate output", 2),
         ("activation output", 2),
@@ -196,6 +205,14 @@ def test_names_of_what_a_layer_saves() -> None:
         ("last norm input", 1),
     ]
     assert found[0].module == "blocks.*.attention_norm"
+
+
+def test_inputs_of_a_checkpoint_around_attention_have_another_order() -> None:
+    shapes = ((1, 8, 4, 8), (1, 8, 2, 8), (1, 8, 2, 8))
+    saved = [
+        SavedTensor("blocks.0.attention.core", "", "mm", shape, "bfloat16", 2) for shape in shapes
+    ]
+    assert [row.name for row in rows(saved)] == ["query", "key", "value"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ UNCOUNTED = {
     "loss scalars": "one number per micro-batch",
     "rotary table": "cosines and sines, one table for all layers",
     "last norm statistics": "one number per token",
-    "attention.core: where.self": "over gathered keys: the causal mask of a rank's two parts",
+    "causal mask": "over gathered keys: what a rank's two parts do not see",
     "attention output by heads": "over gathered keys: outputs of the two parts, before they join",
 }
 # Other names of the same rows, by the operators of a CPU.
@@ -174,8 +174,6 @@ def factor(row: str, request: PlanRequest) -> float:
         return 2.0  # not fused there: the normed rows are kept as well
     if row in ("key", "value") and plan.cp_kind == "all_gather":
         return float(plan.cp)  # those of all ranks, as they were gathered
-    if row == "mlp norm output" and "mlp" in plan.recompute_modules and plan.sequence_parallel:
-        return 1.0 / plan.tp  # the checkpoint keeps it as it was before it was gathered
     return 1.0
 
 
