@@ -26,6 +26,8 @@ NVIDIA_SMI = (
 )
 NVIDIA_SMI_TIMEOUT_S = 10.0
 
+CPU_CORE = "cpu-core"  # id of an accelerator that is one
+
 # Assumed of a CPU: ranks talk over the loopback device, which copies every byte several times,
 # and a message wakes another process.
 LOOPBACK_SHARE_OF_MEMORY_BANDWIDTH = 0.25
@@ -90,7 +92,7 @@ def _cpu_group() -> NodeGroup:
     bytes_per_s = _copy_bytes_per_s()
     return NodeGroup(
         accelerator=AcceleratorSpec(
-            id="cpu-core",
+            id=CPU_CORE,
             name="CPU core (fp32 matrix rate and copy bandwidth measured; bf16 and fp16 assumed "
             "as fast as fp32)",
             memory_bytes=memory_bytes / cores,
