@@ -6,7 +6,7 @@ name=value on the command line replace entries of it:
 
     torchrun --nproc_per_node 8 train.py train_iters=100 learning_rate=3.0e-4
 
-From the top: CONFIG, the mesh, the model, how one stage is split, how a step runs.
+From the top: CONFIG, the mesh, the model, how one stage is split, one step, the run.
 """
 
 import ast
@@ -106,35 +106,55 @@ CONFIG = {
     "train_iters": 20,  # a smoke run: iterations of 131072 tokens
 }
 
-for word in sys.argv[1:]:
-    name, _, value = word.partition("=")
-    if name not in CONFIG:
-        sys.exit(f"{name} is no entry of CONFIG; there are {', '.join(CONFIG)}")
-    CONFIG[name] = value if isinstance(CONFIG[name], str) else ast.literal_eval(value)
 C = SimpleNamespace(**CONFIG)
 
+
+def configure(words):
+    """Words name=value replace entries of CONFIG."""
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in CONFIG:
+            sys.exit(f"{name} is no entry of CONFIG; there are {', '.join(CONFIG)}")
+        setattr(C, name, value if isinstance(CONFIG[name], str) else ast.literal_eval(value))
+
+
 # --- The mesh: every rank's place in the plan ----------------------------------------------------
-# Neighbouring ranks differ along tp, whose traffic is the heaviest, then cp, and so on outwards.
-CUDA = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if CUDA else torch.device("cpu")
-if CUDA:
-    torch.cuda.set_device(DEVICE)
-MESH = init_device_mesh(
-    DEVICE.type,
-    (C.pp, C.dp_replicate, C.dp_shard, C.cp, C.tp),
-    mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"),
-)
-RANK = dist.get_rank()
-PP_RANK, CP_RANK, TP_RANK = (MESH.get_local_rank(name) for name in ("pp", "cp", "tp"))
-# Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part of
-# each sequence (cp).  So they are sharded, and gradients are averaged, over dp and cp together.
-FSDP_MESH = MESH["dp_shard", "cp"]._flatten("fsdp")
-DATA_MESH = MESH["dp_replicate", "dp_shard", "cp"]._flatten("data")
-TENSOR_MESH = MESH["tp"]
-DP = C.dp_replicate * C.dp_shard
-DP_RANK = MESH.get_local_rank("dp_replicate") * C.dp_shard + MESH.get_local_rank("dp_shard")
-MICRO_BATCHES = C.global_batch_size // (C.micro_batch_size * DP)
-TOKENS = C.seq_length // C.cp  # of one sequence that this rank computes
+
+
+def own_device():
+    """A GPU where every process of this node has its own, else the CPU."""
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def setup(device, model_device=None):
+    """Take this process's place in the plan: what the rest of the script reads is set here.
+
+    model_device is where modules are made; on "meta" they take no memory.
+    """
+    global DEVICE, MODEL_DEVICE, MESH, FSDP_MESH, DATA_MESH, RANK, PP_RANK, DP_RANK, CP_RANK
+    global TP_RANK, DP, MICRO_BATCHES, TOKENS
+    DEVICE, MODEL_DEVICE = device, model_device or device
+    # Neighbouring ranks differ along tp, whose traffic is the heaviest, then cp, and so outwards.
+    MESH = init_device_mesh(
+        DEVICE.type,
+        (C.pp, C.dp_replicate, C.dp_shard, C.cp, C.tp),
+        mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"),
+    )
+    # Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part
+    # of each sequence (cp).  So they are sharded, and gradients averaged, over dp and cp together.
+    FSDP_MESH = MESH["dp_shard", "cp"]._flatten("fsdp")
+    DATA_MESH = MESH["dp_replicate", "dp_shard", "cp"]._flatten("data")
+    RANK = dist.get_rank()
+    PP_RANK, CP_RANK, TP_RANK = (MESH.get_local_rank(name) for name in ("pp", "cp", "tp"))
+    DP = C.dp_replicate * C.dp_shard
+    DP_RANK = MESH.get_local_rank("dp_replicate") * C.dp_shard + MESH.get_local_rank("dp_shard")
+    MICRO_BATCHES = C.global_batch_size // (C.micro_batch_size * DP)
+    TOKENS = C.seq_length // C.cp  # of one sequence that this rank computes
+
 
 # --- The model -----------------------------------------------------------------------------------
 
@@ -177,7 +197,7 @@ class CoreAttention(nn.Module):
             q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         # The CPU's flash kernel drops no scores.
-        kernel = "unfused" if C.attention_dropout and not CUDA else C.attention_kernel
+        kernel = "unfused" if C.attention_dropout and q.is_cpu else C.attention_kernel
         with sdpa_kernel(ATTENTION[kernel], set_priority=True):
             out = F.scaled_dot_product_attention(
                 q,
@@ -244,17 +264,18 @@ class Block(nn.Module):
 class Stage(nn.Module):
     """Consecutive layers; the embedding stands before the first, norm and head after the last."""
 
-    def __init__(self, first, last):
+    def __init__(self, index):
         super().__init__()
         self.blocks = nn.ModuleList()
-        self.is_first, self.is_last = first, last
-        if first:
+        self.index = index
+        self.is_first, self.is_last = index == 0, index == len(C.stage_layers) - 1
+        if self.is_first:
             self.embedding = nn.Embedding(C.vocab_size, C.hidden_size)
             if C.position == "learned":
                 self.positions = nn.Embedding(C.max_position_embeddings, C.hidden_size)
             if C.embedding_norm:
                 self.embedding_norm = make_norm(C.hidden_size)
-        if last:
+        if self.is_last:
             self.norm = make_norm(C.hidden_size)
             self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
 
@@ -278,7 +299,7 @@ class Stage(nn.Module):
 
 def initialise(make, prefix=""):
     """A module whose weights depend on their names alone, however the model is split."""
-    with DEVICE:
+    with MODEL_DEVICE:
         module = make()
     for name, part in module.named_modules(prefix=prefix):
         if isinstance(part, (nn.Linear, nn.Embedding)):
@@ -317,7 +338,7 @@ def tensor_parallel(module):
     there = {name for name, _ in module.named_modules()}
     plan = {name: style for name, style in plan.items() if name in there}
     # Every rank has the whole module and keeps its own part of it: nothing is sent.
-    parallelize_module(module, TENSOR_MESH, plan, src_data_rank=None)
+    parallelize_module(module, MESH["tp"], plan, src_data_rank=None)
 
 
 def every_second_product(products, context, op, *args, **kwargs):
@@ -367,8 +388,7 @@ def data_parallel(module):
 def build_stage(index):
     """One stage, split as planned.  Layer by layer: no rank ever holds the whole model."""
     start, count = sum(C.stage_layers[:index]), C.stage_layers[index]
-    first, last = index == 0, index == len(C.stage_layers) - 1
-    stage = initialise(partial(Stage, first, last))
+    stage = initialise(partial(Stage, index))
     tensor_parallel(stage)
     if C.tied_embeddings:
         stage.head.weight = stage.embedding.weight
@@ -383,6 +403,35 @@ def build_stage(index):
         stage.blocks.append(block)
     data_parallel(stage)
     return stage
+
+
+def build_models():
+    """This rank's stages: by turns, or there and back again where the schedule is a V."""
+    count = len(C.stage_layers)
+    mine = range(PP_RANK, count, C.pp)
+    if C.schedule in ("ZBVZeroBubble", "DualPipeV"):
+        mine = (PP_RANK, count - 1 - PP_RANK)
+    return [build_stage(index) for index in mine]
+
+
+def build_pipeline(models):
+    """The order in which stages take micro-batches; None without pipeline."""
+    if C.pp == 1:
+        return None
+    stages = [
+        PipelineStage(model, model.index, len(C.stage_layers), DEVICE, group=MESH["pp"].get_group())
+        for model in models
+    ]
+    make = get_schedule_class(C.schedule)
+    many = issubclass(make, PipelineScheduleMulti)
+    return make(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
+
+
+def build_optimizer(parameters):
+    if C.optimizer == "adam":
+        return torch.optim.AdamW(parameters, lr=C.learning_rate, fused=True)
+    # Tensor by tensor: torch 2.13's fused kernel fails on sharded weights.
+    return torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, foreach=False)
 
 
 # --- One step ------------------------------------------------------------------------------------
@@ -403,7 +452,7 @@ def loss_of(logits, targets):
     logits = logits.flatten(0, 1)
     if C.tp == 1:
         return F.cross_entropy(logits, targets.flatten())
-    logits = DTensor.from_local(logits, TENSOR_MESH, [Shard(1)])
+    logits = DTensor.from_local(logits, MESH["tp"], [Shard(1)])
     # A copy: schedules that split the backward pass detach the loss in place, and no view can be.
     return F.cross_entropy(logits, targets.flatten()).to_local().clone()
 
@@ -437,72 +486,88 @@ def clip(parameters):
 
 
 @loss_parallel()  # lets cross_entropy, and its backward, work on logits that are split
-def main():
-    # A rank's stages: by turns, or there and back again where the schedule is a V.
-    count = len(C.stage_layers)
-    mine = list(range(PP_RANK, count, C.pp))
-    if C.schedule in ("ZBVZeroBubble", "DualPipeV"):
-        mine = [PP_RANK, count - 1 - PP_RANK]
-    models = [build_stage(index) for index in mine]
-    parameters = [parameter for model in models for parameter in model.parameters()]
+def forward_backward(models, pipeline, tokens, targets):
+    """Gradients of the whole batch; the losses of its micro-batches, on ranks of the last stage."""
+    if pipeline is None:
+        return accumulate(models[0], tokens, targets)
+    losses = []
+    inputs = (tokens,) if any(model.is_first for model in models) else ()
+    wanted = targets if any(model.is_last for model in models) else None
+    pipeline.step(*inputs, target=wanted, losses=losses, return_outputs=False)
+    return losses
+
+
+def train_step(models, pipeline, optimizer, tokens, targets):
+    """Forward and backward of the batch, and one step of the optimizer; the mean loss."""
+    losses = forward_backward(models, pipeline, tokens, targets)
+    clip([parameter for model in models for parameter in model.parameters()])
+    optimizer.step()
+    optimizer.zero_grad()
+    return mean_loss(losses)
+
+
+def mean_loss(losses):
+    """Over micro-batches and over the ranks of the last stage, which differ in their data."""
+    loss = sum((one.detach() for one in losses), torch.zeros((), device=DEVICE))
+    dist.all_reduce(loss)
+    return loss.item() / (MICRO_BATCHES * DP * C.cp * C.tp)
+
+
+# --- The run -------------------------------------------------------------------------------------
+
+
+def count_parameters(parameters):
+    """Of the whole model: a rank holds, or has its shards of, those of its stages."""
     number = torch.tensor(sum(parameter.numel() for parameter in parameters), device=DEVICE)
     dist.all_reduce(number, group=MESH["pp"].get_group())
-    if RANK == 0:
-        print(f"{number.item()} parameters; {dist.get_world_size()} processes on {DEVICE.type}")
+    return number.item()
 
-    pipeline = None
-    if C.pp > 1:
-        stages = [
-            PipelineStage(model, index, count, DEVICE, group=MESH["pp"].get_group())
-            for index, model in zip(mine, models, strict=True)
-        ]
-        make = get_schedule_class(C.schedule)
-        many = issubclass(make, PipelineScheduleMulti)
-        pipeline = make(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
-    if C.optimizer == "adam":
-        optimizer = torch.optim.AdamW(parameters, lr=C.learning_rate, fused=True)
-    else:
-        # Tensor by tensor: torch 2.13's fused kernel fails on sharded weights.
-        optimizer = torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, foreach=False)
+
+def peak_memory():
+    """Bytes, of the rank that used most: of its GPU, or of its process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    if DEVICE.type == "cuda":
+        peak = torch.cuda.max_memory_allocated()
+    peak = torch.tensor(peak, device=DEVICE)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    return peak.item()
+
+
+def say(text):
+    """One voice for all ranks."""
+    if RANK == 0:
+        print(text, flush=True)
+
+
+def main():
+    configure(sys.argv[1:])
+    setup(own_device())
+    models = build_models()
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    number = count_parameters(parameters)
+    say(f"{number} parameters; {dist.get_world_size()} processes on {DEVICE.type}")
+    pipeline, optimizer = build_pipeline(models), build_optimizer(parameters)
 
     torch.manual_seed(C.seed + RANK)  # of dropout
     tokens, targets = batch()
-    history, seconds = [], []
+    losses, seconds = [], []
     for step in range(1, C.train_iters + 1):
         start = time.perf_counter()
-        if pipeline is None:
-            losses = accumulate(models[0], tokens, targets)
-        else:
-            losses = []
-            inputs = (tokens,) if 0 in mine else ()
-            wanted = targets if count - 1 in mine else None
-            pipeline.step(*inputs, target=wanted, losses=losses, return_outputs=False)
-        clip(parameters)
-        optimizer.step()
-        optimizer.zero_grad()
-        # Ranks of the last stage have a loss: its mean over those that differ in their data.
-        loss = sum((one.detach() for one in losses), torch.zeros((), device=DEVICE))
-        dist.all_reduce(loss)
-        history.append(loss.item() / (MICRO_BATCHES * DP * C.cp * C.tp))
+        losses.append(train_step(models, pipeline, optimizer, tokens, targets))
         seconds.append(time.perf_counter() - start)
-        if RANK == 0:
-            print(f"step {step}: loss {history[-1]:.6f}, {seconds[-1]:.3f} s", flush=True)
+        say(f"step {step}: loss {losses[-1]:.6f}, {seconds[-1]:.3f} s")
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-    peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else peak, device=DEVICE)
-    dist.all_reduce(peak, dist.ReduceOp.MAX)
     steady = seconds[1:] or seconds  # the first step also compiles and allocates
     mean = sum(steady) / len(steady)
     summary = {
-        "steps": len(history),
-        "parameters": number.item(),
-        "losses": history,
+        "steps": len(losses),
+        "parameters": number,
+        "losses": losses,
         "mean_step_s": mean,
         "tokens_per_s": C.global_batch_size * C.seq_length / mean,
-        "peak_memory_bytes": peak.item(),
+        "peak_memory_bytes": peak_memory(),
     }
-    if RANK == 0:
-        print(json.dumps(summary), flush=True)
+    say(json.dumps(summary))
     dist.destroy_process_group()
 
 

@@ -1,0 +1,139 @@
+"""What the parent and the workers of a run tell each other: files in one folder.
+
+The folder of a run holds `train.py` (the emitted script) and `job.json`.  Every rank writes
+`rank-N.json` when it is done, and says where it is in `rank-N.beat` while it runs.  A worker needs
+nothing else but torchrun's environment variables, so whoever starts it may do so anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from planner.answer import Document
+
+SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
+MOST_STEPS = 1000
+
+# Where the time of one rank's step goes: a measured part -> parts of the estimate.
+PARTS: dict[str, tuple[str, ...]] = {
+    "forward": ("forward",),
+    "backward": ("backward", "recompute"),
+    "communication": ("tp_comm", "cp_comm", "ep_comm", "dp_comm"),
+    "optimizer": ("optimizer",),
+    "idle": ("pp_comm", "bubble", "stragglers"),
+    "other": ("offload",),
+}
+MEANING: dict[str, str] = {
+    "forward": "forward passes and the loss, without what blocks in them",
+    "backward": "backward passes with recompute, without what blocks in them",
+    "communication": "blocked in collectives of tp, cp, ep and dp, waiting for their others too",
+    "optimizer": "clipping and the optimizer's step",
+    "idle": "blocked for a message of another stage, or for the other ranks at the step's end",
+    "other": "between all these: the schedule's own Python",
+}
+
+Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+
+
+class Job(Document):
+    """What the ranks of one run do.
+
+    words: name=value entries of the script's CONFIG to replace.  gradients: of the first step,
+    before clipping; `write` them whole into this folder (one process does that, the reference), or
+    `compare` them with those of the folder `reference`.
+    """
+
+    words: tuple[str, ...] = ()
+    warmup_steps: Steps = 2
+    steps: Steps = 10
+    profiled_steps: Steps = 2
+    memory: bool = True
+    gradients: Literal["", "write", "compare"] = ""
+    reference: str = ""
+    collective_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class SavedTensor(Document):
+    """A storage that autograd keeps: what saved it, what made it; shape and bytes of this rank."""
+
+    module: str
+    maker: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+class StageSaved(Document):
+    """What autograd keeps of one micro-batch of one stage, weights apart."""
+
+    stage: int
+    saved_bytes: int
+    tensors: tuple[SavedTensor, ...]
+
+
+class RankResult(Document):
+    """What one rank measured.
+
+    step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS; memory_bytes: the
+    fullest moment of a step, by category of tensors; allocator_peak_bytes: what a GPU's allocator
+    held at most in the timed steps (0 on a CPU).  gradient_errors: by parameter, of those that this
+    rank compared.
+    """
+
+    rank: int
+    ranks: int
+    host: str
+    stages: tuple[int, ...]
+    device: str
+    threads: int
+    versions: dict[str, str]
+    step_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    profiled_step_s: float
+    parts_s: dict[str, float]
+    memory_bytes: dict[str, int]
+    allocator_peak_bytes: int
+    saved: tuple[StageSaved, ...]
+    gradient_errors: dict[str, float]
+
+
+class Beat(Document):
+    """Where a rank is, the how many-eth word of its kind it is, and whose."""
+
+    words: str
+    count: int
+    pid: int
+
+
+def result_file(rank: int) -> str:
+    """The file in which a rank leaves its result."""
+    return f"rank-{rank}.json"
+
+
+def beat_file(rank: int) -> str:
+    """The file in which a rank says where it is."""
+    return f"rank-{rank}.beat"
+
+
+def write(path: Path, document: BaseModel) -> None:
+    """Write a document whole or not at all: a reader never sees half of it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(document.model_dump_json(indent=1), encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def beat(folder: Path, rank: int) -> Beat | None:
+    """Where a rank last said it is; None before its first word."""
+    try:
+        return Beat.model_validate_json((folder / beat_file(rank)).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None

@@ -1,0 +1,84 @@
+"""Gradients of a run that is split, held against those of one process.
+
+One parameter at a time is put together from its parts, so no rank ever holds them all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+_NORM = "norm.json"
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+# A gradient that is nothing but rounding (a key's bias: softmax does not see it) has no norm to
+# compare with; below this share of the whole gradient's root mean square, that is what counts.
+_FLOOR = 1e-3
+
+
+def named(train: Any, models: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """This rank's parameters by their names in the whole model, the same however it is split."""
+    for model in models:
+        start = sum(train.C.stage_layers[: model.index])
+        for name, parameter in model.named_parameters():
+            for wrapper in _WRAPPERS:
+                name = name.replace(wrapper, "")
+            parts = name.split(".")
+            if parts[0] == "blocks":
+                parts[1] = str(start + int(parts[1]))
+            yield ".".join(parts), parameter
+
+
+def write(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> None:
+    """Write every gradient into a folder, one file each, and the norm of all of them together."""
+    folder.mkdir()
+    square, elements = 0.0, 0
+    for name, parameter in parameters:
+        gradient = _whole(parameter)
+        torch.save(gradient, folder / f"{name}.pt")
+        square += float(gradient.double().norm()) ** 2
+        elements += gradient.numel()
+    (folder / _NORM).write_text(json.dumps({"square": square, "elements": elements}))
+
+
+def compare(
+    parameters: Iterator[tuple[str, nn.Parameter]], folder: Path
+) -> dict[str, float]:
+    """The relative error of each gradient that this rank is the first to hold: |g - r| / |r|.
+
+    g is the gradient put together, r that of the reference, | | the Euclidean norm over one
+    parameter.  See _FLOOR for a reference that is all but zero.
+    """
+    all_of_it = json.loads((folder / _NORM).read_text())
+    floor = _FLOOR * math.sqrt(all_of_it["square"] / all_of_it["elements"])
+    errors = {}
+    for name, parameter in parameters:
+        gradient = _whole(parameter)  # all ranks that hold a part take part
+        if not _first(parameter):
+            continue
+        reference = torch.load(folder / f"{name}.pt", mmap=True, weights_only=True)
+        difference = (gradient - reference).double().norm()
+        at_least = floor * math.sqrt(reference.numel())
+        errors[name] = float(difference) / max(float(reference.double().norm()), at_least, 1e-300)
+    return errors
+
+
+def _whole(parameter: nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad
+    assert gradient is not None
+    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return whole.float().cpu()
+
+
+def _first(parameter: nn.Parameter) -> bool:
+    """Whether this rank comes first among those that hold a part."""
+    if not isinstance(parameter, DTensor):
+        return True
+    coordinate = parameter.device_mesh.get_coordinate()
+    return coordinate is not None and not any(coordinate)

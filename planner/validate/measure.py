@@ -1,0 +1,138 @@
+"""Where the time of a rank's step goes, of torch's profiler.
+
+Marks around what the script and torch's pipeline do are put up once and cost microseconds; the
+profiler, which costs more, runs only over the steps that are profiled.  On a CPU a moment counts as
+what the process blocks on or else works at.  On a GPU it counts as what its kernels work at; where
+only NCCL's kernels run it is communication, and where none runs the GPU is idle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import DeviceType
+from torch.distributed.pipelining import schedules, stage
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from planner.validate.contract import PARTS
+
+_MARK = "planner:"
+_WAIT_OPERATOR = "_c10d_functional::wait_tensor"  # where DTensor, and all that compiles, blocks
+_OPTIMIZER = "Optimizer."  # torch's own marks begin with it
+
+
+def mark(train: Any) -> None:
+    """Put marks around forward, backward, optimizer, waits; before anything is built."""
+    for name, owner, attribute in (
+        ("forward", train, "loss_of"),
+        ("backward", torch.Tensor, "backward"),
+        ("backward", stage._PipelineStageBase, "backward_one_chunk"),
+        ("backward", stage._PipelineStageBase, "backward_weight_one_chunk"),
+        ("optimizer", train, "clip"),
+        ("end", train, "mean_loss"),
+        ("message", schedules, "_wait_batch_p2p"),
+        ("wait", dist.Work, "wait"),
+    ):
+        setattr(owner, attribute, _marked(name, getattr(owner, attribute)))
+
+
+def mark_forward(model: nn.Module) -> None:
+    """Put a mark around a stage's forward, outside of what FSDP does there."""
+    open_marks: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        open_marks.append(record_function(_MARK + "forward"))
+        open_marks[-1].__enter__()
+
+    def end(*_: Any) -> None:
+        open_marks.pop().__exit__(None, None, None)
+
+    model.register_forward_pre_hook(begin, prepend=True)
+    model.register_forward_hook(end)
+
+
+def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with record_function(_MARK + name):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def profiler(device: torch.device) -> profile:
+    """torch's profiler for what runs on a device."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities)
+
+
+def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]:
+    """Seconds of PARTS in steps that took total_s in all."""
+    found = of.events()
+    assert found is not None
+    cuda = device.type == "cuda"
+    there = DeviceType.CUDA if cuda else DeviceType.CPU
+    spans = (
+        (event.time_range.start, event.time_range.end, label)
+        for event in found
+        if event.device_type == there and (label := _label(event.name, cuda))
+    )
+    seconds = {name: 0.0 for name in PARTS}
+    for name, value in _sweep(spans, _on_gpu if cuda else _on_cpu).items():
+        seconds[name] += value / 1e6
+    seconds["idle" if cuda else "other"] += max(0.0, total_s - sum(seconds.values()))
+    return seconds
+
+
+def _label(name: str, cuda: bool) -> str:
+    if name.startswith(_MARK):
+        return name.removeprefix(_MARK)
+    if name.startswith(_OPTIMIZER):
+        return "optimizer"
+    if cuda:
+        return "nccl" if "nccl" in name.lower() else "kernel"
+    return "wait" if name == _WAIT_OPERATOR else ""
+
+
+def _on_cpu(active: Counter[str]) -> str:
+    if active["message"]:
+        return "idle"
+    if active["wait"] or active["end"]:
+        return "idle" if active["optimizer"] or active["end"] else "communication"
+    return _phase(active)
+
+
+def _on_gpu(active: Counter[str]) -> str:
+    if active["kernel"]:
+        return _phase(active)
+    return "communication" if active["nccl"] else "idle"
+
+
+def _phase(active: Counter[str]) -> str:
+    return next((name for name in ("backward", "forward", "optimizer") if active[name]), "other")
+
+
+def _sweep(
+    spans: Iterable[tuple[float, float, str]], part_of: Callable[[Counter[str]], str]
+) -> Counter[str]:
+    """How long each part lasts, of spans that overlap; between all spans nothing counts."""
+    edges = sorted(
+        edge for start, end, label in spans for edge in ((start, 1, label), (end, -1, label))
+    )
+    active: Counter[str] = Counter()
+    lasted: Counter[str] = Counter()
+    before = 0.0
+    for at, change, label in edges:
+        if active.total():
+            lasted[part_of(active)] += at - before  # type: ignore[assignment]
+        active[label] += change
+        before = at
+    return lasted

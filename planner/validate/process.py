@@ -1,0 +1,337 @@
+"""Start the ranks of a run, watch them, and leave nothing behind however it ends (Linux).
+
+Every process of a run carries the run's token in its environment.  That is how all of them are
+found and killed: torchrun gives each rank a session of its own, which no process group reaches.
+If this process itself is killed, the kernel kills torchrun, and then the ranks (see agent.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from planner.answer import Document
+from planner.validate.contract import LOGS, beat, beat_file
+
+TOKEN = "PLANNER_RUN"  # the environment variable
+_TICK_S = 0.1
+_TAIL_LINES = 12
+_TAIL_BYTES = 16_384
+_WAITS = re.compile(
+    r"\b(wait\w*|_wait\w*|all_reduce|all_gather\w*|reduce_scatter\w*|all_to_all\w*|barrier|"
+    r"broadcast|recv|send|batch_isend_irecv)\b"
+)
+
+# First what causes other failures, last what is caused by them: the first that fits any rank tells
+# why a run failed.  A code, what the end of a log says of it, and the sentence.
+_CAUSES: tuple[tuple[str, str, str], ...] = (
+    ("killed", r"(?!)", "was killed by signal {signal}"),
+    ("no_space", r"No space left on device|Disk quota exceeded|File too large",
+     "could not write: no space left on the disk"),
+    ("out_of_memory", r"out of memory|can't allocate memory|bad_alloc|MemoryError",
+     "ran out of memory"),
+    ("address_in_use", r"EADDRINUSE|[Aa]ddress already in use",
+     "found no free port: the address is already in use"),
+    ("crashed", r"Error|Exception|Traceback", "crashed: {line}"),
+    ("timeout", r"[Tt]imed? ?out", "timed out in a collective: {line}"),
+    ("lost_peer", r"[Cc]onnection (closed|reset|refused)|Broken pipe",
+     "lost its connection to another rank"),
+)  # fmt: skip
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a rank's exit codes, too: see worker.py
+
+
+class Limits(Document):
+    """What a run may use; past any of these it is ended."""
+
+    ranks: Annotated[int, Field(ge=1, le=4096)] = 64
+    wall_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
+    silence_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    log_bytes: Annotated[int, Field(gt=0)] = 64 * 2**20
+
+
+class RunFailed(Exception):
+    """A run that ended without a result: a code, the rank at fault if one is, why, its last words.
+
+    Codes: those of _CAUSES, and hung, too_long, too_much_memory, too_much_log, no_result, too_many.
+    """
+
+    def __init__(self, code: str, why: str, rank: int | None = None, log: str = "") -> None:
+        who = "the run" if rank is None else f"rank {rank}"
+        super().__init__(f"{who} {why}")
+        self.code, self.rank, self.log = code, rank, log
+
+    def document(self) -> dict[str, Any]:
+        """As a problem document (RFC 9457)."""
+        return {
+            "type": f"/problems/run/{self.code.replace('_', '-')}",
+            "title": "The run failed",
+            "status": 500,
+            "detail": str(self),
+            "rank": self.rank,
+            "log": self.log.splitlines(),
+        }
+
+
+class Stopped(BaseException):
+    """A signal asked this process to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP raise Stopped, once: what follows them is not interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, _: Any) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def launch(
+    folder: Path,
+    ranks: int,
+    limits: Limits,
+    *,
+    port: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Run the job of a folder in so many processes of this machine, until all are done.
+
+    port: where the ranks meet; None: any that is free.  progress: told where the ranks are, when
+    that changes.  Raises RunFailed.  No process of the run is left, whatever happens.
+    """
+    if ranks > limits.ranks:
+        raise RunFailed("too_many", f"needs {ranks} processes, and may have {limits.ranks}")
+    token = uuid.uuid4().hex
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = {
+        **os.environ, TOKEN: token, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }  # fmt: skip
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    meeting = (
+        ["--standalone"]
+        if port is None
+        else ["--nnodes=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    )
+    command = [
+        sys.executable, "-m", "planner.validate.agent", *meeting, f"--nproc-per-node={ranks}",
+        "--max-restarts=0", f"--monitor-interval={_TICK_S}", "--redirects=3",
+        f"--log-dir={folder / LOGS}", "--module", "planner.validate.worker", str(folder),
+    ]  # fmt: skip
+    try:
+        with (folder / "torchrun.log").open("wb") as log:
+            agent = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+        with agent:
+            _Watch(folder, ranks, limits, token, progress).until(agent)
+            assert agent.stdout is not None
+            said = agent.stdout.read().decode(errors="replace")
+    finally:
+        end(token)
+    if agent.returncode:
+        raise _failure(folder, said, agent.returncode)
+
+
+def members(token: str) -> list[int]:
+    """The processes of a run that are alive."""
+    mark = f"{TOKEN}={token}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended, or is not ours
+                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end(token: str) -> None:
+    """Kill every process of a run; returns when none is left."""
+    while found := members(token):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+@dataclass
+class _Watch:
+    """What can end a run from outside."""
+
+    folder: Path
+    ranks: int
+    limits: Limits
+    token: str
+    progress: Callable[[str], None]
+
+    def until(self, agent: subprocess.Popen[bytes]) -> None:
+        """Return when torchrun has ended; raises RunFailed past a limit, all killed."""
+        start, said = time.time(), ""
+        try:
+            while agent.poll() is None:
+                self._check(start)
+                if (where := self._where()) != said:
+                    self.progress(where)
+                    said = where
+                with suppress(subprocess.TimeoutExpired):
+                    agent.wait(_TICK_S)
+        except BaseException:
+            end(self.token)
+            raise
+
+    def _check(self, start: float) -> None:
+        now, limits = time.time(), self.limits
+        if now - start > limits.wall_s:
+            raise RunFailed("too_long", f"was not done after {limits.wall_s:g} s, and was ended")
+        if (used := _memory_bytes(self.token)) > (limits.memory_bytes or float("inf")):
+            why = f"used {used / 2**30:.2f} GiB of memory, more than it may, and was ended"
+            raise RunFailed("too_much_memory", why)
+        for rank in range(self.ranks):
+            if (log := log_file(self.folder, rank)) and log.stat().st_size > limits.log_bytes:
+                why = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
+                raise RunFailed("too_much_log", why, rank, tail(log))
+        if now - max(start, *self._moved()) > limits.silence_s:
+            raise self._hung()
+
+    def _moved(self) -> Iterator[float]:
+        """When each rank last said where it is."""
+        yield 0.0
+        for rank in range(self.ranks):
+            with suppress(FileNotFoundError):
+                yield (self.folder / beat_file(rank)).stat().st_mtime
+
+    def _where(self) -> str:
+        beats = [one for rank in range(self.ranks) if (one := beat(self.folder, rank))]
+        if len(beats) < self.ranks:
+            return f"starting {self.ranks} processes: {len(beats)} are there"
+        return min(beats, key=lambda one: one.count).words
+
+    def _hung(self) -> RunFailed:
+        """Ask every rank for its stack: who does not wait for others keeps them waiting."""
+        beats = {rank: one for rank in range(self.ranks) if (one := beat(self.folder, rank))}
+        for one in beats.values():
+            with suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGUSR1)
+        time.sleep(1.0)
+        logs = {rank: tail(log_file(self.folder, rank), lines=200) for rank in range(self.ranks)}
+        stacks = {rank: _stack(log) for rank, log in logs.items()}
+        silent = f"has not moved for {self.limits.silence_s:g} s"
+        busy = [rank for rank, stack in stacks.items() if not _WAITS.search(" ".join(stack[:4]))]
+        if not busy:
+            why = f"{silent}: every rank waits in a collective, {_innermost(stacks[0])}"
+            return RunFailed("hung", why, None, logs[0])
+        rank = busy[0]
+        at = f" in {beats[rank].words}" if rank in beats else " while starting"
+        others = sorted(set(stacks) - set(busy))
+        why = f"{silent}{at}: it is in {_innermost(stacks[rank])}"
+        if others:
+            why += f"; {len(others)} of {self.ranks} ranks wait in {_innermost(stacks[others[0]])}"
+        return RunFailed("hung", why, rank, logs[rank])
+
+
+def _stack(log: str) -> list[str]:
+    """The functions of the main thread in the last dump of a log, innermost first."""
+    dump = log.rpartition("most recent call first):\n")[2]
+    return re.findall(r'^  File "[^"]*", line \d+ in (.*)$', dump, re.M)
+
+
+def _innermost(stack: list[str]) -> str:
+    return f"{stack[0]}, called by {stack[1]}" if len(stack) > 1 else "an unknown place"
+
+
+def _memory_bytes(token: str) -> int:
+    """What the processes of a run hold for themselves, without files they share."""
+    total = 0
+    for pid in members(token):
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            found = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.M)
+            total += 1024 * sum(map(int, found))
+    return total
+
+
+def log_file(folder: Path, rank: int) -> Path | None:
+    """What a rank wrote to standard error; None where it has not started."""
+    found = sorted((folder / LOGS).glob(f"*/attempt_*/{rank}/stderr.log"))
+    return found[-1] if found else None
+
+
+def tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
+    """The last lines of a log, control characters shown as ?."""
+    if path is None:
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    kept = text.splitlines()[-lines:]
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in kept)
+
+
+def _failure(folder: Path, said: str, code: int) -> RunFailed:
+    """Why a run failed, of what torchrun said and what the ranks left."""
+    try:
+        report: Mapping[str, Any] = json.loads(said.splitlines()[-1])
+    except (IndexError, ValueError):
+        report = {"error": f"torchrun ended with code {code}", "errno": 0}
+    if "error" in report:
+        text = report["error"] + "\n" + tail(folder / "torchrun.log")
+        order, why = _cause(report["errno"], text)
+        return RunFailed(_CAUSES[order][0], why, None, text)
+    found = []
+    for rank, number in sorted(report["ranks"].items(), key=lambda item: int(item[0])):
+        log = tail(log_file(folder, int(rank)), lines=60)
+        found.append((*_cause(number, log), int(rank), log))
+    order, why, rank, log = min(found)
+    return RunFailed(_CAUSES[order][0], why, rank, "\n".join(log.splitlines()[-_TAIL_LINES:]))
+
+
+def _cause(code: int, log: str) -> tuple[int, str]:
+    """The place in _CAUSES of what ended a process, and the sentence."""
+    last = log.splitlines()
+    line = next((one.strip() for one in reversed(last) if re.search(r"Error|Exception", one)), "")
+    names = [name for name, _, _ in _CAUSES]
+    if code < 0 and -code != signal.SIGTERM:  # torchrun's own way to end the others
+        text = _CAUSES[0][2].format(signal=f"{-code} ({signal.Signals(-code).name})")
+        kernel = ", by someone or by the kernel for want of memory" if code == -9 else ""
+        return 0, text + kernel
+    if code in _NO_SPACE:
+        order = names.index("no_space")
+        return order, _CAUSES[order][2]
+    # A general "Error" says least, so the particular causes are asked first.
+    for order in sorted(range(len(names)), key=lambda i: names[i] == "crashed"):
+        if re.search(_CAUSES[order][1], log):
+            return order, _CAUSES[order][2].format(line=line[:300])
+    return names.index("crashed"), f"ended with code {code}"
