@@ -227,6 +227,20 @@ class Launch(Document):
     plan: PlanReport
 
 
+class Replanned(Document):
+    """What planning with the request's profile changed over the accelerator's own.
+
+    plan: the best by the accelerator's own profile, priced with the request's; usual_time_s: its
+    iteration by the former; differences: the fields of the best plan that differ from it.
+    """
+
+    usual_profile: str
+    usual_time_s: float
+    plan: PlanReport
+    slower_by: float
+    differences: dict[str, Any]
+
+
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans."""
 
@@ -235,6 +249,7 @@ class PlanAnswer(Document):
     profile: ProfileInfo
     best: PlanReport | None
     launch: Launch | None
+    replanned: Replanned | None
     plans: tuple[PlanReport, ...]
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]

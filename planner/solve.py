@@ -19,6 +19,7 @@ from planner.answer import (
     PlanReport,
     ProfileInfo,
     Reason,
+    Replanned,
     WhyAnswer,
 )
 from planner.axes import SEARCHED, divisors
@@ -61,6 +62,7 @@ def find(request: PlanRequest) -> PlanAnswer:
         **_common(request, model),
         best=best,
         launch=_launch(request, model, plans),
+        replanned=_replanned(request, model, best),
         plans=tuple(plans),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
         nearest=tuple(near_misses(asked, model, outcome, rules)),
@@ -138,6 +140,27 @@ def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport])
 def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
     slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
     return Launch(framework=name, slower_by=slower_by, plan=plan)
+
+
+def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
+    """What the request's profile changed; None where it names none but the usual one."""
+    if request.profile is None or best is None:
+        return None
+    asked, rules = prepared(request.model_copy(update={"profile": None}))
+    usual = cost_model(asked)
+    if usual.setting.profile.id == model.setting.profile.id:
+        return None
+    rows = search(asked, rules, top_k=1).best
+    if not rows:
+        return None
+    own = report(model, request, rows[0])
+    return Replanned(
+        usual_profile=usual.setting.profile.id,
+        usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
+        plan=own,
+        slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        differences=_difference(rows[0], best.plan),
+    )
 
 
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:

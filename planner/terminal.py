@@ -22,6 +22,7 @@ from planner.answer import (
     PlanAnswer,
     PlanReport,
     ProfileInfo,
+    Replanned,
     WhyAnswer,
 )
 from planner.bars import memory_bars, time_bar
@@ -69,11 +70,28 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     rows += _report(answer.best, "Best plan", asked, console)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
+    if answer.replanned is not None:
+        rows.append(_replanned(answer.replanned))
     if answer.launch is not None and answer.launch.plan.id != answer.best.id:
         rows.append(_launch(answer.launch))
     if len(answer.plans) > 1:
         rows += [Text(), ranking(answer.plans, asked.request.search, min(console.width, 100))]
     return Group(*rows, Text(), *_counts(answer))
+
+
+def _replanned(replanned: Replanned) -> RenderableType:
+    """What the request's efficiency profile changed."""
+    usual = f"by the usual profile {replanned.usual_profile}"
+    if not replanned.differences:
+        own = replanned.plan.iteration_time_s
+        return Text(
+            f"The same plan is best {usual}, at {seconds(replanned.usual_time_s)} instead of "
+            f"{seconds(own)}"
+        )
+    plan = replanned.plan.plan.model_dump()
+    head = f"Best {usual}, here {share(replanned.slower_by)} slower: "
+    words = [*plan_words(plan), *memory_words(plan)]
+    return Flow([head + words[0], *words[1:]], indent=2)
 
 
 def _launch(launch: Launch) -> RenderableType:

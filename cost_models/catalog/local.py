@@ -26,29 +26,35 @@ NVIDIA_SMI = (
 )
 NVIDIA_SMI_TIMEOUT_S = 10.0
 
-CPU_CORE = "cpu-core"  # id of an accelerator that is one
-
 # Assumed of a CPU: ranks talk over the loopback device, which copies every byte several times,
 # and a message wakes another process.
 LOOPBACK_SHARE_OF_MEMORY_BANDWIDTH = 0.25
 LOOPBACK_LATENCY_S = 50e-6
 CPU_RESERVED_BYTES = 0.5 * 2**30  # interpreter and libraries of one rank
 UNKNOWN_MEMORY_BYTES = 8 * 2**30
+CPU_ID = "cpu-core"
 
 
 @cache
-def cluster() -> ClusterSpec:
-    """One node: the most numerous kind of GPU the catalog knows, else the CPU cores."""
+def cluster(processes: int | None = None) -> ClusterSpec:
+    """One node: the most numerous kind of GPU the catalog knows, else the CPU cores.
+
+    processes: so many ranks; GPUs beyond them stand idle (more ranks than GPUs raise ValueError),
+    and CPU processes have equal shares of the cores.
+    """
     gpus, seen = _nvidia_gpus(), ""
     if gpus:
         names = [gpu for gpu, _ in gpus]
         name = max(sorted(set(names)), key=names.count)
         memories_bytes = [memory for gpu, memory in gpus if gpu == name]
-        group = _gpu_group(name, len(memories_bytes), min(memories_bytes))
+        count = len(memories_bytes) if processes is None else processes
+        if count > len(memories_bytes):
+            raise ValueError(f"{count} processes on the {len(memories_bytes)} GPUs of this machine")
+        group = _gpu_group(name, count, min(memories_bytes))
         if group is not None:
             return cluster_of("local", group)
         seen = f"; its {len(gpus)} GPU(s) {name!r} are not in the catalog"
-    spec = cluster_of(f"local (CPU{seen})"[:200], _cpu_group())
+    spec = cluster_of(f"local (CPU{seen})"[:200], _cpu_group(processes))
     return spec.model_copy(
         update={
             "reserved_bytes_per_accelerator": CPU_RESERVED_BYTES,
@@ -83,19 +89,23 @@ def _gpu_group(driver_name: str, count: int, memory_bytes: float) -> NodeGroup |
     return None
 
 
-def _cpu_group() -> NodeGroup:
-    """A node whose accelerators are the cores this process may use, with equal shares."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = max(cores or 1, 1)
+def _cpu_group(processes: int | None) -> NodeGroup:
+    """A node whose accelerators are the cores this process may use, or equal shares of them.
+
+    A rank computes on one thread: fewer ranks than cores leave some of them idle.
+    """
+    cores = cpu_cores()
+    ranks = processes or cores
+    share = min(cores / ranks, 1.0)
     memory_bytes = _memory_bytes()
-    flop_per_s = _matrix_flop_per_s() / cores
-    bytes_per_s = _copy_bytes_per_s()
+    flop_per_s = share * _matrix_flop_per_s() / cores
+    bytes_per_s = share * _copy_bytes_per_s()
     return NodeGroup(
         accelerator=AcceleratorSpec(
-            id=CPU_CORE,
+            id=CPU_ID,
             name="CPU core (fp32 matrix rate and copy bandwidth measured; bf16 and fp16 assumed "
             "as fast as fp32)",
-            memory_bytes=memory_bytes / cores,
+            memory_bytes=memory_bytes / ranks,
             memory_bytes_per_s=bytes_per_s,
             peak_bf16_flop_per_s=flop_per_s,
             peak_fp16_flop_per_s=flop_per_s,
@@ -103,7 +113,7 @@ def _cpu_group() -> NodeGroup:
             confidence="low",
         ),
         nodes=1,
-        accelerators_per_node=cores,
+        accelerators_per_node=ranks,
         network=(
             NetworkTier(
                 name="loopback",
@@ -113,6 +123,12 @@ def _cpu_group() -> NodeGroup:
         ),
         host_memory_bytes=memory_bytes,
     )
+
+
+def cpu_cores() -> int:
+    """Cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(cores or 1, 1)
 
 
 def _memory_bytes() -> float:
@@ -126,6 +142,7 @@ def _memory_bytes() -> float:
     return float(UNKNOWN_MEMORY_BYTES)
 
 
+@cache
 def _matrix_flop_per_s() -> float:
     """Best of three fp32 matrix multiplications of 768 on all cores, FLOP/s."""
     n = 768
@@ -133,6 +150,7 @@ def _matrix_flop_per_s() -> float:
     return max(2 * n**3 / _seconds(lambda: np.matmul(a, a)) for _ in range(3))
 
 
+@cache
 def _copy_bytes_per_s() -> float:
     """Best of three copies of 32 MiB by one core, bytes read and written per second."""
     source = np.ones(2**23, dtype=np.float32)

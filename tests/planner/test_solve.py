@@ -12,6 +12,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answer import MEMORY_PARTS, REASONS, TIME_PARTS, PlanAnswer, PlanReport
+from planner.documents import parse_request
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.solve import estimate, find
 
@@ -194,3 +195,23 @@ class TestLaunch:
     def test_none_where_nothing_runs_it(self) -> None:
         limits = {"pp": Bounds(values=(4,)), "schedule": Bounds(values=("v-half",))}
         assert find(ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits)).launch is None
+
+
+def test_a_profile_says_what_it_changes() -> None:
+    """Planned with another profile: the usual best plan beside it, both priced by the new one."""
+    document = {
+        "model": "llama-3.1-8b",
+        "cluster": "2x8xh100-sxm",
+        "training": {"seq_length": 8192, "global_batch_size": 128},
+    }
+    usual = find(parse_request(document))
+    assert usual.replanned is None
+    other = find(parse_request({**document, "profile": "b200-sxm"}))
+    assert other.replanned is not None
+    assert other.best is not None
+    assert usual.best is not None
+    assert other.replanned.usual_profile == "h100-sxm"
+    assert other.replanned.usual_time_s == pytest.approx(usual.best.iteration_time_s)
+    assert other.replanned.plan.plan == usual.best.plan
+    assert other.replanned.slower_by >= 0.0
+    assert bool(other.replanned.differences) == (other.best.plan != usual.best.plan)

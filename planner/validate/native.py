@@ -1,0 +1,140 @@
+"""A request's plan as the native PyTorch script runs it, and what that changes.
+
+The validator trains with the script that `planner emit --framework pytorch` writes.  A plan that
+was costed for Megatron-LM has choices which that script lacks: they are replaced by the nearest
+that it has, each with the reason; what has no near one is refused by the script's own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cost_models.parameters import padded_vocab_size
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, Spec, TrainingSpec
+from planner.frameworks.base import Unsupported
+from planner.frameworks.pytorch import FRAMEWORK
+from planner.request import PlanRequest
+
+S = TypeVar("S", bound=Spec)
+Change = tuple[str, Any, str]
+# Modules that the script can checkpoint apart.
+_MODULES = ("core_attn", "mlp", "moe", "op")
+
+
+class Difference(Spec):
+    """A field that the run has otherwise than the plan asked, and why."""
+
+    field: str
+    asked: Any
+    used: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Native:
+    """A request whose plan the script runs as it stands."""
+
+    request: PlanRequest
+    differences: tuple[Difference, ...]
+
+    @property
+    def plan(self) -> ParallelPlan:
+        assert self.request.plan is not None
+        return self.request.plan
+
+
+def native(request: PlanRequest, *, compiled: bool = True) -> Native:
+    """The request with its plan, model and training as the script has them.
+
+    compiled: whether torch.compile is worth its time on the machine that runs it.
+    Raises Unsupported with every reason where none comes near.
+    """
+    assert request.plan is not None
+    differences: list[Difference] = []
+    model = _changed("model", request.model, _model(request.model, request.plan), differences)
+    training = _changed("training", request.training, _training(request.training), differences)
+    plan = _changed("plan", request.plan, _plan(request.plan, compiled), differences)
+    asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
+    reasons = FRAMEWORK.reasons(asked, plan)
+    if reasons:
+        raise Unsupported(FRAMEWORK.title, reasons)
+    return Native(asked, tuple(differences))
+
+
+def _changed(part: str, spec: S, changes: Iterator[Change], found: list[Difference]) -> S:
+    """The spec with its changes; they are noted where they change anything."""
+    update: dict[str, Any] = {}
+    for name, used, why in changes:
+        asked = getattr(spec, name)
+        if asked != used:
+            update[name] = used
+            found.append(Difference(field=f"{part}/{name}", asked=asked, used=used, why=why))
+    return spec.model_copy(update=update)
+
+
+def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
+    padded = int(padded_vocab_size(model.vocab_size, plan.tp))
+    yield "vocab_size", padded, "padded to a multiple of 128 tp, as every framework pads it"
+    if plan.pp > 1:
+        why = "the ends of a pipeline hold a table each, and the script ties none over stages"
+        yield "tied_embeddings", False, why
+
+
+def _training(training: TrainingSpec) -> Iterator[Change]:
+    if training.precision not in ("bf16", "fp32"):
+        yield "precision", "bf16", "the script scales no loss and has no fp8 or fp4 layers"
+    yield "master_weights_dtype", "fp32", "stored weights are the fp32 master copy"
+    yield "optimizer_state_dtype", "fp32", "torch's fused Adam keeps states as its weights"
+    yield "gradient_dtype", "fp32", "FSDP2 accumulates as the weights are stored"
+    yield "gradient_reduce_dtype", "fp32", "FSDP2 is told to reduce in fp32"
+
+
+def _plan(plan: ParallelPlan, compiled: bool) -> Iterator[Change]:
+    data = plan.dp * plan.cp
+    yield "stack", "torch", "the run has torch's kernels and overlap"
+    yield "cross_entropy", "unfused", "the loss is torch's own"
+    yield "rank_order", "tp-cp-ep-dp-pp", "the script's mesh has stages outermost"
+    yield "overlap_tp", False, "DTensor's collectives block"
+    yield "overlap_ep", False, "the experts' exchanges block"
+    yield "moe_dispatcher", "alltoall", "the only exchange of the script"
+    yield "offload_optimizer", False, "the script keeps nothing in host memory"
+    yield "offload_activations", False, "the script keeps nothing in host memory"
+    if plan.attention_kernel == "flash1":
+        yield "attention_kernel", "flash2", "torch has no flash-attention 1"
+    if plan.cp_kind == "p2p":
+        why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
+        yield "cp_kind", "all_gather", why
+    if data > 1:
+        yield "overlap_grad_reduce", plan.pp == 1, "FSDP2 reduces in the backward pass"
+    if plan.zero_stage in (1, 2):
+        stage = 3 if data > 1 else 0
+        yield "zero_stage", stage, "FSDP2 shards weights between steps as well"
+        why = "FSDP2 without resharding: weights stay gathered, as ZeRO-1 and 2 keep them whole"
+        yield "reshard_after_forward", False, why
+    elif plan.zero_stage == 3 and plan.pp > 1:
+        why = "FSDP2 keeps gathered weights from one micro-batch of a pipeline to the next"
+        yield "reshard_after_forward", False, why
+    if plan.zero_stage and data > 1:
+        yield "overlap_param_gather", True, "FSDP2 always gathers ahead"
+    if plan.pp > 1 and plan.vpp > 1:
+        yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
+    if not compiled or plan.tp > 1:
+        wrong = "compiled layers over tp train wrongly in torch 2.13"
+        slow = "compiling takes longer than the run, and a CPU's kernels are others"
+        yield "compile", False, wrong if plan.tp > 1 else slow
+    yield from _recompute(plan)
+
+
+def _recompute(plan: ParallelPlan) -> Iterator[Change]:
+    if plan.recompute == "selective":
+        kept = tuple(name for name in plan.recompute_modules if name in _MODULES)
+        if kept != plan.recompute_modules:
+            why = "torch's checkpointing has no such module apart"
+            yield "recompute_modules", kept, why
+            if not kept:
+                yield "recompute", "none", why
+    if plan.recompute == "full" and plan.recompute_method == "uniform":
+        yield "recompute_num_layers", 1, "the script checkpoints layer by layer"

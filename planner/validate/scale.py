@@ -1,0 +1,285 @@
+"""A plan scaled down to this machine by stated rules that keep its structure.
+
+Degrees shrink by dimension: every dimension that the plan splits stays split, at least in two,
+while there are processes for it; dp gives way first, then cp, tp and pp, since what they lose shows
+least in the order of a step.  A stage keeps its share of the layers, a layer its proportions, a
+step its micro-batches per stage.  What the smaller run cannot show is listed with each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from cost_models.catalog import local
+from cost_models.plans import ParallelPlan
+from cost_models.schedules import SCHEDULES
+from cost_models.spec import ModelSpec, MoESpec, Spec, TrainingSpec
+from cost_models.stages import stage_layers
+from planner import solve
+from planner.problems import refuse
+from planner.request import PlanRequest
+
+# CPU processes that one machine is asked to start; an 8-process start takes 20 s on two cores.
+MOST_CPU_PROCESSES = 8
+# Which dimension gives way first, and what a run with fewer ranks of it cannot show.
+_GIVES_WAY = {
+    "dp": "rings of so many replicas, the network between nodes, stragglers",
+    "cp": "so long a sequence, and exchanges between so many parts of it",
+    "tp": "collectives of so many ranks, and matrices so narrow beside their length",
+    "pp": "so long a way through the pipeline, and messages between nodes",
+}
+
+
+class Change(Spec):
+    """A field that was scaled: what it was, what it is, and what the run cannot show of it."""
+
+    field: str
+    was: Any
+    now: Any
+    hides: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How small a model of a CPU run is made."""
+
+    hidden_size: int = 256
+    head_dim: int = 64
+    seq_length: int = 256
+    vocab_size: int = 2048
+    layers_per_chunk: int = 2
+    experts_per_rank: int = 4
+    micro_batches_per_stage: int = 4
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A request that this machine can run, and how it was made from the one asked."""
+
+    request: PlanRequest
+    changes: tuple[Change, ...]
+
+    @property
+    def plan(self) -> ParallelPlan:
+        assert self.request.plan is not None
+        return self.request.plan
+
+
+def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
+    """The request on the accelerators or CPU cores of this machine.
+
+    sizes: of the model, where CPU processes run it; a plan for `local` keeps its own, and so does a
+    model on GPUs, but for layers that do not fit.
+    Raises RequestError where no smaller plan keeps the rules of the script.
+    """
+    assert request.plan is not None
+    plan, here = request.plan, local.cluster()
+    on_cpu = here.groups[0].accelerator.id == local.CPU_ID
+    processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
+    same = request.cluster.name.startswith("local")
+    degrees = _degrees(plan, processes)
+    small = sizes or Sizes()
+    model, training = request.model, request.training
+    if not same and on_cpu:
+        model = _narrow(model, small, degrees)
+        training = _short(training, small, degrees)
+    plan, layers = _placed(request, degrees, None if same else small.layers_per_chunk)
+    model = model.model_copy(update={"num_layers": layers})
+    training = training.model_copy(
+        update={"global_batch_size": _batch(request, degrees, plan, same, small)}
+    )
+    cluster = local.cluster(plan.accelerators)
+    asked = request.model_copy(
+        update={"model": model, "training": training, "plan": plan, "cluster": cluster}
+    )
+    reasons = solve.illegal(asked, plan)
+    if reasons:
+        text = "; ".join(reason.text for reason in reasons)
+        raise refuse("/plan", "cannot_scale", f"scaled to {processes} processes: {text}")
+    return Scaled(asked, tuple(_changes(request, asked)))
+
+
+def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
+    """tp, cp, pp and dp whose product is at most `processes`; ep within dp x cp."""
+    degrees = {name: int(getattr(plan, name)) for name in _GIVES_WAY}
+
+    def product() -> int:
+        return degrees["dp"] * degrees["cp"] * degrees["tp"] * degrees["pp"]
+
+    # Down to two of each, the one that gives way first by as much as is needed; then to one.
+    for least in (2, 1):
+        for name in _GIVES_WAY:
+            while product() > processes and degrees[name] > least:
+                degrees[name] = _smaller(degrees[name], least)
+    return degrees
+
+
+def _smaller(degree: int, least: int) -> int:
+    """The largest proper divisor that is not below the least."""
+    return max((n for n in range(least, degree) if degree % n == 0), default=least)
+
+
+def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int]) -> ModelSpec:
+    """The model in the same proportions: heads per key/value head, MLP over hidden, experts."""
+    tp, ep_ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
+    if model.hidden_size <= small.hidden_size:
+        return model
+    head_dim = min(model.head_dim, small.head_dim)
+    shared = min(model.num_attention_heads // model.num_query_groups, 4)
+    groups = tp * max(1, small.hidden_size // (head_dim * shared * tp))
+    heads = groups * shared
+    whole = model.num_attention_heads * model.head_dim == model.hidden_size
+    hidden = heads * head_dim if whole else small.hidden_size
+    shrunk = hidden / model.hidden_size
+
+    def width(full: int) -> int:
+        return max(1, round(full * shrunk / (8 * tp))) * 8 * tp
+
+    moe: MoESpec | None = model.moe
+    if moe is not None:
+        experts = min(moe.num_experts, small.experts_per_rank * max(ep_ranks, 1))
+        moe = moe.model_copy(
+            update={
+                "num_experts": experts,
+                "top_k": min(moe.top_k, experts),
+                "expert_ffn_hidden_size": width(moe.expert_ffn_hidden_size),
+                "shared_expert_ffn_hidden_size": width(moe.shared_expert_ffn_hidden_size)
+                if moe.shared_expert_ffn_hidden_size
+                else 0,
+                "num_dense_layers": min(moe.num_dense_layers, 1),
+            }
+        )
+    return model.model_copy(
+        update={
+            "hidden_size": hidden,
+            "head_dim": head_dim,
+            "num_attention_heads": heads,
+            "num_query_groups": groups,
+            "ffn_hidden_size": width(model.ffn_hidden_size),
+            "vocab_size": min(model.vocab_size, small.vocab_size),
+            "moe": moe,
+        }
+    )
+
+
+def _short(training: TrainingSpec, small: Sizes, degrees: dict[str, int]) -> TrainingSpec:
+    parts = 2 * degrees["cp"] * degrees["tp"]
+    length = min(training.seq_length, max(small.seq_length // parts, 1) * parts)
+    return training.model_copy(update={"seq_length": length})
+
+
+def _placed(
+    request: PlanRequest, degrees: dict[str, int], layers_per_chunk: int | None
+) -> tuple[ParallelPlan, int]:
+    """The plan with its degrees, and its layers; layers_per_chunk None: as they are."""
+    plan, layers = request.plan, request.model.num_layers
+    assert plan is not None
+    ranks = degrees["dp"] * degrees["cp"]
+    update: dict[str, Any] = dict(degrees)
+    update["ep"] = gcd(plan.ep, ranks)
+    if degrees["pp"] == 1 and plan.pp > 1:
+        update |= {"vpp": 1, "schedule": "1f1b"}
+    if plan.dp_shard:
+        shards = max(2, degrees["cp"]) if ranks > 1 else 0
+        update["dp_shard"] = shards if ranks % max(shards, 1) == 0 else 0
+    if plan.zero_stage and ranks == 1:
+        update |= {"zero_stage": 0, "dp_shard": 0}
+    if layers_per_chunk is not None:
+        full = stage_layers(
+            request.model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers,
+            plan.stage_layers,
+        )  # fmt: skip
+        chunks = update.get("vpp", plan.vpp)
+        shares = _shares(full, degrees["pp"], chunks, layers_per_chunk)
+        update |= {"stage_layers": shares, "first_stage_layers": 0, "last_stage_layers": 0}
+        layers = sum(shares)
+        if len(set(shares)) == 1:
+            update["stage_layers"] = ()
+        if plan.recompute == "full" and plan.recompute_method == "block":
+            redone = plan.recompute_num_layers / max(max(full) / plan.vpp, 1)
+            update["recompute_num_layers"] = max(1, round(redone * layers_per_chunk))
+    return plan.model_copy(update=update), layers
+
+
+def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tuple[int, ...]:
+    """Layers of pp stages: the ends shorter than the middle where they were."""
+    most = per_chunk * chunks
+    middle = max(full)
+
+    def share(layers: int) -> int:
+        # Several chunks are dealt out evenly, as the wave schedules ask.
+        return most if layers == middle or chunks > 1 else max(1, most - 1)
+
+    ends = (share(full[0]), share(full[-1]))
+    return (most,) if pp == 1 else (ends[0], *[most] * (pp - 2), ends[1])
+
+
+def _batch(
+    request: PlanRequest, degrees: dict[str, int], plan: ParallelPlan, same: bool, small: Sizes
+) -> int:
+    """Sequences of a step: micro-batches per stage as they were, up to a few."""
+    asked = request.plan
+    assert asked is not None
+    full = request.training.global_batch_size // (asked.micro_batch_size * asked.dp)
+    if same and plan.pp == asked.pp:
+        return full * plan.micro_batch_size * plan.dp
+    per_stage = min(max(full // asked.pp, 1), small.micro_batches_per_stage)
+    count = min(full, per_stage * degrees["pp"])
+    schedule = SCHEDULES[plan.schedule]
+    while plan.pp > 1 and schedule.allowed(plan.pp, plan.vpp, count) and count < 4096:
+        count += 1
+    return count * plan.micro_batch_size * plan.dp
+
+
+def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
+    """Every field that differs, and what that hides."""
+    assert asked.plan is not None
+    assert used.plan is not None
+    for name, hides in _GIVES_WAY.items():
+        yield from _change("plan", asked.plan, used.plan, name, hides)
+    rest = {
+        "ep": "exchanges between so many ranks",
+        "vpp": "the chunks of a rank",
+        "schedule": "the order of the pipeline",
+        "dp_shard": "shard groups of that size",
+        "zero_stage": "sharding: nobody is left to share with",
+        "recompute_num_layers": "",
+    }
+    for name, hides in rest.items():
+        yield from _change("plan", asked.plan, used.plan, name, hides)
+    of_model = {
+        "num_layers": "what many layers add up to",
+        "hidden_size": "the efficiency of large matrices",
+        "head_dim": "",
+        "num_attention_heads": "",
+        "num_query_groups": "",
+        "ffn_hidden_size": "",
+        "vocab_size": "the cost of the head and its logits",
+        "moe": "routing over so many experts",
+    }
+    for name, hides in of_model.items():
+        yield from _change("model", asked.model, used.model, name, hides)
+    of_training = {
+        "seq_length": "the share of attention",
+        "global_batch_size": "",
+    }
+    for name, hides in of_training.items():
+        yield from _change("training", asked.training, used.training, name, hides)
+    if asked.cluster.name != used.cluster.name:
+        yield Change(
+            field="cluster", was=asked.cluster.name, now=used.cluster.name,
+            hides="kernels, links and memory of the machine that was asked for",
+        )  # fmt: skip
+
+
+def _change(part: str, was: Spec, now: Spec, name: str, hides: str) -> Iterator[Change]:
+    before, after = getattr(was, name), getattr(now, name)
+    if before != after:
+        yield Change(field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides)
+
+
+def _plain(value: Any) -> Any:
+    return value.num_experts if isinstance(value, MoESpec) else value
