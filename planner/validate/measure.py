@@ -67,7 +67,7 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def profiler(device: torch.device) -> profile:
-    """Torch's profiler for what runs on a device."""
+    """torch's profiler for what runs on a device."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -85,7 +85,7 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
         for event in found
         if event.device_type == there and (label := _label(event.name, cuda))
     )
-    seconds = dict.fromkeys(PARTS, 0.0)
+    seconds = {name: 0.0 for name in PARTS}
     for name, value in _sweep(spans, _on_gpu if cuda else _on_cpu).items():
         seconds[name] += value / 1e6
     seconds["idle" if cuda else "other"] += max(0.0, total_s - sum(seconds.values()))

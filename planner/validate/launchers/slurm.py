@@ -136,5 +136,6 @@ def _statuses(answer: str) -> dict[str, Status]:
     for line in answer.splitlines():
         job, state, detail = [*line.strip().split("|"), "", ""][:3]
         word = state.split(" ")[0]  # "CANCELLED by 1000"
-        found[job] = Status(state=_STATES.get(word, "failed"), detail=f"{word.lower()} ({detail})")
+        why = f" ({detail})" if detail not in ("", "None") else ""
+        found[job] = Status(state=_STATES.get(word, "failed"), detail=word.lower() + why)
     return found
