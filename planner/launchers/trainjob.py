@@ -54,7 +54,7 @@ def _train_job(name: str, bundle: Bundle, request: PlanRequest, image: str) -> d
             },
             "runtimePatches": [
                 {
-                    "manager": "planner.parallel-planner/emit",
+                    "manager": "parallel-planner/launcher",
                     "trainingRuntimeSpec": {
                         "template": {"spec": {"replicatedJobs": [job]}},
                     },

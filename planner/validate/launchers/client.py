@@ -33,7 +33,6 @@ def call(
     words: Sequence[str],
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
-    timeout_s: float = TIMEOUT_S,
 ) -> str:
     """What a program prints; variables: for its environment, besides ours.
 
@@ -49,12 +48,12 @@ def call(
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            answer, said = process.communicate(timeout=timeout_s)
+            answer, said = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                detail = f"{program} {words[1]} did not answer within {timeout_s:g} s"
+                detail = f"{program} {words[1]} did not answer within {TIMEOUT_S:g} s"
                 raise ClientError("client_silent", detail) from None
             raise
     if process.returncode:

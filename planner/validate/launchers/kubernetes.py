@@ -11,6 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,7 +87,8 @@ class Kubernetes:
         try:
             call(["kubectl", "create", f"--filename={FILE}"], folder)
         except ClientError:
-            self._delete(folder)  # the names are this run's own
+            with suppress(ClientError):
+                self._delete(folder)  # the names are this run's own
             raise
         return Handle(
             launcher=self.kind, folder=str(folder), id=objects[-1]["metadata"]["name"],
