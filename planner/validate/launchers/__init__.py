@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -23,17 +24,19 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, job_name
 from planner.output import write_files
-from planner.problems import refuse
+from planner.problems import RequestError, refuse
 from planner.request import PlanRequest
 
 State = Literal["waiting", "running", "succeeded", "failed", "cancelled", "unknown"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
 MAIN = "launch.sh"
-HANDLE = "handle.json"
+HANDLE, REQUEST = "handle.json", "request.json"
 _LONGEST_S = 7 * 86_400.0
 _END_S = 60  # torchrun gives its ranks 30 s to end
 _JOIN_S = 600  # the last node comes this long after the first
+_POLLS_S = (1.0, 30.0)  # from the first to the last, each half as long again
+_MOST_MISSES = 5  # answers of the cluster in a row that may fail to come
 
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -150,7 +153,8 @@ def bundle(launch: Launch, name: str) -> Bundle:
     )  # fmt: skip
     return Bundle(
         framework="planner validate", versions="torch 2.13", main=MAIN,
-        files={MAIN: text, **launch.files}, flags=(),
+        files={MAIN: text, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
+        flags=(),
     )  # fmt: skip
 
 
@@ -193,6 +197,43 @@ def started(folder: Path) -> Handle:
     except (OSError, ValidationError):
         detail = f"{folder} has no {HANDLE} of a submitted run"
         raise refuse("", "no_handle", detail) from None
+
+
+def requests(handle: Handle) -> tuple[PlanRequest, ...]:
+    """What each run was about, as its files say; raises RequestError where they do not."""
+    found = []
+    for folder in folders(handle):
+        try:
+            found.append(PlanRequest.model_validate_json((folder / REQUEST).read_bytes()))
+        except (OSError, ValidationError):
+            raise refuse("", "no_handle", f"{folder} has no {REQUEST} of a run") from None
+    return tuple(found)
+
+
+def follow(
+    handle: Handle, progress: Callable[[str], None] = lambda text: None
+) -> tuple[Status, ...]:
+    """How the runs ended; progress: told how they stand, whenever they are asked.
+
+    Interrupting it leaves them running.  Raises RequestError when the cluster no longer answers.
+    """
+    pause, last = _POLLS_S
+    misses = 0
+    while True:
+        try:
+            found = get(handle.launcher).poll(handle)
+            misses = 0
+        except RequestError as error:
+            misses += 1
+            if misses > _MOST_MISSES:
+                raise
+            progress(str(error))
+        else:
+            if all(one.state in ENDED for one in found):
+                return found
+            progress(", ".join(f"{one.state} {one.detail}".rstrip() for one in found))
+        time.sleep(pause)
+        pause = min(1.5 * pause, last)
 
 
 def folders(handle: Handle) -> tuple[Path, ...]:

@@ -101,7 +101,7 @@ class Kubernetes:
             found = _get(_RESOURCES[self.kind], handle.id)
         except ClientError as error:
             if "(NotFound)" in error.said:
-                return (Status(state="unknown", detail="the cluster has it no more"),)
+                return (Status(state="cancelled", detail="the cluster has it no more"),)
             raise
         for condition in found.get("status", {}).get("conditions", ()):
             if condition["type"] in _ENDS and condition["status"] == "True":

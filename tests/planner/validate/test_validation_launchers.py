@@ -23,7 +23,7 @@ import yaml
 from planner.problems import RequestError
 from planner.validate import launchers
 from planner.validate.contract import RankResult
-from planner.validate.launchers import ENDED, Handle, Launch, Status, client
+from planner.validate.launchers import Handle, Launch, Status, client, follow
 from tests.fixtures import kubectl
 from tests.fixtures.crds import refusals
 from tests.fixtures.slurm import absent, two_node_slurm
@@ -32,18 +32,6 @@ from tests.fixtures.validation import small_run
 KUBERNETES = "1.31"
 IMAGE = "registry.example/planner:1"
 HOSTILE = "$(touch pwned)\n#SBATCH --uid=0\n'; touch pwned; \"`touch pwned`"
-
-
-def wait(handle: Handle, seconds: float = 300) -> tuple[Status, ...]:
-    """How the runs ended."""
-    until = time.monotonic() + seconds
-    launcher = launchers.get(handle.launcher)
-    while time.monotonic() < until:
-        found = launcher.poll(handle)
-        if all(one.state in ENDED for one in found):
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"still {found}")
 
 
 def trained(handle: Handle) -> None:
@@ -111,7 +99,11 @@ def test_an_array_has_a_folder_for_each_run() -> None:
     made = launchers.render("slurm", runs)
     assert set(made.files) == {
         "job.sbatch",
-        *(f"{n}/{name}" for n in (0, 1) for name in ("launch.sh", "train.py", "job.json")),
+        *(
+            f"{n}/{name}"
+            for n in (0, 1)
+            for name in ("launch.sh", "request.json", "train.py", "job.json")
+        ),
     }
     options = dict(one.partition("=")[::2] for one in directives(made.files["job.sbatch"]))
     assert re.fullmatch(r"--job-name=small-[0-9a-f]{8}", "--job-name=" + options.pop("--job-name"))
@@ -278,6 +270,32 @@ def ended(pid: int) -> bool:
     return False
 
 
+def test_a_cluster_may_fail_to_answer_now_and_then(
+    tmp_path: Path, on_path: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "_POLLS_S", (0.01, 0.01))
+    handle = Handle(launcher="slurm", folder=str(tmp_path), id="7", ranks=1)
+    calls = tmp_path / "calls"
+    on_path("sacct", "#!/bin/sh\nexit 1\n")
+    text = f"#!/bin/sh\necho >> {calls}\nif [ $(wc -l < {calls}) -gt 3 ]; then\n{{}}\nfi\nexit 1\n"
+    on_path("squeue", text.format("echo '7|NODE_FAIL|None'; exit 0"))
+    said: list[str] = []
+    assert follow(handle, said.append) == (Status(state="failed", detail="node_fail"),)
+    assert len(said) == 3
+    on_path("squeue", text.format("exit 2"))
+    with pytest.raises(RequestError, match="squeue ended with code 2"):
+        follow(handle)
+
+
+def test_a_handle_finds_what_its_runs_are_about(tmp_path: Path) -> None:
+    run = small_run((2, 1))
+    handle = launchers.start("torchrun", [run], tmp_path / "run")
+    assert launchers.requests(handle) == (run.request,)
+    (tmp_path / "run" / "request.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"no request\.json"):
+        launchers.requests(handle)
+
+
 def test_sbatch_that_answers_nonsense(tmp_path: Path, on_path: Callable[[str, str], Path]) -> None:
     on_path("sbatch", "#!/bin/sh\necho 'Welcome to the cluster'\n")
     with pytest.raises(RequestError, match="the number of a job"):
@@ -336,7 +354,7 @@ def test_a_run_on_kubernetes_from_its_submission_to_its_results(
 
     through.cancel(handle)
     through.cancel(handle)
-    assert through.poll(handle)[0].state == "unknown"
+    assert follow(handle)[0].state == "cancelled"
     assert not list(tmp_path.rglob("pwned"))
     assert not Path("pwned").exists()
 
@@ -390,7 +408,7 @@ def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
     for node in nodes:
         said, _ = node.communicate(timeout=300)
         assert node.returncode == 0, said
-    assert wait(handle)[0].state == "succeeded"
+    assert follow(handle)[0].state == "succeeded"
     trained(handle)
     assert not list(tmp_path.rglob("pwned"))
 
@@ -405,7 +423,7 @@ def test_a_local_run_outlives_who_started_it(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=120)
     handle = launchers.started(folder)
-    assert wait(handle) == (Status(state="succeeded"),)
+    assert follow(handle) == (Status(state="succeeded"),)
     trained(handle)
 
 
@@ -450,7 +468,7 @@ class TestSlurm:
         with slurm():
             launchers.start("slurm", [small_run((2, 1), name=HOSTILE)], folder)
             handle = launchers.started(folder)
-            assert wait(handle) == (Status(state="succeeded"),)
+            assert follow(handle) == (Status(state="succeeded"),)
             asked = ["sbatch", "--test-only", str(folder / "job.sbatch")]
             tested = subprocess.run(asked, capture_output=True, text=True)
             assert tested.returncode == 0, tested.stderr
@@ -470,7 +488,7 @@ class TestSlurm:
         ]  # fmt: skip
         with slurm():
             handle = launchers.start("slurm", runs, folder)
-            states = wait(handle)
+            states = follow(handle)
         assert [one.state for one in states] == ["succeeded", "failed", "succeeded"]
         assert "failed" in states[1].detail
         for task in (0, 2):
@@ -493,7 +511,7 @@ class TestSlurm:
                 time.sleep(0.2)
             pid = json.loads((folder / "rank-0.beat").read_text())["pid"]
             through.cancel(handle)
-            assert wait(handle, 60)[0].state == "cancelled"
+            assert follow(handle)[0].state == "cancelled"
             through.cancel(handle)
             assert ended(pid)
 
@@ -504,12 +522,12 @@ class TestSlurm:
         folder = tmp_path / "run"
         with slurm(forgets_s=2):
             handle = launchers.start("slurm", [small_run((1, 1))], folder)
-            wait(handle)
+            follow(handle)
             known = ["squeue", "--noheader", "--states=all", f"--jobs={handle.id}"]
             while subprocess.run(known, capture_output=True).stdout:
                 time.sleep(1)
-            assert wait(handle) == (Status(state="succeeded"),)
+            assert follow(handle) == (Status(state="succeeded"),)
             (folder / "rank-0.json").unlink()
-            assert wait(handle) == (
+            assert follow(handle) == (
                 Status(state="failed", detail="ended without the results of ranks 0"),
             )
