@@ -47,19 +47,19 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     width = max(20, min(console.width, 100) - 32)
     grid = Table.grid(padding=(0, 1))
     for stage in stages:
-        bar = _bar(stage.parts, _MEMORY_STYLES, scale, width, console)
-        bar = _capacity_mark(bar, memory.capacity_bytes / scale, width, console)
+        filled = bar(stage.parts, _MEMORY_STYLES, scale, width, console)
+        filled = _capacity_mark(filled, memory.capacity_bytes / scale, width, console)
         over = stage.total_bytes > memory.capacity_bytes
         total = Text(f"{gib(stage.total_bytes):>6}", style="bold red" if over else "")
         worst = "<- worst" if stage.stage == memory.worst_stage and len(memory.stages) > 1 else ""
-        grid.add_row(f"  stage {stage.stage}", bar, total, worst)
+        grid.add_row(f"  stage {stage.stage}", filled, total, worst)
     title = Text("Memory", style="bold")
     title.append(f"  GiB per stage, of {gib(memory.capacity_bytes)}", style="")
     hidden = len(memory.stages) - len(stages)
     if hidden:
         title.append(f"; {hidden} more stages need no more", style="")
     used = [n for n in MEMORY_PARTS if any(s.parts.get(n, 0) > 0 for s in memory.stages)]
-    return [title, grid, _legend({name: name for name in used}, _MEMORY_STYLES, console)]
+    return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 
 def _chosen(memory: Memory) -> list[StageMemory]:
@@ -81,14 +81,14 @@ def time_bar(report: PlanReport, console: Console) -> list[RenderableType]:
     width = max(20, min(console.width, 100) - 2)
     title = Text("Time", style="bold")
     title.append(f"  where the {seconds(total)} of an iteration go", style="")
-    bar = Text("  ")
-    bar.append_text(_bar(parts, _TIME_STYLES, total, width - 2, console))
+    line = Text("  ")
+    line.append_text(bar(parts, _TIME_STYLES, total, width - 2, console))
     shown = sorted((n for n in TIME_PARTS if parts.get(n, 0) > 0), key=lambda n: -parts[n])
     labels = {n: f"{n} {seconds(parts[n])} {share(parts[n] / total)}" for n in shown}
-    return [title, bar, _legend(labels, _TIME_STYLES, console)]
+    return [title, line, legend(labels, _TIME_STYLES, console)]
 
 
-def _bar(
+def bar(
     parts: Mapping[str, float],
     styles: Mapping[str, tuple[str, str]],
     scale: float,
@@ -96,29 +96,29 @@ def _bar(
     console: Console,
 ) -> Text:
     """Parts side by side; cumulative rounding keeps the whole within one cell of exact."""
-    bar, end, filled = Text(), 0.0, 0
+    line, end, filled = Text(), 0.0, 0
     for name, (letter, colour) in styles.items():
         end += parts.get(name, 0.0)
         cells = round(width * end / scale) - filled
-        bar.append(_glyph(letter, console) * cells, style=colour)
+        line.append(_glyph(letter, console) * cells, style=colour)
         filled += cells
-    bar.append(" " * (width - filled))
-    return bar
+    line.append(" " * (width - filled))
+    return line
 
 
 def _glyph(letter: str, console: Console) -> str:
     return letter if console.color_system is None else "█"
 
 
-def _capacity_mark(bar: Text, at: float, width: int, console: Console) -> Text:
+def _capacity_mark(line: Text, at: float, width: int, console: Console) -> Text:
     """The bar with the capacity as a line: after its end, or inside it where a stage overflows."""
     mark = "|" if console.color_system is None else "┃"
     position = round(width * at)
-    before, after = bar[:position], bar[position:]
+    before, after = line[:position], line[position:]
     return Text.assemble(before, (mark, "bold"), after)
 
 
-def _legend(
+def legend(
     labels: Mapping[str, str], styles: Mapping[str, tuple[str, str]], console: Console
 ) -> RenderableType:
     """Entries of equal width in as many columns as fit."""

@@ -47,9 +47,7 @@ def write(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> None:
     (folder / _NORM).write_text(json.dumps({"square": square, "elements": elements}))
 
 
-def compare(
-    parameters: Iterator[tuple[str, nn.Parameter]], folder: Path
-) -> dict[str, float]:
+def compare(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> dict[str, float]:
     """The relative error of each gradient that this rank is the first to hold: |g - r| / |r|.
 
     g is the gradient put together, r that of the reference, | | the Euclidean norm over one

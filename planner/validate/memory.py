@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _RefType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
@@ -287,7 +288,10 @@ class _Modules:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    # What a collective gave and nobody has waited for yet is wrapped once more.
+    return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -41,7 +41,8 @@ _WAITS = re.compile(
 # why a run failed.  A code, what the end of a log says of it, and the sentence.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     ("killed", r"(?!)", "was killed by signal {signal}"),
-    ("no_space", r"No space left on device|Disk quota exceeded|File too large",
+    ("no_space",
+     r"No space left on device|Disk quota exceeded|File too large|StreamWriter failed writing",
      "could not write: no space left on the disk"),
     ("out_of_memory", r"out of memory|can't allocate memory|bad_alloc|MemoryError",
      "ran out of memory"),
@@ -52,7 +53,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ("lost_peer", r"[Cc]onnection (closed|reset|refused)|Broken pipe",
      "lost its connection to another rank"),
 )  # fmt: skip
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a rank's exit codes, too: see worker.py
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a rank's exit codes, too: see worker.py
 
 
 class Limits(Document):
@@ -248,28 +249,35 @@ class _Watch:
         time.sleep(1.0)
         logs = {rank: tail(log_file(self.folder, rank), lines=200) for rank in range(self.ranks)}
         stacks = {rank: _stack(log) for rank, log in logs.items()}
-        silent = f"has not moved for {self.limits.silence_s:g} s"
         busy = [rank for rank, stack in stacks.items() if not _WAITS.search(" ".join(stack[:4]))]
+        waiting = sorted(set(stacks) - set(busy))
         if not busy:
-            why = f"{silent}: every rank waits in a collective, {_innermost(stacks[0])}"
-            return RunFailed("hung", why, None, logs[0])
+            why = f"hung: every rank waits in a collective, {_innermost(stacks[0])}"
+            return RunFailed("hung", f"{why}, for {self.limits.silence_s:g} s", None, logs[0])
         rank = busy[0]
-        at = f" in {beats[rank].words}" if rank in beats else " while starting"
-        others = sorted(set(stacks) - set(busy))
-        why = f"{silent}{at}: it is in {_innermost(stacks[rank])}"
-        if others:
-            why += f"; {len(others)} of {self.ranks} ranks wait in {_innermost(stacks[others[0]])}"
+        at = f", in {beats[rank].words}" if rank in beats else ", before its first word"
+        why = f"hung{at}: no rank has moved for {self.limits.silence_s:g} s; "
+        why += f"it {_doing(stacks[rank])}"
+        if waiting:
+            others = ", ".join(map(str, waiting[:8])) + (", ..." if len(waiting) > 8 else "")
+            why += f", and rank {others} waits in {_innermost(stacks[waiting[0]])}"
         return RunFailed("hung", why, rank, logs[rank])
+
+
+def _doing(stack: list[str]) -> str:
+    return f"is in {_innermost(stack)}" if stack else "does not answer (stopped, or stuck)"
 
 
 def _stack(log: str) -> list[str]:
     """The functions of the main thread in the last dump of a log, innermost first."""
-    dump = log.rpartition("most recent call first):\n")[2]
+    _, found, dump = log.rpartition("most recent call first):\n")
+    if not found:
+        return []
     return re.findall(r'^  File "[^"]*", line \d+ in (.*)$', dump, re.M)
 
 
 def _innermost(stack: list[str]) -> str:
-    return f"{stack[0]}, called by {stack[1]}" if len(stack) > 1 else "an unknown place"
+    return " called by ".join(stack[:2])
 
 
 def _memory_bytes(token: str) -> int:
@@ -327,7 +335,7 @@ def _cause(code: int, log: str) -> tuple[int, str]:
         text = _CAUSES[0][2].format(signal=f"{-code} ({signal.Signals(-code).name})")
         kernel = ", by someone or by the kernel for want of memory" if code == -9 else ""
         return 0, text + kernel
-    if code in _NO_SPACE:
+    if code in NO_SPACE:
         order = names.index("no_space")
         return order, _CAUSES[order][2]
     # A general "Error" says least, so the particular causes are asked first.

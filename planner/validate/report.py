@@ -1,0 +1,203 @@
+"""What a validation answers, and how predicted is held against measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from cost_models.overheads import workspace_bytes
+from planner.answer import Document, PlanReport, ProfileInfo
+from planner.formats import seconds, share, size
+from planner.validate.contract import PARTS, RankResult
+
+Verdict = Literal["within", "outside", "inside the noise"]
+
+# Of a rank's fullest moment: a category here -> torch's categories (see memory.py), and parts of
+# the estimate.
+MEMORY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "weights": (("parameters",), ("weights",)),
+    "gradients": (("gradients",), ("gradients",)),
+    "optimizer": (("optimizer",), ("optimizer",)),
+    "activations": (
+        ("activations", "temporary", "gathered", "buffers", "other"),
+        ("activations", "logits", "working", "communication"),
+    ),
+}  # fmt: skip
+GRADIENT_TOLERANCE = 1e-4  # of fp32 sums in another order, over one step
+
+
+class Tolerance(Document):
+    """Shares of the measured value by which a prediction may miss it."""
+
+    time: Annotated[float, Field(gt=0, le=10)] = 0.20
+    memory: Annotated[float, Field(gt=0, le=10)] = 0.03
+
+
+class Spread(Document):
+    """Of repeated steps, each as long as its slowest rank: seconds."""
+
+    median: float
+    p10: float
+    p90: float
+    n: int
+
+
+class Term(Document):
+    """One part of time (seconds, of the busiest rank) or memory (bytes, of the fullest rank)."""
+
+    name: str
+    predicted: float
+    measured: float
+
+
+class Outcome(Document):
+    """One comparison: its verdict, and why in a sentence."""
+
+    verdict: Verdict
+    why: str
+
+
+class ValidationReport(Document):
+    """A plan as it was predicted and as it ran.
+
+    Both are of the plan that really ran: scaled_from says what it was before it was scaled down.
+    predictions: iteration time by efficiency profile; with a calibrated one, also without it.
+    gradient_max_relative_error: the largest |g - r| / |r| over parameters, r of one process; None
+    where it was not asked for.
+    """
+
+    request: dict[str, Any]
+    version: str
+    profile: ProfileInfo
+    predicted_iteration_time_s: float
+    measured_iteration_time_s: Spread
+    predicted_peak_bytes: float
+    measured_peak_bytes: float
+    gradient_max_relative_error: float | None
+    verdict: Verdict
+    environment: dict[str, Any]
+    scaled_from: dict[str, Any]
+    caveats: tuple[str, ...]
+    outcomes: dict[str, Outcome]
+    tolerance: Tolerance
+    predictions_s: dict[str, float]
+    time_terms: tuple[Term, ...]
+    memory_terms: tuple[Term, ...]
+    gradient_worst_parameter: str | None
+    losses: tuple[float, ...]
+    ranks: tuple[RankResult, ...]
+
+
+def spread(ranks: Sequence[RankResult]) -> Spread:
+    """The timed steps of a run, each as long as its slowest rank."""
+    steps = np.max([rank.step_s for rank in ranks], axis=0)
+    low, middle, high = np.percentile(steps, [10, 50, 90])
+    return Spread(median=float(middle), p10=float(low), p90=float(high), n=len(steps))
+
+
+def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: float) -> list[Term]:
+    """Where the step of the busiest rank goes: profiled steps, scaled to one without profiler."""
+    busiest = max(ranks, key=lambda rank: _busy(rank.parts_s))
+    scale = median_s / busiest.profiled_step_s if busiest.profiled_step_s else 0.0
+    return [
+        Term(
+            name=name,
+            predicted=sum(estimate.time_parts_s.get(part, 0.0) for part in theirs),
+            measured=scale * busiest.parts_s.get(name, 0.0),
+        )
+        for name, theirs in PARTS.items()
+    ]
+
+
+def _busy(parts_s: Mapping[str, float]) -> float:
+    return parts_s.get("forward", 0.0) + parts_s.get("backward", 0.0)
+
+
+def fullest(ranks: Sequence[RankResult]) -> RankResult:
+    """The rank that held most."""
+    return max(ranks, key=lambda rank: rank.allocator_peak_bytes or _tensors(rank))
+
+
+def _tensors(rank: RankResult) -> int:
+    return rank.memory_bytes.get("total", 0)
+
+
+def measured_peak_bytes(rank: RankResult) -> float:
+    """What a GPU's allocator held at most; on a CPU, what tensors held."""
+    return float(rank.allocator_peak_bytes or _tensors(rank))
+
+
+def memory_terms(estimate: PlanReport, rank: RankResult) -> list[Term]:
+    """The fullest moment of a rank, by what it is for, beside that of its stage in the estimate."""
+    stage = estimate.memory.stages[_pipeline_rank(estimate, rank)]
+    # A library's workspace is no tensor (the estimate counts it under "working").
+    workspace = float(workspace_bytes(np.asarray(0.0)))
+    return [
+        Term(
+            name=name,
+            predicted=sum(stage.parts.get(part, 0.0) for part in parts)
+            - (workspace if "working" in parts else 0.0),
+            measured=float(sum(rank.memory_bytes.get(part, 0) for part in categories)),
+        )
+        for name, (categories, parts) in MEMORY.items()
+    ]
+
+
+def _pipeline_rank(estimate: PlanReport, rank: RankResult) -> int:
+    """The stage of the estimate that a rank is: stages are the outermost axis of the mesh."""
+    return rank.rank * estimate.plan.pp // rank.ranks
+
+
+def judge_time(predicted_s: float, measured: Spread, tolerance: float) -> Outcome:
+    """Within where p10 to p90 lies wholly inside the tolerance, outside where wholly outside it.
+
+    In between the repeats scatter too widely to tell: that is never a pass.
+    """
+    low, high = predicted_s / (1 + tolerance), predicted_s / (1 - min(tolerance, 0.999))
+    miss = predicted_s / measured.median - 1
+    said = (
+        f"predicted {seconds(predicted_s)}, measured {seconds(measured.median)} "
+        f"({seconds(measured.p10)} to {seconds(measured.p90)}, {measured.n} steps): "
+        f"{share(abs(miss))} too {'long' if miss > 0 else 'short'}, allowed {share(tolerance)}"
+    )
+    if low <= measured.p10 and measured.p90 <= high:
+        return Outcome(verdict="within", why=said)
+    if measured.p90 < low or measured.p10 > high:
+        return Outcome(verdict="outside", why=said)
+    return Outcome(verdict="inside the noise", why=f"{said}; the repeats scatter across that line")
+
+
+def judge_memory(predicted_bytes: float, measured_bytes: float, tolerance: float) -> Outcome:
+    """Within where the peak is predicted as closely as the tolerance says."""
+    miss = predicted_bytes / measured_bytes - 1
+    said = (
+        f"predicted {size(predicted_bytes)}, measured {size(measured_bytes)}: {share(abs(miss))} "
+        f"too {'much' if miss > 0 else 'little'}, allowed {share(tolerance)}"
+    )
+    return Outcome(verdict="within" if abs(miss) <= tolerance else "outside", why=said)
+
+
+def judge_gradients(errors: Mapping[str, float]) -> Outcome:
+    """Within where every gradient is that of one process, but for the order of fp32 sums."""
+    name, worst = max(errors.items(), key=lambda item: item[1])
+    said = (
+        f"{len(errors)} gradients against one process: relative error at most {worst:.1e} ({name})"
+        f", allowed {GRADIENT_TOLERANCE:g}"
+    )
+    return Outcome(verdict="within" if worst <= GRADIENT_TOLERANCE else "outside", why=said)
+
+
+def named_term(terms: Sequence[Term], words: Any) -> str:
+    """The term that is off by most."""
+    off = max(terms, key=lambda term: abs(term.measured - term.predicted))
+    return f"most of it in {off.name}: predicted {words(off.predicted)}, {words(off.measured)}"
+
+
+def overall(outcomes: Mapping[str, Outcome]) -> Verdict:
+    """The worst of them."""
+    found = {outcome.verdict for outcome in outcomes.values()}
+    order: tuple[Verdict, ...] = ("outside", "inside the noise", "within")
+    return next(verdict for verdict in order if verdict in found)

@@ -1,0 +1,88 @@
+"""Results of validations, kept with the plan they are about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.spec import Spec
+from planner.data_folder import data_folder, write_whole
+from planner.problems import refuse
+from planner.request import PlanRequest
+
+# What decides which plan of which model it is; the machine that ran it is in the report.
+_KEY = ("model", "training", "plan")
+
+
+class Kept(Spec):
+    """One validation: when, what was asked, and the report as it was printed."""
+
+    id: str
+    made_at: datetime
+    request: dict[str, Any]
+    report: dict[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        """The result in one line."""
+        report = self.report
+        measured = report["measured_iteration_time_s"]["median"]
+        where = "scaled down" if report.get("scaled_from") else "as it is"
+        return (
+            f"validated {self.made_at:%Y-%m-%d}, {where}: {report['verdict']}, "
+            f"{measured:.4g} s measured, {report['predicted_iteration_time_s']:.4g} s predicted"
+        )
+
+
+def keep(request: PlanRequest, report: dict[str, Any]) -> Kept:
+    """Store a report with the request it answers, and give it an id."""
+    now = datetime.now(UTC)
+    name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
+    kept = Kept(id=name, made_at=now, request=request.document(), report=report)
+    write_whole(_folder() / f"{name}.json", kept.model_dump_json(indent=1))
+    return kept
+
+
+def about(request: PlanRequest) -> list[Kept]:
+    """The validations of this request's plan, the latest first."""
+    return list(_read(f"{_key(request)}-*.json"))
+
+
+def everything() -> list[Kept]:
+    """All validations, the latest first."""
+    return sorted(_read("*.json"), key=lambda kept: kept.made_at, reverse=True)
+
+
+def find(name: str) -> Kept:
+    """The validation with this id; RequestError where there is none."""
+    for kept in everything():
+        if kept.id == name:
+            return kept
+    raise refuse(
+        "/id", "unknown_name", f"no validation {name[:80]!r} is kept; `planner validations`"
+    )
+
+
+def _folder() -> Path:
+    return data_folder("validations")
+
+
+def _key(request: PlanRequest) -> str:
+    document = request.document()
+    content = json.dumps([document.get(part) for part in _KEY], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _read(pattern: str) -> Iterator[Kept]:
+    """Results that are whole; a file that somebody else put there is none."""
+    for path in sorted(_folder().glob(pattern), reverse=True):
+        try:
+            yield Kept.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError, UnicodeDecodeError):
+            continue

@@ -1,0 +1,318 @@
+"""A real run of a plan: prepare its folder, start it here, collect, compare.
+
+prepare(folder, request, job)     # may then run anywhere that has torchrun's environment
+process.launch(folder, ranks, limits)
+compare(request, collect(folder, ranks), ...)
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.catalog import local
+from planner import solve
+from planner.answer import Document, EstimateAnswer
+from planner.formats import seconds, size
+from planner.frameworks.pytorch import FRAMEWORK
+from planner.problems import refuse
+from planner.request import PlanRequest
+from planner.validate import contract, process
+from planner.validate.contract import Job, RankResult
+from planner.validate.native import Native, native
+from planner.validate.process import NO_SPACE, Limits, RunFailed
+from planner.validate.report import (
+    Outcome,
+    Tolerance,
+    ValidationReport,
+    fullest,
+    judge_gradients,
+    judge_memory,
+    judge_time,
+    measured_peak_bytes,
+    memory_terms,
+    named_term,
+    overall,
+    spread,
+    time_terms,
+)
+from planner.validate.scale import Scaled, scaled
+from planner.version import __version__
+
+Progress = Callable[[str], None]
+
+# Replaces entries of CONFIG: the same model and batch in one process, nothing split or recomputed.
+ALONE = (
+    "tp=1", "sequence_parallel=False", "cp=1", "pp=1", "dp_replicate=1", "dp_shard=1",
+    "zero_stage=0", "recompute=none", "compile=False",
+)  # fmt: skip
+# In fp32 and without dropout, which no two splits draw alike.
+COMPARABLE = (
+    "precision=fp32", "gradient_reduce_dtype=fp32", "hidden_dropout=0.0", "attention_dropout=0.0",
+    "compile=False",
+)  # fmt: skip
+
+
+class Options(Document):
+    """How a plan is validated."""
+
+    steps: int = 10
+    warmup_steps: int = 2
+    check_numerics: bool = False
+    tolerance: Tolerance = Tolerance()
+    limits: Limits = Limits()
+    port: int | None = None
+
+
+def validate(
+    request: PlanRequest,
+    options: Options | None = None,
+    *,
+    output: Path | None = None,
+    progress: Progress = lambda text: None,
+) -> ValidationReport:
+    """Train with a request's plan on this machine, and hold it against the estimate.
+
+    output: a folder to keep, which must be empty or new; None: one that is gone afterwards.
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan for a plan
+    that cannot run, RunFailed for a run that did not end well.
+    """
+    asked = options or Options()
+    gpu = _has_gpu()
+    as_native = native(request, compiled=gpu)
+    small = scaled(as_native.request)
+    ranks = small.plan.accelerators
+    answer = solve.estimate(small.request, small.plan)
+    with _folder(output) as folder:
+        reference = None
+        if asked.check_numerics:
+            reference = _reference(folder / "reference", small.request, asked, progress)
+        comparable = small.request.training.precision == "fp32" and not _drops(small.request)
+        same = reference is not None and comparable
+        errors: dict[str, float] = {}
+        if reference is not None and not same:
+            job = Job(
+                words=COMPARABLE, warmup_steps=0, steps=0, profiled_steps=0, memory=False,
+                gradients="compare", reference=str(reference), threads=1,
+            )  # fmt: skip
+            results = _run(folder / "numerics", small.request, job, asked, "numerics: ", progress)
+            errors = _errors(results)
+        job = Job(
+            warmup_steps=asked.warmup_steps, steps=asked.steps, threads=None if gpu else 1,
+            gradients="compare" if same else "", reference=str(reference) if same else "",
+        )  # fmt: skip
+        results = _run(folder / "run", small.request, job, asked, "", progress)
+        errors |= _errors(results)
+    assert len(results) == ranks
+    return compare(as_native, small, answer, results, errors, asked.tolerance)
+
+
+def default_tolerance() -> float:
+    """Share of the step time by which a prediction may miss it: the noise of such a machine."""
+    return 0.05 if _has_gpu() else 0.20
+
+
+def _has_gpu() -> bool:
+    return local.cluster().groups[0].accelerator.id != local.CPU_ID
+
+
+def _drops(request: PlanRequest) -> bool:
+    return request.model.hidden_dropout > 0 or request.model.attention_dropout > 0
+
+
+def _errors(results: list[RankResult]) -> dict[str, float]:
+    """The gradients' errors, each by the first rank that holds it."""
+    return {name: error for rank in results for name, error in rank.gradient_errors.items()}
+
+
+def _reference(folder: Path, request: PlanRequest, options: Options, progress: Progress) -> Path:
+    """The folder of the gradients of one process."""
+    layers = f"stage_layers=[{request.model.num_layers}]"
+    job = Job(
+        words=(*COMPARABLE, *ALONE, layers), warmup_steps=0, steps=0, profiled_steps=0,
+        memory=False, gradients="write", threads=1,
+    )  # fmt: skip
+    _run(folder, request, job, options, "one process for comparison: ", progress, ranks=1)
+    return folder / contract.GRADIENTS
+
+
+def _run(
+    folder: Path, request: PlanRequest, job: Job, options: Options, what: str, progress: Progress,
+    ranks: int | None = None,
+) -> list[RankResult]:  # fmt: skip
+    assert request.plan is not None
+    ranks = ranks or request.plan.accelerators
+    prepare(folder, request, job)
+    process.launch(
+        folder,
+        ranks,
+        options.limits,
+        port=options.port,
+        progress=lambda text: progress(what + text),
+    )
+    return collect(folder, ranks)
+
+
+def _say(progress: Progress, what: str, text: str) -> None:
+    progress(what + text)
+
+
+@contextmanager
+def _folder(output: Path | None) -> Iterator[Path]:
+    """A folder for the files of a run; one of our own is removed, whatever happens."""
+    own = output is None
+    try:
+        if output is None:
+            output = Path(tempfile.mkdtemp(prefix="planner-validate-"))
+        output.mkdir(parents=True, exist_ok=True)
+        if any(output.iterdir()):
+            raise refuse("", "file_exists", f"{output} is not empty")
+    except OSError as error:
+        where = output or tempfile.gettempdir()
+        raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
+    try:
+        yield output.resolve()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise RunFailed("no_space", f"could not write into {output}: {error.strerror}") from None
+    finally:
+        if own:
+            shutil.rmtree(output)
+
+
+def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
+    """Write what the ranks of a run read: the script of the request's plan, and the job.
+
+    Raises OSError, planner.frameworks.base.Unsupported.
+    """
+    assert request.plan is not None
+    script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
+    contract.write(folder / contract.JOB, job)
+
+
+def collect(folder: Path, ranks: int) -> list[RankResult]:
+    """What the ranks of a run left, by rank; RunFailed where one left nothing that can be read."""
+    results = []
+    for rank in range(ranks):
+        path = folder / contract.result_file(rank)
+        try:
+            results.append(RankResult.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError):
+            log = process.tail(process.log_file(folder, rank))
+            raise RunFailed("no_result", f"left no result in {path.name}", rank, log) from None
+    return results
+
+
+def compare(
+    as_native: Native,
+    small: Scaled,
+    answer: EstimateAnswer,
+    results: list[RankResult],
+    errors: dict[str, float],
+    tolerance: Tolerance,
+) -> ValidationReport:
+    """What was predicted beside what was measured, and the verdict."""
+    estimate, measured = answer.estimate, spread(results)
+    most = fullest(results)
+    in_time = time_terms(estimate, results, measured.median)
+    in_memory = memory_terms(estimate, most)
+    # On a CPU only tensors are counted, as torch's tracker sees them.
+    of_tensors = sum(term.predicted for term in in_memory)
+    peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else of_tensors
+    outcomes = {
+        "time": judge_time(estimate.iteration_time_s, measured, tolerance.time),
+        "memory": judge_memory(peak, measured_peak_bytes(most), tolerance.memory),
+    }
+    named = {"time": (in_time, seconds), "memory": (in_memory, size)}
+    for name, (terms, words) in named.items():
+        if outcomes[name].verdict != "within":
+            why = f"{outcomes[name].why}; {named_term(terms, words)}"
+            outcomes[name] = Outcome(verdict=outcomes[name].verdict, why=why)
+    if errors:
+        outcomes["gradients"] = judge_gradients(errors)
+    return ValidationReport(
+        request=small.request.document(),
+        version=__version__,
+        profile=answer.profile,
+        predicted_iteration_time_s=estimate.iteration_time_s,
+        measured_iteration_time_s=measured,
+        predicted_peak_bytes=peak,
+        measured_peak_bytes=measured_peak_bytes(most),
+        gradient_max_relative_error=max(errors.values()) if errors else None,
+        verdict=overall(outcomes),
+        environment=environment(results),
+        scaled_from={change.field: change.was for change in small.changes},
+        caveats=tuple(_caveats(as_native, small, results)),
+        outcomes=outcomes,
+        tolerance=tolerance,
+        predictions_s=_predictions(small.request, answer),
+        time_terms=tuple(in_time),
+        memory_terms=tuple(in_memory),
+        gradient_worst_parameter=max(errors, key=errors.__getitem__) if errors else None,
+        losses=results[0].losses,
+        ranks=tuple(results),
+    )
+
+
+def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, float]:
+    """Iteration time by profile: with a calibrated one, also as it was before."""
+    found = {answer.profile.id: answer.estimate.iteration_time_s}
+    if answer.profile.kind == "calibrated":
+        before = request.model_copy(update={"profile": None})
+        assert before.plan is not None
+        usual = solve.estimate(before, before.plan)
+        found[usual.profile.id] = usual.estimate.iteration_time_s
+    return found
+
+
+def environment(results: list[RankResult]) -> dict[str, Any]:
+    """What ran it."""
+    return {
+        "hosts": sorted({rank.host for rank in results}),
+        "devices": sorted({rank.device for rank in results}),
+        "processes": len(results),
+        "threads_per_process": results[0].threads,
+        "cores": local.cpu_cores(),
+        "load_average": os.getloadavg()[0],
+        "system": f"{platform.system()} {platform.machine()}",
+        **results[0].versions,
+    }
+
+
+def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
+    """What the run does not show, or shows otherwise."""
+    for one in as_native.differences:
+        yield f"{one.field}: {_words(one.asked)} ran as {_words(one.used)}: {one.why}"
+    for change in small.changes:
+        if change.hides:
+            yield (
+                f"{change.field} scaled from {_words(change.was)} to {_words(change.now)}, which "
+                f"hides {change.hides}"
+            )
+    if results[0].device == "cpu":
+        cores = local.cpu_cores()
+        if len(results) > cores:
+            yield (
+                f"{len(results)} processes take turns on {cores} cores: a rank that waits gives "
+                "its core to another, so idle time costs less than on accelerators"
+            )
+        yield "CPUs and Gloo, no GPUs and NCCL: kernels, links and overlap are others"
+    if results[0].losses[-1] >= results[0].losses[0]:
+        yield "the loss did not go down"
+
+
+def _words(value: Any) -> str:
+    from planner.formats import value_words
+
+    return value_words(value) or "none"

@@ -1,0 +1,116 @@
+"""`planner validate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.command import PLAN, Json, RequestFile, RequestOption, read_request, source_of
+from planner.failures import FINE, OUR_FAULT
+from planner.options import request_options
+
+if TYPE_CHECKING:
+    from planner.validate.process import RunFailed
+
+OUTSIDE = 3  # exit code: the plan does not run as predicted
+_RUN, _LIMITS = "The run", "Limits of the run"
+
+
+def _option(panel: str, help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel=panel, **more)
+
+
+@request_options(PLAN)
+def validate(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    steps: Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)] = 10,
+    warmup_steps: Annotated[int, _option(_RUN, "steps before them", min=0, max=1000)] = 2,
+    check_numerics: Annotated[
+        bool, _option(_RUN, "compare gradients with those of one process, in fp32")
+    ] = False,
+    time_tolerance: Annotated[
+        float | None,
+        _option(_RUN, "share of the step time; default 0.2 on CPUs, 0.05 on GPUs", min=0, max=10),
+    ] = None,
+    memory_tolerance: Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)] = 0.03,
+    output: Annotated[
+        Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")
+    ] = None,
+    port: Annotated[
+        int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
+    ] = None,
+    max_seconds: Annotated[float, _option(_LIMITS, "of one start of ranks", min=1)] = 1800.0,
+    max_silent_seconds: Annotated[
+        float, _option(_LIMITS, "without a step before the run counts as hung", min=1)
+    ] = 300.0,
+    max_memory: Annotated[
+        int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)
+    ] = None,
+    json: Json = False,
+    given: Mapping[str, Any],
+) -> int:
+    """Train with the plan for a few steps on this machine, and hold it against the estimate.
+
+    Exit code 3: outside the tolerance.
+    """
+    from planner import output as outputs
+    from planner.validate.process import Limits, RunFailed, Stopped, stoppable
+    from planner.validate.report import Tolerance
+    from planner.validate.run import Options, default_tolerance
+    from planner.validate.run import validate as run
+    from planner.validate.screen import validation_screen
+
+    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
+    options = Options(
+        steps=steps,
+        warmup_steps=warmup_steps,
+        check_numerics=check_numerics,
+        tolerance=tolerance,
+        limits=Limits(wall_s=max_seconds, silence_s=max_silent_seconds, memory_bytes=max_memory),
+        port=port,
+    )
+    try:
+        with stoppable():
+            report = run(asked, options, output=output, progress=_progress)
+    except RunFailed as error:
+        return _failed(error, json)
+    except Stopped as stopped:
+        print(f"Stopped by {stopped}: every process of the run is ended.", file=sys.stderr)
+        return 128 + stopped.number
+    if json:
+        outputs.print_json(report)
+    else:
+        screen = outputs.Screen()
+        screen.print(validation_screen(report, screen))
+    return OUTSIDE if report.verdict == "outside" else FINE
+
+
+def _progress(text: str) -> None:
+    """One line that is written over on a terminal; elsewhere a line each."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _failed(error: RunFailed, json: bool) -> int:
+    """Tell why a run failed, with the last lines of the log that shows it."""
+    from planner.output import print_document
+
+    if json:
+        print_document(error.document())
+        return OUR_FAULT
+    print(f"The run failed: {error}.", file=sys.stderr)
+    if error.log:
+        whose = "The run's log" if error.rank is None else f"The log of rank {error.rank}"
+        print(f"{whose} ends:", file=sys.stderr)
+        for line in error.log.splitlines():
+            print(f"  {line}", file=sys.stderr)
+    return OUR_FAULT

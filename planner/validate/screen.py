@@ -1,0 +1,136 @@
+"""A validation on a terminal: the verdict first, then predicted beside measured, then the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.bars import bar, legend
+from planner.flow import Flow, prose
+from planner.formats import memory_words, plan_words, seconds, size
+from planner.validate.contract import PARTS
+from planner.validate.report import Term, ValidationReport
+
+# The letter fills the bar where there is no colour.
+_STYLES = {
+    "forward": ("F", "green"),
+    "backward": ("B", "blue"),
+    "communication": ("C", "yellow"),
+    "optimizer": ("O", "bright_cyan"),
+    "idle": (".", "bright_black"),
+    "other": ("x", "magenta"),
+}
+_VERDICTS = {
+    "within": ("The plan runs as predicted", "bold green"),
+    "outside": ("The plan does not run as predicted", "bold red"),
+    "inside the noise": ("The repeats scatter too widely to tell", "bold yellow"),
+}
+_MOST_RANKS = 16
+
+
+def validation_screen(report: ValidationReport, console: Console) -> RenderableType:
+    """The answer to `planner validate`."""
+    words, style = _VERDICTS[report.verdict]
+    rows: list[RenderableType] = [_header(report), Text(), Text(words, style=style)]
+    for name, outcome in report.outcomes.items():
+        rows.append(prose(f"{name} {outcome.verdict}: {outcome.why}", hanging=2))
+    rows += [Text(), _table(report), *_predictions(report)]
+    rows += [Text(), *_ranks(report, console), _losses(report)]
+    if report.caveats:
+        rows += [Text(), Text("What this run does not show", style="bold")]
+        rows += [prose(caveat, hanging=2) for caveat in report.caveats]
+    return Group(*rows)
+
+
+def _header(report: ValidationReport) -> RenderableType:
+    request, environment = report.request, report.environment
+    plan = request["plan"]
+    devices = " + ".join(environment["devices"]).replace("cpu", "CPU")
+    where = (
+        f"{environment['processes']} processes of {devices}, {environment['threads_per_process']} "
+        f"thread each, {environment['cores']} cores, torch {environment['torch']}"
+    )
+    first, *more = [*plan_words(plan), *memory_words(plan), request["training"]["precision"]]
+    return Group(
+        Flow([Text(request["model"]["name"], "bold"), where], "  on  ", indent=2),
+        Flow([f"  {first}", *more], indent=2),
+    )
+
+
+def _table(report: ValidationReport) -> RenderableType:
+    """Predicted beside measured, the whole and its parts."""
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "right"):
+        table.add_column(justify=justify)
+    table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off")))
+    measured = report.measured_iteration_time_s
+    step = Term(name="step", predicted=report.predicted_iteration_time_s, measured=measured.median)
+    peak = Term(
+        name="peak memory",
+        predicted=report.predicted_peak_bytes,
+        measured=report.measured_peak_bytes,
+    )
+    for row in _rows(step, report.time_terms, seconds):
+        table.add_row(*row)
+    table.add_row()
+    for row in _rows(peak, report.memory_terms, size):
+        table.add_row(*row)
+    return table
+
+
+def _rows(
+    whole: Term, terms: tuple[Term, ...], words: Callable[[float], str]
+) -> Iterator[tuple[Text, ...]]:
+    for term in (whole, *terms):
+        if term.predicted or term.measured:
+            name = term.name if term is whole else f"  {term.name}"
+            off = (term.predicted - term.measured) / whole.measured if whole.measured else 0.0
+            sign = "+" if off > 0 else ""
+            # Off by what share of the whole: so the parts add up to what the whole is off.
+            cells = (f"  {name}", words(term.predicted), words(term.measured), f"{sign}{off:.0%}")
+            yield tuple(Text(cell, "bold" if term is whole else "") for cell in cells)
+
+
+def _predictions(report: ValidationReport) -> Iterator[RenderableType]:
+    profile = report.profile
+    said = f"priced with {profile.id} ({profile.kind})"
+    measured = report.measured_iteration_time_s.median
+    for name, predicted_s in report.predictions_s.items():
+        if name != profile.id:
+            off = predicted_s / measured - 1
+            said += f"; with {name}, before calibration, {seconds(predicted_s)} ({off:+.0%})"
+    yield prose(said, hanging=2)
+
+
+def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableType]:
+    """A bar per rank: where its profiled step went."""
+    title = Text("Ranks", style="bold")
+    title.append("  where a profiled step of each goes, and the most its tensors hold", style="")
+    yield title
+    shown = report.ranks[:_MOST_RANKS]
+    longest = max((sum(rank.parts_s.values()) for rank in shown), default=0.0)
+    if not longest:
+        return
+    width = max(20, min(console.width, 100) - 44)
+    grid = Table.grid(padding=(0, 1))
+    for rank in shown:
+        stages = "+".join(map(str, rank.stages))
+        total = sum(rank.parts_s.values())
+        grid.add_row(
+            f"  rank {rank.rank} stage {stages} ",
+            bar(rank.parts_s, _STYLES, longest, width, console),
+            f"{seconds(total):>7}",
+            f"{size(rank.memory_bytes.get('total', 0)):>9}",
+        )
+    yield grid
+    if hidden := len(report.ranks) - len(shown):
+        yield Text(f"  and {hidden} more ranks")
+    yield legend({name: name for name in PARTS}, _STYLES, console)
+
+
+def _losses(report: ValidationReport) -> RenderableType:
+    first, last, steps = report.losses[0], report.losses[-1], len(report.losses)
+    return prose(f"loss {first:.4f} -> {last:.4f} in {steps} steps", hanging=2)

@@ -1,0 +1,246 @@
+"""Runs that go wrong: each says what happened, and leaves no process, port or file behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.documents import parse_request
+from planner.validate import contract, process, run
+from planner.validate.contract import Job
+from planner.validate.process import Limits, RunFailed
+
+pytestmark = pytest.mark.slow
+
+REQUEST = {
+    "model": {
+        "name": "tiny", "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+        "num_query_groups": 2, "head_dim": 8, "ffn_hidden_size": 32, "vocab_size": 256,
+        "position": "rope", "norm": "rmsnorm", "gated_mlp": True,
+    },
+    "cluster": "local",
+    "training": {"seq_length": 16, "global_batch_size": 2},
+    "plan": {
+        "stack": "torch", "dp": 2, "zero_stage": 0, "micro_batch_size": 1,
+        "cross_entropy": "unfused", "attention_kernel": "flash2",
+    },
+}  # fmt: skip
+PATIENCE_S = 120.0
+MARK = "PLANNER_TEST_MARK"
+
+
+def processes(mark: str) -> list[int]:
+    """Who has the mark in its environment."""
+    sought, found = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if sought in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def shared_memory() -> set[str]:
+    return {p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(("torch_", "nccl-"))}
+
+
+def wait_for(there: Callable[[], Any], of: subprocess.Popen[str]) -> Any:
+    """What comes true before the process ends."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end and of.poll() is None:
+        if found := there():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"never came: {of.communicate(timeout=5)}")
+
+
+class Command:
+    """`planner validate --json` in a process of its own, whose descendants can be found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.request, self.temporary = folder / "request.json", folder / "tmp"
+        self.request.write_text(json.dumps(REQUEST))
+        self.temporary.mkdir()
+        self.mark, self.shared = uuid.uuid4().hex, shared_memory()
+
+    def start(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        command = [*before, sys.executable, "-m", "planner.cli", "validate", str(self.request)]
+        return subprocess.Popen(
+            [*command, "--json", *words],
+            env={
+                **os.environ, MARK: self.mark, "TMPDIR": str(self.temporary),
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def beat(self, rank: int, word: str) -> contract.Beat | None:
+        """What a rank last said, once that word is in it."""
+        for folder in self.temporary.glob("*/run"):
+            said = contract.beat(folder, rank)
+            if said is not None and word in said.words:
+                return said
+        return None
+
+    def ended(self, of: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+        """Exit code, document and standard error; nothing is left."""
+        out, err = of.communicate(timeout=PATIENCE_S)
+        self.nothing_is_left()
+        assert "Traceback" not in err
+        return of.returncode, json.loads(out) if out else {}, err
+
+    def nothing_is_left(self) -> None:
+        assert processes(self.mark) == []
+        assert list(self.temporary.iterdir()) == []
+        assert shared_memory() <= self.shared
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    one = Command(tmp_path)
+    yield one
+    for pid in processes(one.mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_rank_that_is_killed(command: Command) -> None:
+    of = command.start("--steps", "1000")
+    one = wait_for(lambda: command.beat(1, "timed step"), of)
+    os.kill(one.pid, signal.SIGKILL)
+    code, document, _ = command.ended(of)
+    assert code == 1
+    assert document["type"] == "/problems/run/killed"
+    assert document["rank"] == 1
+    assert "rank 1 was killed by signal 9 (SIGKILL)" in document["detail"]
+
+
+def test_a_rank_that_is_stopped(command: Command) -> None:
+    of = command.start("--steps", "1000", "--max-silent-seconds", "20")
+    one = wait_for(lambda: command.beat(1, "timed step"), of)
+    os.kill(one.pid, signal.SIGSTOP)
+    code, document, _ = command.ended(of)
+    assert code == 1
+    assert document["type"] == "/problems/run/hung"
+    assert document["rank"] == 1
+    assert "no rank has moved for 20 s; it does not answer" in document["detail"]
+    assert "rank 0 waits in" in document["detail"]
+
+
+def test_a_rank_that_never_comes_to_a_collective(tmp_path: Path) -> None:
+    asked = parse_request(REQUEST)
+    run.prepare(tmp_path, asked, Job(steps=1000))
+    script = tmp_path / contract.SCRIPT
+    body = "    logits = logits.flatten(0, 1)\n"
+    text = script.read_text()
+    assert text.count(body) == 1
+    late = "    if RANK == 1:\n        oversleep()\n"
+    text = text.replace(body, late + body)
+    script.write_text(
+        text.replace("def loss_of", "def oversleep():\n    time.sleep(1e6)\n\n\ndef loss_of")
+    )
+    with pytest.raises(RunFailed, match=r"rank 1 hung, in warm-up step 1 of 2: .* is in oversleep"):
+        process.launch(tmp_path, 2, Limits(silence_s=20))
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def full(folder: Path) -> tuple[str, ...]:
+    """A prefix that runs a command with a full disk at a folder, or with files that cannot grow."""
+    mounted = ("unshare", "-rm", "sh", "-c")
+    try:
+        subprocess.run([*mounted, 'mount -t tmpfs tmpfs "$0"', str(folder)], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ("prlimit", "--fsize=30000")
+    script = 'mount -t tmpfs -o size=44k tmpfs "$0" && exec "$@"'
+    return (*mounted, script, str(folder))
+
+
+def test_a_full_disk(command: Command) -> None:
+    of = command.start("--steps", "20", before=full(command.temporary))
+    code, document, _ = command.ended(of)
+    assert code == 1
+    assert document["type"] == "/problems/run/no-space"
+    assert "no space left" in document["detail"].lower()
+
+
+def test_no_free_port(command: Command) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, document, _ = command.ended(command.start("--port", port))
+    assert code == 1
+    assert document["type"] == "/problems/run/address-in-use"
+    assert "no free port" in document["detail"]
+
+
+def test_the_port_that_was_given_is_free_again(command: Command) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    of = command.start("--port", str(port), "--steps", "1000")
+    wait_for(lambda: command.beat(0, "timed step"), of)
+    os.kill(of.pid, signal.SIGTERM)
+    command.ended(of)
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
+    of = command.start("--steps", "1000")
+    wait_for(lambda: command.beat(1, "timed step"), of)
+    os.kill(of.pid, number)
+    code, document, err = command.ended(of)
+    assert code == 128 + number
+    assert document == {}
+    assert f"Stopped by {number.name}: every process of the run is ended." in err
+
+
+def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
+    of = command.start("--steps", "1000")
+    wait_for(lambda: command.beat(1, "timed step"), of)
+    of.kill()
+    of.communicate()
+    end = time.monotonic() + PATIENCE_S
+    while processes(command.mark) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert processes(command.mark) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--max-seconds", "2"), "too-long"),
+        (("--max-memory", "1000000"), "too-much-memory"),
+    ],
+)
+def test_limits(command: Command, words: tuple[str, ...], code: str) -> None:
+    number, document, _ = command.ended(command.start("--steps", "1000", *words))
+    assert number == 1
+    assert document["type"] == f"/problems/run/{code}"
+
+
+def test_more_ranks_than_allowed() -> None:
+    with pytest.raises(RunFailed, match="needs 65 processes, and may have 64"):
+        process.launch(Path("/nonexistent"), 65, Limits())
+
+
+def test_a_crash_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    run.prepare(tmp_path, parse_request(REQUEST), Job(words=("seq_length=-1",)))
+    with pytest.raises(RunFailed, match=r"rank [01] crashed: .*Error") as failed:
+        process.launch(tmp_path, 2, Limits())
+    assert "Traceback" in failed.value.log or "Error" in failed.value.log
