@@ -9,7 +9,12 @@ Per-operator recompute ("op") is torchtitan's selective activation checkpointing
 input, the output of attention, of every second product of two matrices in forward order, and
 what tensor parallelism reduced and scattered; all else is computed again.
 
-Not modelled: norm statistics (8 bytes per token and norm), random-number states, alignment.
+Torch's own layers (stack torch) keep more than Megatron's fused kernels: statistics of norms, the
+gate of a gated MLP after its activation, and unfused attention in fp32; torch.compile computes the
+gate again.
+
+Not modelled: norm statistics of other stacks (8 bytes per token and norm), random-number states,
+word and position numbers, alignment.
 """
 
 from __future__ import annotations
@@ -107,10 +112,17 @@ def _norm(
     yield SavedTensor(
         f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm", *dropped_by)
     )
+    yield _statistics(model, d, name, d.sharded_tokens)
     extra = model.norms_per_layer / 2.0 - 1.0
     if extra > 0:
         elements = extra * d.sharded_tokens * hidden
         yield SavedTensor(f"{name} post-norm input", elements, d.activation_bytes)
+
+
+def _statistics(model: ModelSpec, d: Dims, name: str, rows: Array) -> SavedTensor:
+    """What torch's norm kernels keep per row in fp32: 1/deviation, and LayerNorm the mean."""
+    each = 2.0 if model.norm == "layernorm" else 1.0
+    return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), d.gathered_input)
 
 
 def _reduced(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Iterable[SavedTensor]:
@@ -151,16 +163,19 @@ def _attention(model: ModelSpec, d: Dims) -> Iterable[SavedTensor]:
         up = ("mla_up_proj",)
     if model.qk_norm != "none":
         yield SavedTensor("qk norm input", query + key, d.activation_bytes)
-    yield SavedTensor("query", query, d.activation_bytes, up, by_operator=1.0)
-    yield SavedTensor("key", key, d.activation_bytes, up)
-    yield SavedTensor("value", value, d.activation_bytes, up, by_operator=1.0)
+        yield _statistics(model, d, "qk", d.tokens * (d.heads + d.kv_heads))
     unfused = 1.0 - d.flash
+    # Unfused attention of torch (SDPBackend.MATH) computes in fp32 and saves what it computes with.
+    core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * unfused * d.gathered_input
+    yield SavedTensor("query", query, core_bytes, up, by_operator=1.0)
+    yield SavedTensor("key", key, core_bytes, up)
+    yield SavedTensor("value", value, core_bytes, up, by_operator=1.0)
     core = ("core_attn",)
     scores = d.sequences * d.heads * (d.seq_length / d.cp) * d.seq_length
-    yield SavedTensor("softmax output", scores, d.activation_bytes, core, unfused)
+    yield SavedTensor("softmax output", scores, core_bytes, core, unfused)
     if model.attention_dropout > 0:
-        yield SavedTensor("attention dropout mask", scores, MASK_BYTES, core, unfused)
-        yield SavedTensor("attention dropout output", scores, d.activation_bytes, core, unfused)
+        yield SavedTensor("attention score mask", scores, MASK_BYTES, core, unfused)
+        yield SavedTensor("attention dropout output", scores, core_bytes, core, unfused)
     yield SavedTensor("log-sum-exp", d.tokens * d.heads, FP32_BYTES, core, d.flash, by_operator=1.0)
     yield SavedTensor("attention output", output, d.activation_bytes, by_operator=1.0)
     cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
@@ -184,6 +199,8 @@ def _mlp(
         by_operator=1.0 / inputs,
     )  # fmt: skip
     yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, dropped_by)
+    if model.gated_mlp:
+        yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, dropped_by, d.eager)
     if not prefix:
         # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.
         yield from _reduced(model, d, "mlp", inputs - 1.0)

@@ -63,7 +63,7 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
     driver = overheads.driver_bytes(g.plans)
     for slot, units in enumerate(in_flight):
         parts = {**_states(s, g, slot), **activations.of(slot, units)}
-        parts["communication"] = _communication_bytes(s, g, slot, units)
+        parts["communication"] = message_bytes(g, units) + gathered_bytes(s, g, slot)
         step = _step_bytes(s, g, slot)
         transient = sum_of(parts[name] for name in STEP_PARTS)
         first = at_stage(g.table.first[slot]) > 0
@@ -141,9 +141,10 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
+    gradients = gradients * copies + _placeholder_bytes(g, slot)
     return {
         "weights": weights * weight_copies,
-        "gradients": gradients * copies + _placeholder_bytes(g, slot),
+        "gradients": gradients + _whole_table_bytes(g, slot, element.gradients),
         "optimizer": optimizer * copies * (1.0 - plans.offload_optimizer),
     }
 
@@ -180,26 +181,36 @@ def _placeholder_bytes(g: Gathered, slot: int) -> Array:
     return total * _is_stack(g, "megatron", "megatron-sync")
 
 
-def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -> Array:
-    """Buffers of one stage slot: pipeline messages, ZeRO's buckets, what FSDP has gathered.
+def message_bytes(g: Gathered, in_flight: Array) -> Array:
+    """Bytes of a stage's pipeline messages.
 
     A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
-    of a step; DeepSpeed's and torch's also what they sent until its gradient comes back.  FSDP
-    keeps two gathered layers (the one in use and the prefetched one), one layer's gradient in both
-    dtypes, and all along the root's weights (word table and head) and the head's gradient; or all
-    weights of the stage where it does not reshard.
+    of a step; DeepSpeed's and torch's also what they sent until its gradient comes back.
     """
-    training, plans = s.training, g.plans
     deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
     waiting = 1.0 + torch * (g.micro_batches - 1.0)
     messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
     outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.message)
-    total: Array = np.where(plans.pp > 1, messages + outputs, 0.0)
+    total: Array = np.where(g.plans.pp > 1, messages + outputs, 0.0)
+    return total
+
+
+def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """Bytes of weights that one stage slot has gathered, and of buckets of gradients.
+
+    FSDP keeps two gathered layers (the one in use and the prefetched one), one layer's gradient in
+    both dtypes, and all along the root's weights (word table and head) and the head's gradient; or
+    all weights of the stage where it does not reshard.  Without ZeRO torch (replicate) keeps all
+    weights of the stage once more, in the dtype it computes in.
+    """
+    training, plans = s.training, g.plans
+    deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
     stage: Array = sum_of(g.stage_parameters[slot])
+    half = training.weight_bytes
+    copied: Array = torch * (plans.zero_stage == 0) * stage * half
     reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
     if not np.any(plans.zero_stage >= 2):
-        return total
-    half = training.weight_bytes
+        return copied
     layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
     table = g.state.spread(g.held.word_table)
     first = g.stages.spread(g.table.first[slot]) > 0
@@ -214,7 +225,21 @@ def _communication_bytes(s: Setting, g: Gathered, slot: int, in_flight: Array) -
     whole = np.where(plans.reshard_after_forward > 0, block + ahead + root, stage)
     gathered = np.where(plans.zero_stage == 3, whole * half, 0.0)
     gradient = block * (reduced + torch * half) + torch * last * table * half
-    return total + gathered + np.where(plans.zero_stage >= 2, gradient, 0.0)
+    return copied + gathered + np.where(plans.zero_stage >= 2, gradient, 0.0)
+
+
+def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
+    """What DTensor holds of the word table's gradient beyond the rank's own rows.
+
+    Its backward of a table split by rows (vocabulary parallel) makes the gradient of all rows; the
+    rank's own are taken from it when gradients are reduced, not while they accumulate: in a
+    pipeline, and without ZeRO where there are several micro-batches.
+    """
+    plans = g.plans
+    accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
+    first = g.stages.spread(g.table.first[slot]) > 0
+    others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
+    return _is_stack(g, "torch") * accumulates * first * others * stored_bytes
 
 
 def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:

@@ -50,8 +50,8 @@ ORDERS: dict[str, Order] = {
         ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "efsdp", "dp_replicate", "pp"),
     ),
     "pytorch": Order(
-        "PyTorch", "the mesh of the training script, as torchtitan's",
-        ("tp", "cp", "dp_shard", "dp_replicate", "pp"),
+        "PyTorch", "the meshes of the training script",
+        ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "edp", "pp"),
     ),
     "colossalai": Order(
         "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",

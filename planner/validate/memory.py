@@ -88,7 +88,7 @@ class Memory(MemTracker):
         self._highest: Counter[str] = Counter()
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
         self._holders: Counter[int] = Counter()
-        self._held_bytes = self.saved_bytes = 0
+        self._held_bytes = self.saved_bytes = self.saved_at_peak_bytes = 0
         self._entered = ExitStack()
 
     @property
@@ -166,7 +166,7 @@ class Memory(MemTracker):
             return
         snapshot = self._snapshot()
         if snapshot.get(TOTAL, 0) > self._peak.get(TOTAL, 0):
-            self._peak = snapshot
+            self._peak, self.saved_at_peak_bytes = snapshot, self._held_bytes
         for name, value in snapshot.items():
             self._highest[name] = max(self._highest[name], value)
 

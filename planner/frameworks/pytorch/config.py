@@ -38,6 +38,17 @@ MODEL = {
     "hidden_dropout": "dropout of the residual stream",
     "attention_dropout": "dropout of the attention scores",
 }
+# The same of a mixture of experts; a model without experts has none of them.
+EXPERTS = {
+    "top_k": "experts that each token goes to",
+    "expert_ffn_hidden_size": "width of one expert",
+    "shared_expert_ffn_hidden_size": "width of the MLP that every token passes besides; 0: none",
+    "shared_expert_gate": "a learned gate on the output of that MLP",
+    "router_bias": "bias of the router",
+    "num_dense_layers": "first layers without experts",
+    "layer_frequency": "after them every so many layers one has experts",
+    "layer_offset": "the first of those, counted from 0",
+}
 # What a plan does not carry: entry, value, why.
 FREE: tuple[tuple[str, Any, str], ...] = (
     ("norm_epsilon", 1e-5, "NOT of the plan: as in the model's config.json"),
@@ -47,13 +58,13 @@ FREE: tuple[tuple[str, Any, str], ...] = (
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
     ("seed", 1234, "of weights and data, the same however the model is split"),
 )
-PLAN = ("tp", "sequence_parallel", "cp", "pp", "micro_batch_size", "reshard_after_forward",
-        "recompute", "recompute_modules", "recompute_method", "recompute_num_layers",
-        "attention_kernel", "compile", "zero_stage")  # fmt: skip
+PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
+        "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
+        "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
 KEYS = frozenset(
-    (*MODEL, *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate", "dp_shard",
-     "train_iters", *(name for name, _, _ in FREE))
+    (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
+     "dp_shard", "train_iters", *(name for name, _, _ in FREE))
 )  # fmt: skip
 
 
@@ -79,6 +90,12 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
     for name, why in MODEL.items():
         yield name, getattr(model, name), why
+    if model.moe is None:
+        yield "num_experts", 0, "every MLP is dense"
+    else:
+        yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
+        for name, why in EXPERTS.items():
+            yield name, getattr(model.moe, name), why
     yield "seq_length", training.seq_length, "tokens of one sequence"
     yield "tp", plan.tp, "ranks that split every matrix"
     yield (
@@ -86,7 +103,12 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         plan.sequence_parallel,
         "between matrices they split the tokens too: less memory, the same traffic",
     )
-    yield "cp", plan.cp, "ranks that split every sequence, and trade it for heads in attention"
+    yield "cp", plan.cp, "ranks that split every sequence"
+    yield (
+        "cp_kind",
+        plan.cp_kind if plan.cp > 1 else "a2a",
+        "attention over cp: a2a trades tokens for heads; all_gather gathers keys and values",
+    )
     yield "pp", plan.pp, f"ranks that split the layers; {plan.vpp} stages on each"
     yield (
         "schedule",
@@ -95,6 +117,7 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     )
     yield "dp_replicate", plan.dp // shard, f"{dp}: ranks that hold the same weights"
     yield "dp_shard", shard, f"{dp}: ranks that share one copy of the weights, with cp {plan.cp}"
+    yield "ep", plan.ep, "ranks that share out the experts, inside dp x cp x tp"
     yield "zero_stage", plan.zero_stage, "3: weights, gradients, states sharded; 0: replicated"
     yield (
         "reshard_after_forward",
@@ -166,7 +189,12 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
     whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))
     if not whole or min(degrees) < 1:
         raise ValueError("stage_layers is a list of integers, and degrees are 1 or more")
-    model = ModelSpec(num_layers=sum(sizes), **{name: config[name] for name in MODEL})
+    experts = {name: config[name] for name in ("num_experts", *EXPERTS) if config["num_experts"]}
+    model = ModelSpec(
+        num_layers=sum(sizes),
+        **{name: config[name] for name in MODEL},
+        moe=experts or None,
+    )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})
     replicate, shard = config["dp_replicate"], config["dp_shard"]
     plan = ParallelPlan(
@@ -174,7 +202,6 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         **_layout(pp, config["schedule"], sizes),
         dp=replicate * shard,
         dp_shard=shard * config["cp"] if replicate > 1 and config["zero_stage"] else 0,
-        cp_kind="a2a",
         cross_entropy="unfused",
         overlap_grad_reduce=pp == 1,
         stack="torch",

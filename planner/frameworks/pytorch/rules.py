@@ -15,7 +15,9 @@ from planner.frameworks.rules import fixed_part
 
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
-_MODULES = _BITS["core_attn"] | _BITS["mlp"]
+_MODULES = _BITS["core_attn"] | _BITS["mlp"] | _BITS["moe"]
+# Grouped products of torch want rows of so many bytes.
+GROUPED_BYTES = 16
 
 
 def _is(p: Plans, field: str, *names: str) -> BoolArray:
@@ -33,10 +35,52 @@ def shard_degree(plan: ParallelPlan) -> int:
     return 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
 
 
+def _expert_copies(p: Plans) -> IntArray:
+    """Ranks that hold the same experts in one shard group; 0 where ep is no part of it."""
+    ranks = np.where(p.zero_stage > 0, _shard(p) * p.cp, p.dp * p.cp) * p.tp
+    return np.where(ranks % p.ep == 0, ranks // p.ep, 0)
+
+
+def _expert_widths(c: Context) -> tuple[int, ...]:
+    moe = c.model.moe
+    return () if moe is None else (c.model.hidden_size, moe.expert_ffn_hidden_size)
+
+
+def _split_experts(c: Context, p: Plans) -> BoolArray:
+    parts = np.where(p.zero_stage > 0, np.maximum(_expert_copies(p), 1), 1)
+    legal = np.asarray(True)
+    for width in _expert_widths(c):
+        legal = legal & (width % parts == 0)
+    return np.asarray(legal)
+
+
 def _dropout(c: Context) -> bool:
     return c.model.hidden_dropout > 0 or c.model.attention_dropout > 0
 
 
+MOE_RULES: tuple[Rule, ...] = (
+    fixed_part(
+        lambda m: m.moe is None or m.moe.num_groups is None,
+        "the router chooses among all experts, not within groups",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or not m.moe.score_correction_bias,
+        "the router's scores are a softmax, without a bias that balances experts",
+    ),
+    fixed_part(
+        lambda m: m.moe is None or not m.moe.expert_bias, "experts have no biases of their own"
+    ),
+    fixed_part(
+        lambda m: m.moe is None or m.moe.capacity_factor is None,
+        "no token is dropped: there is no capacity factor",
+    ),
+    fixed_part(
+        lambda m: (
+            m.moe is None or not m.moe.shared_expert_gate or m.moe.shared_expert_ffn_hidden_size > 0
+        ),
+        "a gate on shared experts needs shared experts",
+    ),
+)
 MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(lambda m: m.position != "alibi", "ALiBi positions are not in the script"),
     fixed_part(
@@ -46,7 +90,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),
     fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
     fixed_part(lambda m: m.qk_norm != "full", "query/key norms run over one head, not over all"),
-    fixed_part(lambda m: m.moe is None, "the script's MLPs are dense: no experts"),
+    *MOE_RULES,
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
     fixed_part(lambda m: not m.attention_sinks, "scaled_dot_product_attention has no sinks"),
     fixed_part(lambda m: m.sliding_window is None, "there is no sliding window"),
@@ -59,10 +103,10 @@ RULES: tuple[Rule, ...] = (
     rules.runtime("torch"),
     rule(
         "framework_unsupported",
-        lambda c, p: c.training.precision == "bf16",
+        lambda c, p: c.training.precision in ("bf16", "fp32"),
         lambda c, p: (
-            f"the script computes in bf16: no loss scaling for fp16, no fp8 or fp4 layers; asked: "
-            f"{c.training.precision}"
+            "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 layers; "
+            f"asked: {c.training.precision}"
         ),
     ),
     rule(
@@ -113,10 +157,58 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "a2a"),
+        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "a2a", "all_gather"),
         lambda c, p: (
-            "context parallelism is by all-to-all (a2a): torch's own ring is experimental and "
-            f"runs on GPUs only; asked: {p.cp_kind}"
+            "context parallelism is by all-to-all (a2a) or by gathered keys and values "
+            "(all_gather): torch's own ring is experimental and runs on GPUs only; asked: "
+            f"{p.cp_kind}"
+        ),
+    ),
+    rule(
+        "experts_not_divisible",
+        lambda c, p: (c.model.moe is None) | (p.etp == 1),
+        lambda c, p: f"an expert is never split by tensors: etp 1, not {p.etp}",
+    ),
+    rule(
+        "experts_not_divisible",
+        lambda c, p: _expert_copies(p) > 0,
+        lambda c, p: (
+            f"ep {p.ep} does not divide the ranks of a shard group: dp_shard {shard_degree(p)} x "
+            f"cp {p.cp} x tp {p.tp}"
+        ),
+    ),
+    rule(
+        "zero_stage",
+        _split_experts,
+        lambda c, p: (
+            f"fully_shard splits the matrices of experts evenly, and widths "
+            f"{', '.join(map(str, _expert_widths(c)))} do not divide over the "
+            f"{shard_degree(p) * p.cp * p.tp // p.ep} ranks with the same experts"
+        ),
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (
+            c.training.precision == "fp32"
+            or all(2 * width % GROUPED_BYTES == 0 for width in _expert_widths(c))
+        ),
+        lambda c, p: (
+            f"torch multiplies experts in bf16 by rows of {GROUPED_BYTES} bytes: widths "
+            f"{', '.join(map(str, _expert_widths(c)))} are no multiples of {GROUPED_BYTES // 2}"
+        ),
+        "degrees",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", "alltoall"),
+        lambda c, p: f"tokens go to their experts by all-to-all, not {p.moe_dispatcher}",
+    ),
+    rule(
+        "framework_unsupported",
+        lambda c, p: (c.model.moe is None) | (p.compile == 0),
+        lambda c, p: (
+            "how many tokens each expert gets is known to the host at every step anew: layers of "
+            "experts are not compiled"
         ),
     ),
     rule(
@@ -176,8 +268,16 @@ RULES: tuple[Rule, ...] = (
             | ((p.recompute_modules & ~_MODULES) == 0)
         ),
         lambda c, p: (
-            "modules that can be checkpointed are core_attn and mlp, or operators (op); a norm's "
-            f"output would be kept by the product after it; asked: {', '.join(p.recompute_modules)}"
+            "modules that can be checkpointed are core_attn, mlp and moe, or operators (op); a "
+            "norm's output would be kept by the product after it; asked: "
+            f"{', '.join(p.recompute_modules)}"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (c.model.moe is None) | (p.recompute_modules != _BITS["op"]),
+        lambda c, p: (
+            "operators of experts cannot be chosen in turn: how many there are follows the tokens"
         ),
     ),
     rule(
@@ -219,7 +319,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "framework_unsupported",
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        lambda c, p: "tensor-parallel traffic blocks, and there are no experts to exchange",
+        lambda c, p: "tensor-parallel traffic blocks, and so does the exchange with experts",
     ),
     rule(
         "framework_unsupported",

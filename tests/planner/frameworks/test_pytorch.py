@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,20 +17,25 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.distributed.pipelining.stage import PipelineStage
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as KNOWN
 from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.frameworks.pytorch.config import KEYS
-from planner.frameworks.rank_orders import ORDERS
+from planner.frameworks.pytorch.config import EXPERTS, KEYS
+from planner.frameworks.rank_orders import ORDERS, grids, order_of
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
-from tests.fixtures.frameworks.pytorch import CASES, GPT, PIPE, RUNS, other
+from tests.fixtures.frameworks import pytorch_gradients
+from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other
 from tests.fixtures.launches import MODELS, TP2, launch, unreached, written
 
 PYTORCH = frameworks.get("pytorch")
@@ -54,9 +60,21 @@ MODELS_SMALL = {
         lm_head_bias=True,
     ),
     "nope": other("nope", **SMALL),
+    "moe": other(
+        "mixtral", **SMALL, moe={"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 48}
+    ),
+    "shared": other(
+        "llama", **SMALL, qk_norm="head",
+        moe={
+            "num_experts": 8, "top_k": 3, "expert_ffn_hidden_size": 48, "router_bias": True,
+            "shared_expert_ffn_hidden_size": 32, "shared_expert_gate": True,
+            "num_dense_layers": 1, "layer_frequency": 2, "layer_offset": 1,
+        },
+    ),
 }  # fmt: skip
-# fp32 sums in another order, over five steps of Adam.
+# fp32 sums in another order, over five steps of Adam; and in one step of it.
 SAME_LOSS = 2e-5
+SAME_GRADIENT = 1e-5
 
 
 def ask(
@@ -149,6 +167,10 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         (1, 4), pp=2, recompute="selective", recompute_modules=("core_attn", "mlp"), **TP2, **PIPE
     ),
     "full recompute": ask((1, 4), pp=2, recompute="full", recompute_num_layers=2, **PIPE),
+    "gathered context": ask((1, 4), cp=4, **{**RUNS, **GATHER}),
+    "gathered context, learned positions": ask((1, 4), "gpt", cp=2, **TP2, **{**RUNS, **GATHER}),
+    "experts": ask((1, 2), "moe", ep=2, **RUNS),
+    "experts and a pipeline": ask((1, 4), "moe", ep=2, pp=2, **PIPE),
     "compiled": ask((1, 4), compile=True, pp=2, **PIPE),
     "compiled, recompute by operator": ask(
         (1, 2), compile=True, recompute="selective", recompute_modules=("op",), **RUNS
@@ -181,6 +203,148 @@ def test_any_split_trains_as_one_process(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     trains_as_one_process(tmp_path_factory, *REAL[name])
+
+
+def gradients(folder: Path, request: PlanRequest, plan: ParallelPlan) -> dict[str, torch.Tensor]:
+    """Of the first step, whole, in fp32: the script imported by a program that drives it."""
+    folder.mkdir()
+    written(folder, PYTORCH.write(request, plan))
+    count = ("--standalone", "--nproc_per_node", str(plan.accelerators))
+    words = (str(folder / "train.py"), str(folder / "gradients.pt"), "precision=fp32")
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *count, pytorch_gradients.__file__, *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    found: dict[str, torch.Tensor] = torch.load(folder / "gradients.pt")
+    return found
+
+
+@cache
+def gradients_alone(model: str, folder: Path) -> dict[str, torch.Tensor]:
+    asked = ask((1, 1), model, micro_batch_size=4, **{**RUNS, "zero_stage": 0})
+    return gradients(folder / f"gradients-{model}", *asked)
+
+
+def has_the_gradients_of_one_process(
+    folders: pytest.TempPathFactory, request: PlanRequest, plan: ParallelPlan
+) -> None:
+    (model,) = [name for name, one in MODELS_SMALL.items() if one == request.model]
+    expected = gradients_alone(model, folders.getbasetemp())
+    found = gradients(folders.mktemp("gradients") / "bundle", request, plan)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        # A bias of keys adds the same to all scores of a query: its gradient is 0 but for rounding.
+        least = 1e-6 if name.endswith("attention.key.bias") else 0.0
+        assert (found[name] - gradient).norm() <= SAME_GRADIENT * gradient.norm() + least, name
+
+
+@pytest.mark.slow
+def test_experts_over_two_processes_have_the_gradients_of_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    has_the_gradients_of_one_process(tmp_path_factory, *ask((1, 2), "moe", ep=2, **RUNS))
+
+
+GRADIENTS: dict[str, tuple[PlanRequest, ParallelPlan]] = {
+    "one rank": ask((1, 1), "moe", **{**RUNS, "zero_stage": 0}),
+    "shards": ask((1, 2), "moe", **RUNS),
+    "replicas": ask((1, 2), "moe", ep=2, **{**RUNS, "zero_stage": 0}),
+    "replicas of some experts": ask((1, 4), "moe", ep=2, **{**RUNS, "zero_stage": 0}),
+    "shards of some experts": ask((1, 4), "moe", ep=2, **RUNS),
+    "pipeline": ask((1, 4), "moe", ep=2, pp=2, **PIPE),
+    "pipeline, replicas": ask((1, 8), "moe", ep=2, pp=2, **{**PIPE, "zero_stage": 0}),
+    "zero bubble": ask((1, 4), "moe", ep=2, pp=2, vpp=2, schedule="zb-v", **PIPE),
+    "tensor parallel": ask((1, 4), "moe", ep=2, **TP2, **RUNS),
+    "more ranks of experts than of data": ask((1, 4), "shared", ep=4, **TP2, **RUNS),
+    "hybrid shards, full recompute": ask(
+        (1, 4), "shared", ep=2, dp_shard=2, recompute="full", recompute_num_layers=8, **RUNS
+    ),
+    "hybrid shards of some experts": ask((1, 8), "shared", ep=2, dp_shard=4, **RUNS),
+    "context, recompute of modules": ask(
+        (1, 4), "shared", ep=2, cp=2, recompute="selective",
+        recompute_modules=("core_attn", "mlp", "moe"), **{**RUNS, **GATHER},
+    ),
+    "pipeline, recompute of modules": ask(
+        (1, 8), "shared", ep=4, pp=2, recompute="selective", recompute_modules=("moe",),
+        **TP2, **PIPE,
+    ),
+    "gathered context": ask((1, 2), cp=2, **{**RUNS, **GATHER}),
+    "gathered context, pipeline": ask((1, 8), "gpt", cp=2, pp=2, **TP2, **{**PIPE, **GATHER}),
+}  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_any_split_has_the_gradients_of_one_process(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    has_the_gradients_of_one_process(tmp_path_factory, *GRADIENTS[name])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Imports the script of a case, as one rank of a world that is not there."""
+
+    def imported(case: str, rank: int) -> Any:
+        request, plan = CASES[case]
+        written(tmp_path, PYTORCH.write(request, plan))
+        module = pytorch_gradients.load(tmp_path / "train.py")
+        assert not dist.is_initialized()
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.accelerators)
+        module.setup(torch.device("cpu"), torch.device("meta"))
+        return module
+
+    yield imported
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("case", "rank"), [("llama-zb-v", 5), ("mixtral-pipeline", 14), ("mixtral-hybrid", 6)]
+)
+def test_any_rank_of_any_world_is_built_without_memory(
+    case: str, rank: int, script: Callable[..., Any]
+) -> None:
+    plan = CASES[case][1]
+    train = script(case, rank)
+    models = train.build_models()
+    assert all(parameter.is_meta for model in models for parameter in model.parameters())
+    dense, experts = grids(order_of("pytorch", plan), plan)
+    assert models[0].index == dense.coordinates("pp")[rank]
+    groups = [(dense, name, train.MESH[name]) for name in ("tp", "cp")]
+    if experts:
+        groups += [(experts, "ep", train.EP_MESH), (experts, "edp", train.EXPERTS_MESH)]
+    for grid, name, mesh in groups:
+        (own,) = [group for group in grid.groups(name).tolist() if rank in group]
+        assert mesh.mesh.flatten().tolist() == own
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_experts_run_on_fake_tensors_where_their_loads_are_given(
+    precision: str, script: Callable[..., Any]
+) -> None:
+    """What decides how many tokens an expert gets is one function, which a dry run replaces."""
+    train = script("mixtral-experts", 3)
+    train.configure([f"precision={precision}"])
+    (model,) = train.build_models()
+
+    def even(chosen: torch.Tensor) -> list[list[int]]:
+        count = train.C.num_experts
+        return [[chosen.numel() // count] * count] * 2
+
+    train.expert_counts = even
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model.to_empty(device="cpu")
+        tokens = torch.zeros(1, train.TOKENS, dtype=torch.int64)
+        train.loss_of(model(tokens), tokens).backward()
+        gradients = {name: one.grad.to_local() for name, one in model.named_parameters()}
+    # Of 8 experts over 8 ranks one is here, its matrix split over the two that hold it.
+    up = gradients["blocks.0._checkpoint_wrapped_module.mlp.experts.up"]
+    assert up.shape == (1, 1792 // 2, 512)
 
 
 @pytest.mark.exhaustive
@@ -233,7 +397,7 @@ def test_only_the_config_block_differs() -> None:
 
 def test_every_entry_is_used_and_every_use_is_an_entry() -> None:
     text = PYTORCH.write(*CASES["llama-3d"]).files["train.py"]
-    assert set(re.findall(r"\bC\.(\w+)", text)) == KEYS
+    assert set(re.findall(r"\bC\.(\w+)", text)) == KEYS | EXPERTS.keys()
 
 
 def test_the_mesh_is_the_order_of_ranks() -> None:
@@ -316,6 +480,11 @@ def refused(model: str | ModelSpec = "llama", **asked: Any) -> tuple[PlanRequest
     return launch(model, **{**RUNS, **asked})
 
 
+def experts(**changed: Any) -> ModelSpec:
+    """Mixtral with something changed in its experts."""
+    return other("mixtral", moe={**MODELS["mixtral"].model_dump()["moe"], **changed})
+
+
 UNEVEN = launch(**RUNS)[0]
 GROUP = UNEVEN.cluster.groups[0]
 REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
@@ -340,7 +509,18 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "never run in parallel": refused(other("llama", parallel_residual=True)),
     "two norms": refused(other("llama", norms_per_layer=4)),
     "over one head": refused(other("llama", qk_norm="full")),
-    "no experts": refused("mixtral"),
+    "not within groups": refused("deepseek-v3"),
+    "a bias that balances": refused(experts(score_correction_bias=True)),
+    "no biases of their own": refused(experts(expert_bias=True)),
+    "no capacity factor": refused("switch"),
+    "needs shared experts": refused(experts(shared_expert_gate=True)),
+    "never split by tensors": refused("mixtral", etp=2, **TP2),
+    "ep 8 does not divide": refused("mixtral", ep=8, dp_shard=4),
+    "do not divide over the 16 ranks": refused(experts(expert_ffn_hidden_size=1800)),
+    "no multiples of 8": refused(experts(expert_ffn_hidden_size=1796)),
+    "not deepep": refused("mixtral", ep=2, moe_dispatcher="deepep"),
+    "are not compiled": refused("mixtral", compile=True),
+    "chosen in turn": refused("mixtral", recompute="selective", recompute_modules=("op",)),
     "latent attention": refused("deepseek-v3"),
     "sinks": refused("gpt-oss"),
     "sliding window": refused(other("llama", sliding_window=128)),
@@ -366,7 +546,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
     "ZeRO-1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),
-    "core_attn and mlp, or operators": refused(
+    "core_attn, mlp and moe, or operators": refused(
         recompute="selective", recompute_modules=("layernorm",)
     ),
     "runs backward twice": launch(
@@ -396,4 +576,4 @@ def test_models_of_the_field_are_what_the_cases_are_about() -> None:
     """Everything that the shared models have and the script does not is refused above."""
     for name, model in MODELS.items():
         reasons = PYTORCH.reasons(*refused(model))
-        assert bool(reasons) == (name not in ("gpt", "llama", "nope", "qwen2")), name
+        assert bool(reasons) == (name not in ("gpt", "llama", "mixtral", "nope", "qwen2")), name

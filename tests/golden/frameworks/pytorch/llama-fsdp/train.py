@@ -24,7 +24,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
-from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed._functional_collectives import (
+    all_gather_single_autograd,
+    all_to_all_single_autograd,
+)
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -40,6 +43,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 # Not part of the plan and left at the default: set by hand what the model's config.json
@@ -73,16 +77,20 @@ CONFIG = {
     "max_position_embeddings": None,  # rows of a learned position table
     "hidden_dropout": 0.0,  # dropout of the residual stream
     "attention_dropout": 0.0,  # dropout of the attention scores
+    "num_experts": 0,  # every MLP is dense
     "seq_length": 2048,  # tokens of one sequence
     "tp": 1,  # ranks that split every matrix
     # between matrices they split the tokens too: less memory, the same traffic
     "sequence_parallel": False,
-    "cp": 1,  # ranks that split every sequence, and trade it for heads in attention
+    "cp": 1,  # ranks that split every sequence
+    # attention over cp: a2a trades tokens for heads; all_gather gathers keys and values
+    "cp_kind": "a2a",
     "pp": 1,  # ranks that split the layers; 1 stages on each
     "schedule": "1F1B",  # in which order stages take micro-batches
     "dp_replicate": 1,  # dp 16 = dp_replicate 1 x dp_shard 16: ranks that hold the same weights
     # dp 16 = dp_replicate 1 x dp_shard 16: ranks that share one copy of the weights, with cp 1
     "dp_shard": 16,
+    "ep": 1,  # ranks that share out the experts, inside dp x cp x tp
     "zero_stage": 3,  # 3: weights, gradients, states sharded; 0: replicated
     # free gathered weights after each pass and gather them again, or keep them for the step
     "reshard_after_forward": True,
@@ -136,8 +144,8 @@ def setup(device, model_device=None):
 
     model_device is where modules are made; on "meta" they take no memory.
     """
-    global DEVICE, MODEL_DEVICE, MESH, FSDP_MESH, DATA_MESH, RANK, PP_RANK, DP_RANK, CP_RANK
-    global TP_RANK, DP, MICRO_BATCHES, TOKENS
+    global DEVICE, MODEL_DEVICE, MESH, WEIGHTS_MESH, EP_MESH, EXPERTS_MESH
+    global RANK, PP_RANK, DP_RANK, CP_RANK, TP_RANK, DP, MICRO_BATCHES, TOKENS
     DEVICE, MODEL_DEVICE = device, model_device or device
     # Neighbouring ranks differ along tp, whose traffic is the heaviest, then cp, and so outwards.
     MESH = init_device_mesh(
@@ -145,16 +153,30 @@ def setup(device, model_device=None):
         (C.pp, C.dp_replicate, C.dp_shard, C.cp, C.tp),
         mesh_dim_names=("pp", "dp_replicate", "dp_shard", "cp", "tp"),
     )
-    # Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part
-    # of each sequence (cp).  So they are sharded, and gradients averaged, over dp and cp together.
-    FSDP_MESH = MESH["dp_shard", "cp"]._flatten("fsdp")
-    DATA_MESH = MESH["dp_replicate", "dp_shard", "cp"]._flatten("data")
     RANK = dist.get_rank()
     PP_RANK, CP_RANK, TP_RANK = (MESH.get_local_rank(name) for name in ("pp", "cp", "tp"))
     DP = C.dp_replicate * C.dp_shard
     DP_RANK = MESH.get_local_rank("dp_replicate") * C.dp_shard + MESH.get_local_rank("dp_shard")
     MICRO_BATCHES = C.global_batch_size // (C.micro_batch_size * DP)
     TOKENS = C.seq_length // C.cp  # of one sequence that this rank computes
+    # Weights are the same on ranks that differ by their data: by the sequences (dp) or by the part
+    # of each sequence (cp).  So they are sharded or replicated, and gradients averaged, over both.
+    hybrid = C.zero_stage > 0 and C.dp_replicate > 1
+    same = ("dp_shard", "cp") if hybrid else ("dp_replicate", "dp_shard", "cp")
+    WEIGHTS_MESH = MESH[same]._flatten("fsdp")
+    if hybrid:
+        WEIGHTS_MESH = MESH["dp_replicate", "fsdp"]
+    if C.num_experts:
+        # Experts have another mesh over the same ranks.  Neighbours share them out (ep); weights
+        # are the same on the others of a stage, which differ by their data or, over tp, by tokens.
+        replicas = C.dp_replicate if hybrid else 1
+        experts = init_device_mesh(
+            DEVICE.type,
+            (C.pp, replicas, DP * C.cp * C.tp // (C.ep * replicas), C.ep),
+            mesh_dim_names=("pp", "dp_replicate", "fsdp", "ep"),
+        )
+        EP_MESH = experts["ep"]
+        EXPERTS_MESH = experts["dp_replicate", "fsdp"] if hybrid else experts["fsdp"]
 
 
 # --- The model -----------------------------------------------------------------------------------
@@ -166,11 +188,22 @@ def make_norm(width):
     return nn.LayerNorm(width, eps=C.norm_epsilon, bias=C.norm_bias)
 
 
+def positions():
+    """Where in their sequence the tokens of this rank stand.
+
+    Where keys and values are gathered over cp a rank has an early part of the sequence and a late
+    one: late tokens attend to many others, early ones to few, so that all ranks have equal work.
+    """
+    if C.cp > 1 and C.cp_kind == "all_gather":
+        chunks = torch.arange(C.seq_length, device=DEVICE).chunk(2 * C.cp)
+        return torch.cat((chunks[CP_RANK], chunks[-1 - CP_RANK]))
+    return torch.arange(TOKENS, device=DEVICE) + CP_RANK * TOKENS
+
+
 def rotate(x):
     """Rotary positions: x has (batch, tokens, heads, head_dim); pairs are d and d + head_dim/2."""
-    position = torch.arange(TOKENS, device=x.device) + CP_RANK * TOKENS
     frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=x.device)
-    angle = torch.outer(position, frequency)[:, None, :]
+    angle = torch.outer(positions(), frequency)[:, None, :]
     left, right = x.float().chunk(2, -1)
     cos, sin = angle.cos(), angle.sin()
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
@@ -183,33 +216,56 @@ def all_to_all(x, split, join):
     return torch.cat(parts.unbind(), join)
 
 
+def all_gather(x):
+    """Every rank's early part of the sequence and its late one, in the order of the sequence."""
+    chunks = all_gather_single_autograd(x, 1, MESH["cp"].get_group()).chunk(2 * C.cp, 1)
+    return torch.cat((*chunks[::2], *chunks[::-2]), 1)
+
+
 ATTENTION = {
     "flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
     "flash2": [SDPBackend.FLASH_ATTENTION],
     "unfused": [SDPBackend.MATH],
+    "fp32 on a GPU": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
 
 
+def attend(q, k, v):
+    """Causal attention, all as (batch, tokens, heads, head_dim); the last query sees all keys."""
+    causal = {"is_causal": True}
+    if q.size(1) < k.size(1):
+        causal = {"attn_mask": causal_lower_right(q.size(1), k.size(1))}
+    kernel = C.attention_kernel
+    if q.is_cpu and C.attention_dropout:  # the CPU's flash kernel drops no scores
+        kernel = "unfused"
+    elif q.is_cuda and C.precision == "fp32" and kernel != "unfused":  # and GPUs have none in fp32
+        kernel = "fp32 on a GPU"
+    with sdpa_kernel(ATTENTION[kernel], set_priority=True):
+        return F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            dropout_p=C.attention_dropout,
+            enable_gqa=C.num_query_groups < C.num_attention_heads,
+            **causal,
+        ).transpose(1, 2)
+
+
 class CoreAttention(nn.Module):
-    """Causal attention of heads that are all here, over the whole sequence."""
+    """Causal attention over the whole sequence, of which a rank has some tokens."""
 
     def forward(self, q, k, v):
-        if C.cp > 1:  # from all heads of some tokens to some heads of all tokens
-            q, k, v = (all_to_all(x, split=2, join=1) for x in (q, k, v))
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        # The CPU's flash kernel drops no scores.
-        kernel = "unfused" if C.attention_dropout and q.is_cpu else C.attention_kernel
-        with sdpa_kernel(ATTENTION[kernel], set_priority=True):
-            out = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                dropout_p=C.attention_dropout,
-                is_causal=True,
-                enable_gqa=C.num_query_groups < C.num_attention_heads,
-            ).transpose(1, 2)
-        if C.cp > 1:
+        if C.cp == 1:
+            out = attend(q, k, v)
+        elif C.cp_kind == "a2a":  # from all heads of some tokens to some heads of all tokens
+            out = attend(*(all_to_all(x, split=2, join=1) for x in (q, k, v)))
             out = all_to_all(out, split=1, join=2)
+        else:  # each part of the queries attends to the keys up to its own end
+            k, v = all_gather(k), all_gather(v)
+            size = C.seq_length // (2 * C.cp)
+            ends = (size * (CP_RANK + 1), size * (2 * C.cp - CP_RANK))
+            parts = zip(q.chunk(2, 1), ends, strict=True)
+            out = torch.cat([attend(part, k[:, :end], v[:, :end]) for part, end in parts], 1)
         return out.flatten(2)
 
 
@@ -238,12 +294,12 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self):
+    def __init__(self, width, bias):
         super().__init__()
-        self.up = nn.Linear(C.hidden_size, C.ffn_hidden_size, bias=C.mlp_bias)
+        self.up = nn.Linear(C.hidden_size, width, bias=bias)
         if C.gated_mlp:
-            self.gate = nn.Linear(C.hidden_size, C.ffn_hidden_size, bias=C.mlp_bias)
-        self.down = nn.Linear(C.ffn_hidden_size, C.hidden_size, bias=C.mlp_bias)
+            self.gate = nn.Linear(C.hidden_size, width, bias=bias)
+        self.down = nn.Linear(width, C.hidden_size, bias=bias)
 
     def forward(self, x):
         if C.gated_mlp:
@@ -251,11 +307,113 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-class Block(nn.Module):
+def by_expert(x, weight, counts):
+    """Each expert's product: counts[e] rows of x with the matrix of expert e."""
+    weight = weight.to_local()
+    if x.dtype == torch.bfloat16:  # in one kernel, which torch has in this precision only
+        ends = torch.tensor(counts, device=x.device).cumsum(0, dtype=torch.int32)
+        return F.grouped_mm(x, weight.transpose(1, 2), offs=ends)
+    return torch.cat([F.linear(*pair) for pair in zip(x.split(counts), weight, strict=True)])
+
+
+def sums(numbers, count):
+    """Of so many neighbours each."""
+    return [sum(numbers[i : i + count]) for i in range(0, len(numbers), count)]
+
+
+def turn(x, sizes, columns):
+    """x is a table of parts, row by row; the same column by column, and the sizes of its parts."""
+    order = [i for column in range(columns) for i in range(column, len(sizes), columns)]
+    parts = x.split(sizes)
+    return torch.cat([parts[i] for i in order]), [sizes[i] for i in order]
+
+
+class Experts(nn.Module):
+    """This rank's experts, their matrices stacked."""
+
     def __init__(self):
         super().__init__()
+        count, width = C.num_experts // C.ep, C.expert_ffn_hidden_size
+        self.up = nn.Parameter(torch.empty(count, width, C.hidden_size))
+        if C.gated_mlp:
+            self.gate = nn.Parameter(torch.empty(count, width, C.hidden_size))
+        self.down = nn.Parameter(torch.empty(count, C.hidden_size, width))
+
+    def forward(self, x, counts):
+        up = by_expert(x, self.up, counts)
+        act = F.silu(by_expert(x, self.gate, counts)) * up if C.gated_mlp else F.gelu(up)
+        return by_expert(act, self.down, counts)
+
+
+def expert_counts(chosen):
+    """Tokens this rank has for each expert, and each rank of ep for each expert of this one.
+
+    Numbers on the host, since they are sizes of messages and products: here a step waits.
+    """
+    sent = chosen.flatten().bincount(minlength=C.num_experts)
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=EP_MESH.get_group())
+    return torch.stack((sent, received)).tolist()
+
+
+class MoE(nn.Module):
+    """Each token goes to the top_k experts of the highest scores; none is dropped.
+
+    There is no loss that balances the experts.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(C.hidden_size, C.num_experts, bias=C.router_bias)
+        self.experts = Experts()
+        if C.shared_expert_ffn_hidden_size:
+            self.shared = MLP(C.shared_expert_ffn_hidden_size, bias=False)
+        if C.shared_expert_gate:
+            self.shared_gate = nn.Linear(C.hidden_size, 1, bias=False)
+
+    def exchange(self, x, sent, received):
+        """The experts' outputs of rows in the order of the experts, wherever these are."""
+        if C.ep == 1:
+            return self.experts(x, sent)
+        group, here = EP_MESH.get_group(), C.num_experts // C.ep
+        to_ranks, from_ranks = sums(sent, here), sums(received, here)
+        x = all_to_all_single_autograd(x, from_ranks, to_ranks, group)
+        x, sizes = turn(x, received, here)  # parts by rank and expert: now by expert and rank
+        x = self.experts(x, sums(sizes, C.ep))
+        x, _ = turn(x, sizes, C.ep)
+        return all_to_all_single_autograd(x, to_ranks, from_ranks, group)
+
+    def forward(self, x):
+        tokens = x.flatten(0, 1)
+        scores = self.router(tokens).softmax(-1, dtype=torch.float32)
+        weights, chosen = scores.topk(C.top_k)
+        if C.top_k > 1:  # one alone keeps its score, or the router would learn nothing
+            weights = weights / weights.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)
+        rows = self.exchange(tokens[order // C.top_k], *expert_counts(chosen))
+        rows = rows[order.argsort()].unflatten(0, (-1, C.top_k))
+        out = (weights.to(x.dtype)[:, None] @ rows).view_as(x)
+        if C.shared_expert_ffn_hidden_size:
+            shared = self.shared(x)
+            if C.shared_expert_gate:
+                shared = shared * self.shared_gate(tokens).sigmoid().view(*x.shape[:2], 1)
+            out = out + shared
+        return out
+
+
+def has_experts(layer):
+    """Whether a layer, counted from 0, is one of experts."""
+    if not C.num_experts or layer < C.num_dense_layers:
+        return False
+    return (layer - C.layer_offset) % C.layer_frequency == 0
+
+
+class Block(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
         self.attention_norm, self.attention = make_norm(C.hidden_size), Attention()
-        self.mlp_norm, self.mlp = make_norm(C.hidden_size), MLP()
+        self.mlp_norm = make_norm(C.hidden_size)
+        self.mlp = MoE() if has_experts(layer) else MLP(C.ffn_hidden_size, C.mlp_bias)
 
     def forward(self, x):
         x = x + F.dropout(self.attention(self.attention_norm(x)), C.hidden_dropout)
@@ -284,9 +442,10 @@ class Stage(nn.Module):
         if self.is_first:
             x = self.embedding(x)
             if C.position == "learned":
-                # Under sequence parallelism the embedding gives each rank some of the tokens.
-                offset = CP_RANK * TOKENS + TP_RANK * x.shape[1] * C.sequence_parallel
-                x = x + self.positions(torch.arange(x.shape[1], device=x.device)[None] + offset)
+                here = positions()
+                if C.sequence_parallel:  # the embedding gave each rank some of the tokens
+                    here = here.chunk(C.tp)[TP_RANK]
+                x = x + self.positions(here[None])
             if C.embedding_norm:
                 x = self.embedding_norm(x)
             x = F.dropout(x, C.hidden_dropout)
@@ -298,16 +457,26 @@ class Stage(nn.Module):
 # --- How one stage is split ----------------------------------------------------------------------
 
 
+def draw(weight, name):
+    """Random weights that depend on their name alone, however the model is split."""
+    torch.manual_seed(C.seed + zlib.crc32(name.encode()))
+    nn.init.normal_(weight, std=C.init_std)
+
+
 def initialise(make, prefix=""):
-    """A module whose weights depend on their names alone, however the model is split."""
+    """A new module with its weights; biases are 0, norms 1."""
     with MODEL_DEVICE:
         module = make()
     for name, part in module.named_modules(prefix=prefix):
         if isinstance(part, (nn.Linear, nn.Embedding)):
-            torch.manual_seed(C.seed + zlib.crc32(name.encode()))
-            nn.init.normal_(part.weight, std=C.init_std)
+            draw(part.weight, name)
             if getattr(part, "bias", None) is not None:
                 nn.init.zeros_(part.bias)
+        if isinstance(part, Experts):
+            first = EP_MESH.get_local_rank() * C.num_experts // C.ep
+            for kind, weights in part.named_parameters():
+                for number, weight in enumerate(weights.detach(), first):
+                    draw(weight, f"{name}.{number}.{kind}")
     return module
 
 
@@ -323,10 +492,11 @@ def tensor_parallel(module):
     gather = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
     columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
     by_head = SequenceParallel(sequence_dim=2, use_local_output=True)
+    mlp = "mlp.shared" if isinstance(getattr(module, "mlp", None), MoE) else "mlp"
     plan = {
         "attention": gather, "attention.query": columns, "attention.key": columns,
         "attention.value": columns, "attention.output": rows,
-        "mlp": gather, "mlp.up": columns, "mlp.gate": columns, "mlp.down": rows,
+        mlp: gather, f"{mlp}.up": columns, f"{mlp}.gate": columns, f"{mlp}.down": rows,
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         # The logits stay split by the vocabulary; the loss is computed on the parts.
         "head": ColwiseParallel(input_layouts=stream),
@@ -336,10 +506,20 @@ def tensor_parallel(module):
     if C.sequence_parallel:
         names = ("attention_norm", "mlp_norm", "positions", "embedding_norm", "norm")
         plan |= {name: SequenceParallel(use_local_output=True) for name in names}
+        # Every rank has the router for its own tokens, and these go to whole experts.
+        by_token = SequenceParallel(sequence_dim=0, use_local_output=True)
+        plan |= {"mlp.router": by_token, "mlp.shared_gate": by_token}
     there = {name for name, _ in module.named_modules()}
     plan = {name: style for name, style in plan.items() if name in there}
     # Every rank has the whole module and keeps its own part of it: nothing is sent.
     parallelize_module(module, MESH["tp"], plan, src_data_rank=None)
+
+
+def expert_parallel(experts):
+    """Tell that the experts here are some of all, for counting them and for the gradient's norm."""
+    for name, weight in list(experts.named_parameters()):
+        part = DTensor.from_local(weight.detach(), EP_MESH, [Shard(0)], run_check=False)
+        setattr(experts, name, nn.Parameter(part))
 
 
 def every_second_product(products, context, op, *args, **kwargs):
@@ -363,7 +543,7 @@ def selective(block):
         return checkpoint_wrapper(block, context_fn=selective_contexts)
     if "core_attn" in C.recompute_modules:
         block.attention.core = checkpoint_wrapper(block.attention.core)
-    if "mlp" in C.recompute_modules:
+    if ("moe" if isinstance(block.mlp, MoE) else "mlp") in C.recompute_modules:
         block.mlp = checkpoint_wrapper(block.mlp)
     return block
 
@@ -378,12 +558,25 @@ def data_parallel(module):
     """Weights are stored in fp32; half precision copies exist where and while they are used."""
     half = {"bf16": torch.bfloat16, "fp32": None}
     policy = MixedPrecisionPolicy(half[C.precision], half[C.gradient_reduce_dtype] or torch.float32)
+    experts = isinstance(module, Experts)
+    mesh = EXPERTS_MESH if experts else WEIGHTS_MESH
     if C.zero_stage == 0:
-        replicate(module, mesh=DATA_MESH, mp_policy=policy)
-        return
-    mesh = MESH["dp_replicate", "fsdp"] if C.dp_replicate > 1 else FSDP_MESH
-    keep = C.reshard_after_forward
-    fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=keep)
+        replicate(module, mesh=mesh, mp_policy=policy)
+    else:
+        fully_shard(
+            module,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=C.reshard_after_forward,
+            # Experts are split inside their matrices: there may be fewer of them than ranks.
+            shard_placement_fn=(lambda parameter: Shard(1)) if experts else None,
+        )
+    if experts:
+        # An expert's gradient has the tokens of all its ranks of ep in it: the mean is over all
+        # data, not over the ranks that add.  Gloo has no sum that scales, so the division stands
+        # apart; where nothing is scattered it does so anyway, and would be done twice.
+        module.set_gradient_divide_factor(DP * C.cp)
+        module.set_force_sum_reduction_for_comms(C.zero_stage > 0 and mesh.size(-1) > 1)
 
 
 def build_stage(index):
@@ -394,8 +587,12 @@ def build_stage(index):
     if C.tied_embeddings:
         stage.head.weight = stage.embedding.weight
     for number in range(count):
-        block = initialise(Block, f"blocks.{start + number}")
+        layer = start + number
+        block = initialise(partial(Block, layer), f"blocks.{layer}")
         tensor_parallel(block)
+        if has_experts(layer):
+            expert_parallel(block.mlp.experts)
+            data_parallel(block.mlp.experts)
         block = selective(block)
         if C.compile:
             block.compile()
@@ -444,8 +641,8 @@ def batch():
     size = (C.seq_length + 1,)
     draw = (torch.Generator().manual_seed(C.seed + number) for number in mine)
     sequences = torch.stack([torch.randint(C.vocab_size, size, generator=one) for one in draw])
-    here = slice(CP_RANK * TOKENS, (CP_RANK + 1) * TOKENS)
-    return sequences[:, :-1][:, here].to(DEVICE), sequences[:, 1:][:, here].to(DEVICE)
+    sequences, here = sequences.to(DEVICE), positions()
+    return sequences[:, here], sequences[:, here + 1]
 
 
 def loss_of(logits, targets):

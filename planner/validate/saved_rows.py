@@ -1,0 +1,125 @@
+"""Names for what autograd saves: those of the estimate's table, row by row.
+
+A saved tensor is known by the module that saved it and the operator that made it
+(`memory.SavedTensor`); the table below says which row of `cost_models.activation_memory` that is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from cost_models.spec import Spec
+
+
+class Saved(Protocol):
+    """What memory.SavedTensor has; this module knows no torch."""
+
+    @property
+    def module(self) -> str: ...
+    @property
+    def maker(self) -> str: ...
+    @property
+    def operator(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class SavedRow(Spec):
+    """Saved tensors of one name and shape; bytes of one of them, and how many there are."""
+
+    name: str
+    module: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    count: int
+
+
+_BLOCK = re.compile(r"^blocks\.\d+\.?")
+# Part of a layer or of the stage, with a colon before the operator that made the tensor: which row.
+# The first that matches.
+_ROWS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"block:\S* (?!bool)", "layer input"),
+        (r"(attention|mlp|embedding)_norm:.* stat", r"\1 norm statistics"),
+        (r"(attention|mlp|embedding)_norm:", r"\1 norm input"),
+        (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
+        (r"attention\.(query|key)_norm:", "qk norm input"),
+        (r"attention\.(query|key|value):", "attention norm output"),
+        (r"attention:(cos|sin)", "rotary table"),
+        (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
+        (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
+        (r"attention\.core:\S*scaled_dot_product", "attention output"),
+        (r"attention\.core:\S*softmax", "softmax output"),
+        (r"attention\.output:", "attention output"),
+        (r"mlp\.(up|gate):", "mlp norm output"),
+        (r"mlp:(mm|addmm|_unsafe_view)", "fc1 output"),
+        (r"mlp:silu", "gate output"),
+        (r"mlp\.down:", "activation output"),
+        (r"embedding:", "token ids"),
+        (r"positions:", "position ids"),
+        (r"stage:\S* bool", "embedding dropout mask"),
+        (r"norm:.* stat", "last norm statistics"),
+        (r"norm:", "last norm input"),
+        (r"head:", "last norm output"),
+        (r"stage:\S*log_softmax", "logits"),
+        (r"stage:\S* int64", "targets"),
+    )
+)
+# Inputs of attention in the order in which autograd saves them.
+_INPUTS = ("key", "query", "value")
+
+
+def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
+    """The tensors that one forward pass saved, equal ones of different layers together."""
+    found: Counter[SavedRow] = Counter()
+    for name, one in _named(tuple(saved)):
+        row = SavedRow(
+            name=name, module=_BLOCK.sub("blocks.*.", one.module).rstrip("."),
+            operator=one.operator, shape=one.shape, dtype=one.dtype, bytes=one.bytes, count=1,
+        )  # fmt: skip
+        found[row] += 1
+    return tuple(row.model_copy(update={"count": count}) for row, count in found.items())
+
+
+def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
+    dropped: Counter[str] = Counter()
+    inputs: Counter[str] = Counter()
+    exchanged = {one.module.removesuffix("output") for one in saved if _is(one, "attention.output")}
+    for one in saved:
+        inside = _BLOCK.match(one.module)
+        part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
+        if part == "block" and one.dtype == "bool":
+            dropped[one.module] += 1
+            name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
+        elif part == "attention.core" and one.maker != one.module and inputs[one.module] < 3:
+            name = _INPUTS[inputs[one.module]]
+            inputs[one.module] += 1
+        else:
+            name = _row(part, one)
+        # Between heads and tokens (context parallelism) the projection has an input of its own.
+        if name == "attention output" and part == "attention.core":
+            name += " by heads" * (one.module.removesuffix("core") in exchanged)
+        yield name, one
+
+
+def _is(one: Saved, part: str) -> bool:
+    return _BLOCK.sub("", one.module) == part
+
+
+def _row(part: str, one: Saved) -> str:
+    statistics = " stat" if one.shape and one.shape[-1] == 1 else ""
+    text = f"{part}:{one.operator} {one.dtype} {len(one.shape)}{statistics}"
+    for pattern, name in _ROWS:
+        if match := pattern.match(text):
+            return match.expand(name)
+    return f"{part}: {one.operator}"

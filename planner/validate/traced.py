@@ -1,0 +1,45 @@
+"""What the trace of one rank found: the document between the dry run and its worker processes."""
+
+from __future__ import annotations
+
+from cost_models.spec import Spec
+from planner.validate.saved_rows import SavedRow
+
+
+class Amounts(Spec):
+    """Bytes of one rank, all but activation_bytes at the fullest moment before its optimizer step.
+
+    gathered: weights in the dtype of computing, whole or as one tp rank has them; activation: the
+    most that autograd holds at a time; working: what comes and goes, with buffers of messages.
+    """
+
+    parameter_bytes: int
+    gathered_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+    working_bytes: int
+    peak_bytes: int
+
+
+class Collective(Spec):
+    """Equal collectives of one step: bytes are what one rank gives to one of them."""
+
+    op: str
+    group: str
+    ranks: int
+    count: int
+    bytes: int
+
+
+class Trace(Spec):
+    """A step of one rank; saved tensors are of one micro-batch, of each stage it holds."""
+
+    rank: int
+    stages: tuple[int, ...]
+    micro_batches: int
+    amounts: Amounts
+    saved_tensors: tuple[tuple[SavedRow, ...], ...]
+    collectives: tuple[Collective, ...]
+    seconds: float
+    rss_bytes: int
