@@ -49,12 +49,13 @@ def carried(bundle: Bundle, request: PlanRequest, name: str, *objects: dict[str,
         "data": dict(bundle.files),
     }
     count = nodes(request.cluster)
-    about = f"{bundle.framework} on {count} nodes: kubectl create -f {FILE}, its image set"
+    about = f"{bundle.framework} on {count} nodes: kubectl create -f {FILE}"
     text = f"# {one_line(about)}\n" + "---\n".join(
         yaml.dump(document, Dumper=Dumper, sort_keys=False, width=100)
         for document in (files, *objects)
     )
-    return with_file(bundle, FILE, text, f"{FILE} carries the other files; set its image.")
+    todo = "; set its image" if f"image: {IMAGE}\n" in text else ""
+    return with_file(bundle, FILE, text, f"{FILE} carries the other files{todo}.")
 
 
 def _service(name: str) -> dict[str, Any]:

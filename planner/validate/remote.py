@@ -1,4 +1,4 @@
-"""A plan validated at full scale on its own cluster: submitted, followed, held against its estimate.
+"""A plan validated on its own cluster, at full scale: submitted, followed, judged.
 
 What a launcher was given stays in its folder, so another process may follow and report later.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from planner import solve
 from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
-from planner.problems import refuse
+from planner.problems import refuse, shown
 from planner.request import PlanRequest
 from planner.validate import contract, launchers
 from planner.validate.contract import Job
@@ -83,15 +85,19 @@ def _launch(request: PlanRequest, options: Options, image: str) -> Launch:
         collective_timeout_s=options.limits.silence_s,
     )
     files = FRAMEWORK.render(as_run.request, as_run.plan).files
-    return Launch(
-        request=request,
-        files={
-            contract.SCRIPT: files[contract.SCRIPT],
-            contract.JOB: job.model_dump_json(indent=1) + "\n",
-        },
-        time_limit_s=options.limits.wall_s,
-        image=image,
-    )
+    try:
+        return Launch(
+            request=request,
+            files={
+                contract.SCRIPT: files[contract.SCRIPT],
+                contract.JOB: job.model_dump_json(indent=1) + "\n",
+            },
+            time_limit_s=options.limits.wall_s,
+            image=image,
+        )
+    except ValidationError:
+        detail = f"must name a container image, got {shown(image)!r}"
+        raise refuse("/image", "not_allowed", detail) from None
 
 
 def _report(

@@ -21,7 +21,7 @@ def write(
     """Print the files that validate a plan elsewhere, or write them into a folder."""
     from planner.frameworks.shell import one_script
     from planner.output import print_json, write_files
-    from planner.validate import remote
+    from planner.validate import launchers, remote
 
     bundle = remote.render(launcher, [asked], options, image)
     written = [] if output is None else write_files(bundle.files, output)
@@ -29,9 +29,8 @@ def write(
         print_json(bundle)
         return FINE
     if output is None:
-        main = bundle.files[bundle.main]
-        # A manifest carries the other files; a script has them unpacked beside it.
-        print(one_script(bundle) if main.startswith("#!") else main, end="")
+        whole = bundle.main == launchers.MAIN  # else a cluster's own file, which is read by itself
+        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
     for path in written:
         print(path)
     for note in bundle.notes:
@@ -55,7 +54,8 @@ def submit(
         detail = "a run elsewhere needs a folder that every node sees: --output DIR"
         raise refuse("/output", "missing", detail)
     handle = remote.submit(launcher, [asked], options, output, image)
-    print(f"submitted to {launcher} as {handle.id}; its files: {output}", file=sys.stderr)
+    said = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
+    print(said, file=sys.stderr)
     return _reported(handle, options.tolerance, json)
 
 

@@ -81,7 +81,7 @@ class Handle(Spec):
     """A submitted run, or an array of them.
 
     folder: where its files were written; id: what the cluster calls it; runs: the folder of each
-    run below that one, `.` for it itself; ranks: of each.
+    run below that one, `.` for it itself; ranks: of each; by_hand: what is left to do.
     """
 
     launcher: str
@@ -89,6 +89,7 @@ class Handle(Spec):
     id: str
     runs: tuple[str, ...] = (".",)
     ranks: Annotated[int, Field(ge=1)]
+    by_hand: str = ""
 
 
 class Status(Spec):

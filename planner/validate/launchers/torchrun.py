@@ -5,6 +5,7 @@ Nothing here reaches the other nodes, so nothing here can start or end them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,18 +33,16 @@ class Torchrun:
         """The script, with the line to run on each node as a note."""
         launch = only(launches, "torchrun")
         made = bundle(launch, run_name(launch))
-        count = nodes(launch.request.cluster)
-        lines = [
-            f"on node {node}: NODE_RANK={node} MASTER_ADDR=<address of node 0> bash {MAIN}"
-            for node in range(count)
-        ]
-        text = "\n".join(lines) if count > 1 else f"bash {MAIN}"
+        text = _lines(launch, MAIN)
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
     def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
         """A handle to watch the folder by; the nodes are yours to start."""
-        ranks = only(launches, "torchrun").ranks
-        return Handle(launcher="torchrun", folder=str(folder), id="by hand", ranks=ranks)
+        launch = only(launches, "torchrun")
+        lines = _lines(launch, shlex.quote(str(folder / MAIN)))
+        return Handle(
+            launcher="torchrun", folder=str(folder), id="by hand", ranks=launch.ranks, by_hand=lines
+        )
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
         """Done when every rank has left its result; before that nobody here can know more."""
@@ -61,3 +60,14 @@ class Torchrun:
     def collect(self, handle: Handle) -> tuple[Path, ...]:
         """The folder: every node wrote into it."""
         return folders(handle)
+
+
+def _lines(launch: Launch, script: str) -> str:
+    """What to run on each node."""
+    count = nodes(launch.request.cluster)
+    if count == 1:
+        return f"bash {script}"
+    return "\n".join(
+        f"on node {node}: NODE_RANK={node} MASTER_ADDR=<address of node 0> bash {script}"
+        for node in range(count)
+    )
