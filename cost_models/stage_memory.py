@@ -63,7 +63,9 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
     driver = overheads.driver_bytes(g.plans)
     for slot, units in enumerate(in_flight):
         parts = {**_states(s, g, slot), **activations.of(slot, units)}
-        parts["communication"] = message_bytes(g, units) + gathered_bytes(s, g, slot)
+        parts["communication"] = (
+            message_bytes(g, units) + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
+        )
         step = _step_bytes(s, g, slot)
         transient = sum_of(parts[name] for name in STEP_PARTS)
         first = at_stage(g.table.first[slot]) > 0
@@ -196,36 +198,52 @@ def message_bytes(g: Gathered, in_flight: Array) -> Array:
 
 
 def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Bytes of weights that one stage slot has gathered, and of buckets of gradients.
+    """Bytes of weights that one stage slot has gathered.
 
-    FSDP keeps two gathered layers (the one in use and the prefetched one), one layer's gradient in
-    both dtypes, and all along the root's weights (word table and head) and the head's gradient; or
-    all weights of the stage where it does not reshard.  Without ZeRO torch (replicate) keeps all
-    weights of the stage once more, in the dtype it computes in.
+    FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
+    weights (word table and head); or all weights of the stage where it does not reshard.  Without
+    ZeRO torch (replicate) keeps them once more, in the dtype it computes in.
     """
-    training, plans = s.training, g.plans
+    plans, half = g.plans, s.training.weight_bytes
     deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
     stage: Array = sum_of(g.stage_parameters[slot])
-    half = training.weight_bytes
     copied: Array = torch * (plans.zero_stage == 0) * stage * half
-    reduced = DTYPE_BYTES[training.gradient_reduce_dtype]
-    if not np.any(plans.zero_stage >= 2):
+    if not np.any(plans.zero_stage == 3):
         return copied
-    layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
-    table = g.state.spread(g.held.word_table)
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
-    block = np.where(torch > 0, layer, np.maximum(layer, g.state.spread(g.held.embedding)))
-    # DeepSpeed gathers matrix by matrix, up to stage3_max_live_parameters beside the one in use,
-    # and reduces them as they come.
-    widest = g.state.spread(g.held.widest)
-    ahead = np.where(deepspeed > 0, np.minimum(block, overheads.DEEPSPEED_LIVE), block)
-    block = np.where(deepspeed > 0, np.minimum(block, widest), block)
+    layer = _gathered_layer(g)
+    # DeepSpeed gathers matrix by matrix, up to stage3_max_live_parameters beside the one in use.
+    ahead = np.where(deepspeed > 0, np.minimum(layer, overheads.DEEPSPEED_LIVE), layer)
     root = torch * (first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head))
-    whole = np.where(plans.reshard_after_forward > 0, block + ahead + root, stage)
-    gathered = np.where(plans.zero_stage == 3, whole * half, 0.0)
-    gradient = block * (reduced + torch * half) + torch * last * table * half
-    return copied + gathered + np.where(plans.zero_stage >= 2, gradient, 0.0)
+    one = _at_once(g, layer)
+    whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
+    return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
+
+
+def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """Bytes of gradients on their way to their shards: a layer's in both dtypes, and the head's."""
+    if not np.any(g.plans.zero_stage >= 2):
+        return 0.0
+    half, torch = s.training.weight_bytes, _is_stack(g, "torch")
+    last = g.stages.spread(g.table.last[slot]) > 0
+    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] + torch * half
+    head = torch * last * g.state.spread(g.held.word_table) * half
+    gradient = _at_once(g, _gathered_layer(g)) * reduced + head
+    return np.where(g.plans.zero_stage >= 2, gradient, 0.0)
+
+
+def _gathered_layer(g: Gathered) -> Array:
+    """Parameters that are gathered together: of a layer, or of a word table that is larger."""
+    layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
+    with_table = np.maximum(layer, g.state.spread(g.held.embedding))
+    return np.where(_is_stack(g, "torch") > 0, layer, with_table)
+
+
+def _at_once(g: Gathered, layer: Array) -> Array:
+    """Parameters in use of a gathered layer; DeepSpeed reduces matrices as they come."""
+    widest = np.minimum(layer, g.state.spread(g.held.widest))
+    return np.where(_is_stack(g, "deepspeed") > 0, widest, layer)
 
 
 def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:

@@ -28,6 +28,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.validate.dryrun_command import dryrun
 from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ app.command("read")(lint_commands.read)
 app.command("validate")(validate)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
+app.command("dryrun")(dryrun)
 
 
 def main() -> None:

@@ -30,11 +30,16 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _RefTy
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.attention.bias import CausalBias
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
+
+from planner.validate.traced import Amounts
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -83,7 +88,7 @@ class Memory(MemTracker):
         self._modules = _Modules(models)
         self._mod_tracker = self._modules  # type: ignore[assignment]
         self._models, self._optimizer = tuple(models), optimizer
-        self._operator = ""
+        self._operator, self.aside = "", False
         self._peak: dict[str, int] = {}
         self._highest: Counter[str] = Counter()
         self._saved: list[list[SavedTensor]] = [[] for _ in models]
@@ -100,6 +105,22 @@ class Memory(MemTracker):
     def highest_bytes(self) -> dict[str, int]:
         """The most bytes of each category, each at its own moment outside optimizer steps."""
         return {name: self._highest[name] for name in CATEGORIES}
+
+    @property
+    def amounts(self) -> Amounts:
+        """The same in the words of a trace and of the estimate."""
+        peak, most = self.peak_bytes, self.highest_bytes
+        parts = ("parameters", "gathered", "gradients", "optimizer")
+        held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
+        return Amounts(
+            parameter_bytes=most["parameters"],
+            gathered_bytes=most["gathered"],
+            gradient_bytes=most["gradients"],
+            optimizer_bytes=most["optimizer"],
+            activation_bytes=self.saved_bytes,
+            working_bytes=peak["total"] - held,
+            peak_bytes=peak["total"],
+        )
 
     @property
     def current_bytes(self) -> dict[str, int]:
@@ -119,6 +140,10 @@ class Memory(MemTracker):
             for name, categorise in _CATEGORISED.items():
                 self._entered.callback(setattr, FSDPParam, name, getattr(FSDPParam, name))
                 setattr(FSDPParam, name, self._then(getattr(FSDPParam, name), categorise))
+            # DTensor finds the shapes of whole tensors with fake ones, which take no memory.
+            own_lock = ShardingPropagator._fake_mode_lock
+            self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
+            ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
             self._adopt()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _Kept.unpack))
         super().__enter__()
@@ -184,6 +209,8 @@ class Memory(MemTracker):
             made.maker = (self._modules.path, self._operator)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.aside:
+            return func(*args, **kwargs or {})
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -225,6 +252,19 @@ class _Kept:
 
     def __del__(self) -> None:
         self.release()
+
+
+class _Aside:
+    """What happens within it is not counted."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def __enter__(self) -> None:
+        self.memory.aside = True
+
+    def __exit__(self, *_: Any) -> None:
+        self.memory.aside = False
 
 
 class _Modules:
@@ -325,3 +365,12 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
 }
+
+
+def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
+    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
+    with _disable_current_modes():
+        return torch.Tensor.__new__(cls, *sizes)
+
+
+CausalBias.__new__ = _without_modes  # type: ignore[method-assign]

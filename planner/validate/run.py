@@ -52,7 +52,7 @@ Progress = Callable[[str], None]
 # Replaces entries of CONFIG: the same model and batch in one process, nothing split or recomputed.
 ALONE = (
     "tp=1", "sequence_parallel=False", "cp=1", "pp=1", "dp_replicate=1", "dp_shard=1",
-    "zero_stage=0", "recompute=none", "compile=False",
+    "ep=1", "zero_stage=0", "recompute=none", "compile=False",
 )  # fmt: skip
 # In fp32 and without dropout, which no two splits draw alike.
 COMPARABLE = (
@@ -133,14 +133,19 @@ def _errors(results: list[RankResult]) -> dict[str, float]:
     return {name: error for rank in results for name, error in rank.gradient_errors.items()}
 
 
-def _reference(folder: Path, request: PlanRequest, options: Options, progress: Progress) -> Path:
-    """The folder of the gradients of one process."""
+def alone(request: PlanRequest) -> Job:
+    """The job that writes the gradients of one process."""
     layers = f"stage_layers=[{request.model.num_layers}]"
-    job = Job(
+    return Job(
         words=(*COMPARABLE, *ALONE, layers), warmup_steps=0, steps=0, profiled_steps=0,
         memory=False, gradients="write", threads=1,
     )  # fmt: skip
-    _run(folder, request, job, options, "one process for comparison: ", progress, ranks=1)
+
+
+def _reference(folder: Path, request: PlanRequest, options: Options, progress: Progress) -> Path:
+    """The folder of the gradients of one process."""
+    what = "one process for comparison: "
+    _run(folder, request, alone(request), options, what, progress, ranks=1)
     return folder / contract.GRADIENTS
 
 

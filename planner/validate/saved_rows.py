@@ -71,7 +71,8 @@ _ROWS = tuple(
         (r"norm:.* stat", "last norm statistics"),
         (r"norm:", "last norm input"),
         (r"head:", "last norm output"),
-        (r"stage:\S*log_softmax", "logits"),
+        (r"stage:(\S*log_softmax|sub\b)", "logits"),
+        (r"stage:\S* float32 0", "loss scalars"),
         (r"stage:\S* int64", "targets"),
     )
 )

@@ -2,17 +2,19 @@
 
     python -m planner.validate.trace SCRIPT RANK
 
-SCRIPT is the training script of the plan.  A fake process group stands for all other ranks and
-fake tensors for all data, so nothing is sent, computed or allocated; what torch would hold, save
-and send in one step is counted.  A Trace goes to standard output, one line for every tenth of the
-work to standard error.
+SCRIPT is the training script of the plan; the process ends where its standard input does.  A fake
+process group stands for all other ranks and fake tensors for all data, so nothing is sent, computed
+or allocated; what torch would hold, save and send in one step is counted.  A Trace goes to standard
+output, a line for each micro-batch to standard error.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import resource
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -96,6 +98,7 @@ def main(path: str, rank: int) -> Trace:
         saved_tensors=tuple(rows(memory.saved(i)) for i in range(len(models))),
         collectives=sent.collectives(script),
         seconds=time.perf_counter() - began,
+        cpu_seconds=time.process_time(),
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 
@@ -206,5 +209,13 @@ def _progress(models: Sequence[nn.Module], micro_batches: int) -> Iterator[None]
         hook.remove()
 
 
+def _end_with_parent() -> None:
+    """Whoever started this holds the other end of standard input."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     print(main(sys.argv[1], int(sys.argv[2])).model_dump_json())

@@ -42,4 +42,5 @@ class Trace(Spec):
     saved_tensors: tuple[tuple[SavedRow, ...], ...]
     collectives: tuple[Collective, ...]
     seconds: float
+    cpu_seconds: float
     rss_bytes: int

@@ -1,0 +1,221 @@
+"""A plan at full scale traced on this machine, rank by rank, and held against the estimate.
+
+The training script that `planner emit --framework pytorch` writes is run with fake tensors and a
+fake process group (trace.py), a process for each rank that is looked at.  Nothing is allocated and
+no GPU is needed: what torch would hold and send is counted, in real dimensions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from cost_models.schedules import SCHEDULES
+from cost_models.spec import Spec
+from planner.frameworks.pytorch import FRAMEWORK
+from planner.frameworks.pytorch.reader import SCRIPT
+from planner.problems import refuse
+from planner.request import PlanRequest
+from planner.solve import IllegalPlan, illegal
+from planner.validate.expected import Expected, expected, layout
+from planner.validate.native import Difference, native
+from planner.validate.saved_rows import SavedRow
+from planner.validate.traced import Amounts, Collective, Trace
+from planner.validate.tracing import Limits, trace
+
+MOST_RANKS = 64
+_TERMS = tuple(name for name in Amounts.model_fields if name != "activation_bytes")
+# Why a term of the trace is not what the estimate says, where it is not.
+_REASONS = {
+    "parameter_bytes": "weights that do not divide are padded over the ranks of a shard group",
+    "gathered_bytes": "layers gathered at the fullest moment: the estimate counts the most at once",
+    "gradient_bytes": "gradients that are there at the fullest moment",
+    "optimizer_bytes": "torch counts steps in four bytes per weight",
+    "working_bytes": "tensors of the moment: the estimate bounds them by the widest, and adds "
+    "cuBLAS's workspace, which is no tensor",
+    "peak_bytes": "the sum of the above",
+    "token ids": "word numbers in int64, of all micro-batches at once",
+    "position ids": "position numbers in int64",
+    "targets": "word numbers in int64",
+    "rotary table": "cosines and sines in fp32, one table for all layers",
+    "random state": "seed and offset of the attention kernel",
+    "last norm statistics": "fp32 statistics of the last norm",
+    "logits": "beside the log-softmax: a scalar per micro-batch",
+}
+_SEEN = "torch saves it, and the estimate has no such row"
+_UNSEEN = "the estimate has it, and torch saves no such tensor"
+_OTHERWISE = "torch saves other elements than the formula of this row"
+Progress = Callable[[int, float], None]
+
+
+class TermDifference(Spec):
+    """A term of which the trace says something else than the estimate: traced - estimated."""
+
+    term: str
+    bytes: int
+    reason: str
+
+
+class RankReport(Spec):
+    """One traced rank; saved tensors are of one micro-batch, activation_bytes of all in flight."""
+
+    rank: int
+    stage: int
+    traced: Amounts
+    estimated: Amounts
+    differences: tuple[TermDifference, ...]
+    saved_tensors: tuple[SavedRow, ...]
+    collectives: tuple[Collective, ...]
+    seconds: float
+    cpu_seconds: float
+    rss_bytes: int
+
+
+class DryRunReport(Spec):
+    """The answer of `planner dryrun`.
+
+    micro_batches: of the plan; traced_micro_batches: enough of them to fill the pipeline, for
+    which the estimate is made as well.
+    """
+
+    plan: dict[str, object]
+    changes: tuple[Difference, ...]
+    micro_batches: int
+    traced_micro_batches: int
+    ranks: tuple[RankReport, ...]
+
+
+def dry_run(
+    request: PlanRequest,
+    ranks: Sequence[int] = (),
+    limits: Limits | None = None,
+    progress: Progress = lambda rank, share: None,
+) -> DryRunReport:
+    """Trace ranks of a request's plan; without any: of each distinct stage first, middle, last.
+
+    progress: told a rank and the share of its work that is done.
+    Raises IllegalPlan or Unsupported where the plan cannot run, RequestError for a rank that is not
+    there, TraceFailed where a trace fails or exceeds a limit.
+    """
+    assert request.plan is not None
+    reasons = illegal(request, request.plan)
+    if reasons:
+        raise IllegalPlan(reasons)
+    as_run = native(request, compiled=False)
+    count = _micro_batches(as_run.request)
+    fewer = _with_micro_batches(as_run.request, min(count, _enough(as_run.request)))
+    plan = as_run.plan
+    chosen = _checked(ranks, plan.accelerators) or _representatives(fewer)
+    script = FRAMEWORK.render(fewer, plan).files[SCRIPT]
+    with tempfile.TemporaryDirectory(prefix="planner-dryrun-") as folder:
+        path = Path(folder) / SCRIPT
+        path.write_text(script, encoding="utf-8")
+        reports = tuple(
+            _report(fewer, trace(path, rank, limits or Limits(), _of(progress, rank)))
+            for rank in chosen
+        )
+    return DryRunReport(
+        plan=plan.model_dump(mode="json", exclude_defaults=True),
+        changes=as_run.differences,
+        micro_batches=count,
+        traced_micro_batches=_micro_batches(fewer),
+        ranks=reports,
+    )
+
+
+def _of(progress: Progress, rank: int) -> Callable[[float], None]:
+    return lambda share: progress(rank, share)
+
+
+def _micro_batches(request: PlanRequest) -> int:
+    plan = request.plan
+    assert plan is not None
+    return request.training.global_batch_size // (plan.dp * plan.micro_batch_size)
+
+
+def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:
+    plan = request.plan
+    assert plan is not None
+    size = count * plan.dp * plan.micro_batch_size
+    training = request.training.model_copy(update={"global_batch_size": size})
+    return request.model_copy(update={"training": training})
+
+
+def _enough(request: PlanRequest) -> int:
+    """Micro-batches after which a step holds no more: the pipeline is full and has drained once."""
+    plan = request.plan
+    assert plan is not None
+    if plan.pp == 1:
+        return 2
+    return 2 * plan.pp if plan.vpp > 1 or SCHEDULES[plan.schedule].keeps_all else plan.pp + 2
+
+
+def _checked(ranks: Sequence[int], world: int) -> tuple[int, ...]:
+    """The ranks asked for, each once; RequestError where one is not there, or they are many."""
+    for rank in ranks:
+        if not 0 <= rank < world:
+            detail = f"the plan has ranks 0 to {world - 1}, got {rank}"
+            raise refuse("/ranks", "out_of_range", detail, rank)
+    once = tuple(dict.fromkeys(ranks))
+    if len(once) > MOST_RANKS:
+        detail = f"at most {MOST_RANKS} ranks are traced at a time, got {len(once)}"
+        raise refuse("/ranks", "too_many", detail, len(once))
+    return once
+
+
+def _representatives(request: PlanRequest) -> tuple[int, ...]:
+    """First, middle and last rank of the earliest of those pipeline ranks that hold alike.
+
+    Later ones of the same layers hold fewer micro-batches.
+    """
+    plan = request.plan
+    assert plan is not None
+    stages, each = layout(request), plan.accelerators // plan.pp
+    distinct: dict[tuple[object, ...], int] = {}
+    for rank in range(plan.pp):
+        own = [i for i, owner in enumerate(stages.owner) if owner == rank]
+        held = tuple(
+            (stages.first[i], stages.last[i], *(kind[i] for kind in stages.layers)) for i in own
+        )
+        distinct.setdefault(held, rank)
+    return tuple(
+        dict.fromkeys(
+            rank * each + place for rank in distinct.values() for place in (0, each // 2, each - 1)
+        )
+    )[:MOST_RANKS]
+
+
+def _report(request: PlanRequest, traced: Trace) -> RankReport:
+    plan = request.plan
+    assert plan is not None
+    stage = traced.rank // (plan.accelerators // plan.pp)
+    estimate = expected(request, stage)
+    return RankReport(
+        rank=traced.rank,
+        stage=stage,
+        traced=traced.amounts,
+        estimated=estimate.amounts,
+        differences=tuple(_differences(traced, estimate)),
+        saved_tensors=tuple(row for rows in traced.saved_tensors for row in rows),
+        collectives=traced.collectives,
+        seconds=traced.seconds,
+        cpu_seconds=traced.cpu_seconds,
+        rss_bytes=traced.rss_bytes,
+    )
+
+
+def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
+    """Terms that are not equal: amounts, and rows of saved tensors of one micro-batch."""
+    for term in _TERMS:
+        if more := getattr(traced.amounts, term) - getattr(estimate.amounts, term):
+            yield TermDifference(term=term, bytes=more, reason=_REASONS[term])
+    for rows, wanted in zip(traced.saved_tensors, estimate.saved, strict=True):
+        found: dict[str, int] = {}
+        for row in rows:
+            found[row.name] = found.get(row.name, 0) + row.bytes * row.count
+        for name in dict.fromkeys((*found, *wanted)):
+            if more := found.get(name, 0) - round(wanted.get(name, 0.0)):
+                both = name in found and name in wanted
+                usual = _OTHERWISE if both else _SEEN if name in found else _UNSEEN
+                yield TermDifference(term=name, bytes=more, reason=_REASONS.get(name, usual))

@@ -1,0 +1,144 @@
+"""Real runs: a split plan has the gradients of one process, and saves what the estimate says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.documents import parse_request
+from planner.request import PlanRequest
+from planner.validate import contract, run
+from planner.validate.contract import RankResult
+from planner.validate.report import GRADIENT_TOLERANCE
+from tests.fixtures.ranks import Ranks
+
+LLAMA: dict[str, Any] = {
+    "name": "llama", "num_layers": 4, "hidden_size": 32, "num_attention_heads": 4,
+    "num_query_groups": 2, "head_dim": 8, "ffn_hidden_size": 64, "vocab_size": 256,
+    "position": "rope", "norm": "rmsnorm", "gated_mlp": True, "tied_embeddings": False,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "gpt": {
+        **LLAMA, "name": "gpt", "num_query_groups": 4, "position": "learned", "norm": "layernorm",
+        "gated_mlp": False, "qkv_bias": True, "attention_output_bias": True, "mlp_bias": True,
+        "max_position_embeddings": 16,
+    },
+    "moe": {
+        **LLAMA, "name": "moe", "moe": {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 32},
+    },
+}  # fmt: skip
+TP = {"tp": 2, "sequence_parallel": True}
+FSDP = {"zero_stage": 3, "reshard_after_forward": True}
+KEPT = {"zero_stage": 3, "reshard_after_forward": False}
+CUBE = {"pp": 2, "dp": 2, **TP, **KEPT}
+FULL = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def asked(model: str = "llama", **plan: Any) -> PlanRequest:
+    """A request whose plan the script runs as it stands."""
+    data = plan.get("dp", 1) * plan.get("cp", 1)
+    usual = {
+        "stack": "torch", "cross_entropy": "unfused", "attention_kernel": "flash2",
+        "micro_batch_size": 1, "zero_stage": 0, "cp_kind": "all_gather",
+        "overlap_grad_reduce": plan.get("pp", 1) == 1 or data == 1,
+    }  # fmt: skip
+    training = {
+        "seq_length": 16, "global_batch_size": 8, "precision": "fp32",
+        "gradient_reduce_dtype": "fp32",
+    }  # fmt: skip
+    return parse_request(
+        {"model": MODELS[model], "cluster": "local", "training": training, "plan": usual | plan}
+    )
+
+
+FULL_TIER: dict[str, PlanRequest] = {
+    "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
+    "dp2, zero 3": asked(dp=2, **FSDP),
+    "cp2": asked(cp=2),
+    "experts, ep2": asked("moe", dp=2, ep=2, **FSDP),
+}
+EXHAUSTIVE: dict[str, PlanRequest] = {
+    "tp2 pp2 dp2, interleaved": asked(schedule="interleaved-1f1b", vpp=2, **CUBE, overlap_p2p=True),
+    "tp2 pp2 dp2, zb-v": asked(schedule="zb-v", vpp=2, **CUBE, overlap_p2p=True),
+    "tp2 pp2 dp2, gpt": asked("gpt", schedule="1f1b", **CUBE),
+    "tp4": asked("gpt", tp=4, sequence_parallel=True),
+    "tp2 without sequence parallelism": asked(tp=2),
+    "pp4": asked(pp=4, schedule="1f1b"),
+    "dp4, zero 0": asked(dp=4),
+    "dp4, zero 1 and 2": asked(dp=4, **KEPT),
+    "dp4, zero 3": asked(dp=4, **FSDP),
+    "cp2, all-to-all": asked(cp=2, cp_kind="a2a"),
+    "cp2, gpt": asked("gpt", cp=2),
+    "full recompute": asked(dp=2, **FSDP, **FULL),
+    "full recompute, pipeline": asked(pp=2, schedule="1f1b", **FULL),
+    "selective recompute": asked(**TP, recompute="selective", recompute_modules=("core_attn",)),
+    "selective recompute of the mlp": asked(
+        "gpt", **TP, recompute="selective", recompute_modules=("core_attn", "mlp")
+    ),
+    "experts, ep4 of tp2": asked("moe", dp=2, ep=4, **TP, **FSDP),
+}  # fmt: skip
+EVERY = {**FULL_TIER, **EXHAUSTIVE}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    one = Ranks()
+    yield one
+    one.close()
+
+
+def ran(
+    ranks: Ranks, folder: Path, request: PlanRequest, job: contract.Job, count: int
+) -> list[RankResult]:
+    """The results of a job, each rank a process of its own."""
+    run.prepare(folder, request, job)
+    codes = ranks.run(folder, count)
+    logs = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("rank-*.log")))
+    assert codes == [0] * count, logs
+    return run.collect(folder, count)
+
+
+@pytest.fixture(scope="module")
+def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a model's gradients, of one process."""
+
+    @cache
+    def alone(model: str) -> Path:
+        folder = tmp_path_factory.mktemp("reference") / model
+        request = asked(model)
+        ran(ranks, folder, request, run.alone(request), 1)
+        return folder / contract.GRADIENTS
+
+    return alone
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in FULL_TIER),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in EXHAUSTIVE),
+    ],
+)
+def test_gradients_are_those_of_one_process(
+    name: str, ranks: Ranks, reference: Any, tmp_path: Path
+) -> None:
+    request = EVERY[name]
+    assert request.plan is not None
+    gradients = reference(request.model.name)
+    job = contract.Job(
+        warmup_steps=2, steps=0, profiled_steps=0, gradients="compare", reference=str(gradients)
+    )
+    found = ran(ranks, tmp_path / "run", request, job, request.plan.accelerators)
+    errors = {key: value for rank in found for key, value in rank.gradient_errors.items()}
+    assert set(errors) == {path.stem for path in gradients.glob("*.pt")}
+    assert max(errors.values()) <= GRADIENT_TOLERANCE
+    assert all(rank.losses == found[0].losses for rank in found)
+    first, second = found[0].losses[:2]
+    assert abs(first - math.log(request.model.vocab_size)) < 0.5
+    assert second < first
