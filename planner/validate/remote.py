@@ -25,6 +25,8 @@ from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, collect, compare
 from planner.validate.scale import Scaled
 
+_OF_THIS_MACHINE = ("cores", "load_average", "system")  # in a report's environment
+
 
 def render(
     launcher: str, requests: Sequence[PlanRequest], options: Options, image: str = ""
@@ -112,7 +114,9 @@ def _report(
     except RunFailed as error:
         return error
     whole = Scaled(as_run.request, ())
-    return compare(as_run, whole, answer, results, {}, tolerance)
+    report = compare(as_run, whole, answer, results, {}, tolerance)
+    there = {key: value for key, value in report.environment.items() if key not in _OF_THIS_MACHINE}
+    return report.model_copy(update={"environment": there})
 
 
 def _last_words(folder: Path) -> str:

@@ -86,7 +86,7 @@ class Handle(Spec):
 
     launcher: str
     folder: str
-    id: str
+    id: Annotated[str, Field(pattern=r"^\w[\w. -]*$")]  # a word of a client's call
     runs: tuple[str, ...] = (".",)
     ranks: Annotated[int, Field(ge=1)]
     by_hand: str = ""

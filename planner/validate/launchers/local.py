@@ -7,6 +7,7 @@ planner.validate.process for how it ends them.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,7 +103,9 @@ def _born(pid: int) -> int:
 
 def _pid(handle: Handle) -> int:
     """The process of the handle; 0 where it is over, whoever has its number by now."""
-    pid, born = map(int, handle.id.split("."))
+    if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
+        return 0
+    pid, born = int(found[1]), int(found[2])
     return pid if born and _born(pid) == born else 0
 
 

@@ -78,9 +78,13 @@ class Slurm:
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
         """What squeue says, else sacct; else the job is over, and its results tell how."""
-        known, found = {**_accounted(handle), **_queued(handle)}, []
-        for task, folder in enumerate(folders(handle)):
-            said = known.get(_job(handle, task))
+        known = _queued(handle)
+        jobs = [_job(handle, task) for task in range(len(handle.runs))]
+        if not known.keys() >= set(jobs):
+            known = _accounted(handle) | known
+        found = []
+        for job, folder in zip(jobs, folders(handle), strict=True):
+            said = known.get(job)
             if said is None or said.state == "succeeded":
                 said = left(folder, handle.ranks)
             found.append(said)

@@ -20,7 +20,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from planner import cli
+from planner import cli, frameworks
+from planner.launchers import launched
 from planner.problems import RequestError
 from planner.validate import launchers, remote
 from planner.validate.contract import RankResult
@@ -29,6 +30,7 @@ from planner.validate.report import ValidationReport
 from planner.validate.run import Options
 from tests.fixtures import kubectl
 from tests.fixtures.crds import refusals
+from tests.fixtures.launches import written
 from tests.fixtures.slurm import absent, two_node_slurm
 from tests.fixtures.validation import small_run
 
@@ -222,7 +224,16 @@ def test_a_manifest_without_an_image_is_not_submitted(tmp_path: Path) -> None:
         launchers.start("jobset", [small_run()], tmp_path / "run")
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", "[" * 10_000, '{"launcher": "slurm", "id": 7}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{}",
+        "[" * 10_000,
+        '{"launcher": "slurm", "folder": ".", "id": "--user=root", "ranks": 1}',
+    ],
+)
 def test_a_folder_without_a_handle_is_said(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "handle.json").write_text(text)
@@ -458,7 +469,7 @@ class TestCommand:
     def ask(self, tmp_path: Path) -> Callable[..., int]:
         """`planner validate` of a small request, with more words."""
         path = tmp_path / "request.json"
-        path.write_text(json.dumps(small_run((1, 2)).request.document()))
+        path.write_text(json.dumps(small_run((1, 1)).request.document()))
         return lambda *words: cli.run(["validate", "--request", str(path), *words])
 
     def test_writes_what_can_be_submitted(
@@ -510,7 +521,7 @@ class TestCommand:
             ask("--launcher", "local", "--output", folder, "--steps", "2", "--submit", *wide) == 0
         )
         report = json.loads(capsys.readouterr().out)
-        assert report["environment"]["processes"] == 2
+        assert report["environment"]["processes"] == 1
         assert report["losses"][-1] < report["losses"][0]
         assert cli.run(["validate", "--follow", folder, *wide]) == 0
         again = json.loads(capsys.readouterr().out)
@@ -562,6 +573,26 @@ class TestSlurm:
         (log,) = folder.glob("*.out")
         assert {line[0] for line in log.read_text().splitlines()} == {"0", "1"}
         assert not list(tmp_path.rglob("pwned"))
+
+    def test_an_emitted_bundle_trains(
+        self, slurm: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = small_run((2, 1)).request
+        assert request.plan is not None
+        made = launched(frameworks.get("pytorch").write(request, request.plan), request, "slurm")
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("TRAIN_ITERS", "3")
+        (tmp_path / "bundle").mkdir()
+        written(tmp_path / "bundle", made)
+        with slurm():
+            subprocess.run(
+                ["sbatch", "--wait", made.main], cwd=tmp_path / "bundle", check=True, timeout=300
+            )
+        (log,) = (tmp_path / "bundle").glob("*.out")
+        (summary,) = re.findall(r"^0: (\{.*\})$", log.read_text(), re.M)
+        losses = json.loads(summary)["losses"]
+        assert len(losses) == 3
+        assert losses[-1] < losses[0]
 
     def test_an_array_trains_each_plan_in_its_folder(
         self, slurm: Callable[..., Any], tmp_path: Path
