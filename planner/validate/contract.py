@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from planner.answer import Document
+from planner.validate.saved_rows import SavedRow
+from planner.validate.traced import Amounts
 
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
 MOST_STEPS = 1000
@@ -58,32 +60,13 @@ class Job(Document):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
 
 
-class SavedTensor(Document):
-    """A storage that autograd keeps: what saved it, what made it; shape and bytes of this rank."""
-
-    module: str
-    maker: str
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-
-
-class StageSaved(Document):
-    """What autograd keeps of one micro-batch of one stage, weights apart."""
-
-    stage: int
-    saved_bytes: int
-    tensors: tuple[SavedTensor, ...]
-
-
 class RankResult(Document):
     """What one rank measured.
 
-    step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS; memory_bytes: the
-    fullest moment of a step, by category of tensors; allocator_peak_bytes: what a GPU's allocator
-    held at most in the timed steps (0 on a CPU).  gradient_errors: by parameter, of those that this
-    rank compared.
+    step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS.  amounts: of one
+    step's tensors; saved_tensors: what autograd keeps of one micro-batch of each stage, weights
+    apart; allocator_peak_bytes: what a GPU's allocator held at most in the timed steps (0 on a
+    CPU).  gradient_errors: by parameter, of those that this rank compared.
     """
 
     rank: int
@@ -97,9 +80,9 @@ class RankResult(Document):
     losses: tuple[float, ...]
     profiled_step_s: float
     parts_s: dict[str, float]
-    memory_bytes: dict[str, int]
+    amounts: Amounts | None
     allocator_peak_bytes: int
-    saved: tuple[StageSaved, ...]
+    saved_tensors: tuple[tuple[SavedRow, ...], ...]
     gradient_errors: dict[str, float]
 
 

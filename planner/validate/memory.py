@@ -373,4 +373,4 @@ def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
         return torch.Tensor.__new__(cls, *sizes)
 
 
-CausalBias.__new__ = _without_modes  # type: ignore[method-assign]
+CausalBias.__new__ = _without_modes  # type: ignore[assignment,method-assign]

@@ -11,21 +11,12 @@ from pydantic import Field
 from cost_models.overheads import workspace_bytes
 from planner.answer import Document, PlanReport, ProfileInfo
 from planner.formats import seconds, share, size
+from planner.request import PlanRequest
 from planner.validate.contract import PARTS, RankResult
+from planner.validate.expected import expected
 
 Verdict = Literal["within", "outside", "inside the noise"]
 
-# Of a rank's fullest moment: a category here -> torch's categories (see memory.py), and parts of
-# the estimate.
-MEMORY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "weights": (("parameters",), ("weights",)),
-    "gradients": (("gradients",), ("gradients",)),
-    "optimizer": (("optimizer",), ("optimizer",)),
-    "activations": (
-        ("activations", "temporary", "gathered", "buffers", "other"),
-        ("activations", "logits", "working", "communication"),
-    ),
-}  # fmt: skip
 GRADIENT_TOLERANCE = 1e-4  # of fp32 sums in another order, over one step
 
 
@@ -118,37 +109,32 @@ def _busy(parts_s: Mapping[str, float]) -> float:
 
 def fullest(ranks: Sequence[RankResult]) -> RankResult:
     """The rank that held most."""
-    return max(ranks, key=lambda rank: rank.allocator_peak_bytes or _tensors(rank))
-
-
-def _tensors(rank: RankResult) -> int:
-    return rank.memory_bytes.get("total", 0)
+    return max(ranks, key=measured_peak_bytes)
 
 
 def measured_peak_bytes(rank: RankResult) -> float:
     """What a GPU's allocator held at most; on a CPU, what tensors held."""
-    return float(rank.allocator_peak_bytes or _tensors(rank))
+    tensors = rank.amounts.peak_bytes if rank.amounts else 0
+    return float(rank.allocator_peak_bytes or tensors)
 
 
-def memory_terms(estimate: PlanReport, rank: RankResult) -> list[Term]:
-    """The fullest moment of a rank, by what it is for, beside that of its stage in the estimate."""
-    stage = estimate.memory.stages[_pipeline_rank(estimate, rank)]
-    # A library's workspace is no tensor (the estimate counts it under "working").
-    workspace = float(workspace_bytes(np.asarray(0.0)))
+def memory_terms(request: PlanRequest, rank: RankResult) -> list[Term]:
+    """Tensors of a rank by what they are for, beside those of its stage; the peak comes last."""
+    plan = request.plan
+    assert plan is not None
+    assert rank.amounts is not None
+    # Stages are the outermost axis of the mesh.
+    estimate = expected(request, rank.rank * plan.pp // rank.ranks).amounts.model_dump()
+    for name in ("working_bytes", "peak_bytes"):
+        estimate[name] -= float(workspace_bytes(np.asarray(0.0)))  # of a library: no tensor
     return [
         Term(
-            name=name,
-            predicted=sum(stage.parts.get(part, 0.0) for part in parts)
-            - (workspace if "working" in parts else 0.0),
-            measured=float(sum(rank.memory_bytes.get(part, 0) for part in categories)),
+            name=name.removesuffix("_bytes"),
+            predicted=float(estimate[name]),
+            measured=float(measured),
         )
-        for name, (categories, parts) in MEMORY.items()
+        for name, measured in rank.amounts.model_dump().items()
     ]
-
-
-def _pipeline_rank(estimate: PlanReport, rank: RankResult) -> int:
-    """The stage of the estimate that a rank is: stages are the outermost axis of the mesh."""
-    return rank.rank * estimate.plan.pp // rank.ranks
 
 
 def judge_time(predicted_s: float, measured: Spread, tolerance: float) -> Outcome:
@@ -193,7 +179,8 @@ def judge_gradients(errors: Mapping[str, float]) -> Outcome:
 def named_term(terms: Sequence[Term], words: Any) -> str:
     """The term that is off by most."""
     off = max(terms, key=lambda term: abs(term.measured - term.predicted))
-    return f"most of it in {off.name}: predicted {words(off.predicted)}, {words(off.measured)}"
+    was, is_ = words(off.predicted), words(off.measured)
+    return f"most of it in {off.name}, predicted {was} and measured {is_}"
 
 
 def overall(outcomes: Mapping[str, Outcome]) -> Verdict:

@@ -231,10 +231,9 @@ def compare(
     estimate, measured = answer.estimate, spread(results)
     most = fullest(results)
     in_time = time_terms(estimate, results, measured.median)
-    in_memory = memory_terms(estimate, most)
     # On a CPU only tensors are counted, as torch's tracker sees them.
-    of_tensors = sum(term.predicted for term in in_memory)
-    peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else of_tensors
+    *in_memory, tensors = memory_terms(small.request, most)
+    peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else tensors.predicted
     outcomes = {
         "time": judge_time(estimate.iteration_time_s, measured, tolerance.time),
         "memory": judge_memory(peak, measured_peak_bytes(most), tolerance.memory),

@@ -12,7 +12,7 @@ from planner.bars import bar, legend
 from planner.flow import Flow, prose
 from planner.formats import memory_words, plan_words, seconds, size
 from planner.validate.contract import PARTS
-from planner.validate.report import Term, ValidationReport
+from planner.validate.report import Term, ValidationReport, measured_peak_bytes
 
 # The letter fills the bar where there is no colour.
 _STYLES = {
@@ -123,7 +123,7 @@ def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableTyp
             f"  rank {rank.rank} stage {stages} ",
             bar(rank.parts_s, _STYLES, longest, width, console),
             f"{seconds(total):>7}",
-            f"{size(rank.memory_bytes.get('total', 0)):>9}",
+            f"{size(measured_peak_bytes(rank)):>9}",
         )
     yield grid
     if hidden := len(report.ranks) - len(shown):

@@ -14,14 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from planner.validate import contract
 from planner.validate.agent import die_with_parent
-from planner.validate.contract import Beat, Job, RankResult, StageSaved
+from planner.validate.contract import Beat, Job, RankResult
+from planner.validate.saved_rows import SavedRow, rows
+from planner.validate.traced import Amounts
 
 Say = Callable[[str], None]
 
@@ -113,20 +114,13 @@ def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
             profiled_s = sum(several("profiled", job.profiled_steps)) / job.profiled_steps
         whole = measure.parts(profile, device, profiled_s * job.profiled_steps)
         parts = {name: value / job.profiled_steps for name, value in whole.items()}
-    memory_bytes: dict[str, int] = {}
-    saved: tuple[StageSaved, ...] = ()
+    amounts: Amounts | None = None
+    saved: tuple[tuple[SavedRow, ...], ...] = ()
     if job.memory:
         with Memory(models, optimizer) as memory:
             several("memory", 1)
-        memory_bytes = memory.peak_bytes
-        saved = tuple(
-            StageSaved(
-                stage=model.index,
-                saved_bytes=sum(one.bytes for one in memory.saved(number)),
-                tensors=tuple(asdict(one) for one in memory.saved(number)),
-            )
-            for number, model in enumerate(models)
-        )
+        amounts = memory.amounts
+        saved = tuple(rows(memory.saved(number)) for number in range(len(models)))
     dist.barrier()
     dist.destroy_process_group()
     return RankResult(
@@ -141,9 +135,9 @@ def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
         losses=timed_losses,
         profiled_step_s=profiled_s,
         parts_s=parts,
-        memory_bytes=memory_bytes,
+        amounts=amounts,
         allocator_peak_bytes=allocated,
-        saved=saved,
+        saved_tensors=saved,
         gradient_errors=errors,
     )
 
