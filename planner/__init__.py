@@ -73,8 +73,8 @@ def emit(
     """Files that launch the request's plan, or else the best one, with what each flag is for.
 
     For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
-    kubernetes or skypilot.  Raises RequestError (planner.emission.NothingFits where no plan fits),
-    SpaceTooLarge, planner.frameworks.base.Unsupported with every reason.
+    kubernetes, jobset, trainjob or skypilot.  Raises RequestError (planner.emission.NothingFits
+    where no plan fits), SpaceTooLarge, planner.frameworks.base.Unsupported with every reason.
     """
     from planner import emission
 

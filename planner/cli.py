@@ -35,7 +35,7 @@ from planner.validate.run_command import validate
 if TYPE_CHECKING:
     from planner.problems import Problem
 
-_LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, skypilot"
+_LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 
 app = typer.Typer(

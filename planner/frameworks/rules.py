@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from cost_models.catalog.local import CPU_ID
 from cost_models.plans import ParallelPlan, code
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import Context, Rule
@@ -20,6 +21,11 @@ def accelerators_per_node(cluster: ClusterSpec) -> int:
 
 def nodes(cluster: ClusterSpec) -> int:
     return sum(group.nodes for group in cluster.groups)
+
+
+def on_cpus(cluster: ClusterSpec) -> bool:
+    """Whether the accelerators are CPU cores, which a scheduler gives out with the node."""
+    return cluster.groups[0].accelerator.id == CPU_ID
 
 
 def accumulation(c: Context, p: ParallelPlan) -> int:

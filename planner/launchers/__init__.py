@@ -20,10 +20,12 @@ from planner.request import PlanRequest
 # Name -> module with a function `launch`; imported when first asked for.
 LAUNCHERS: dict[str, str] = {
     "deepspeed": "planner.launchers.deepspeed",
+    "jobset": "planner.launchers.jobset",
     "kubernetes": "planner.launchers.kubernetes",
     "skypilot": "planner.launchers.skypilot",
     "slurm": "planner.launchers.slurm",
     "torchrun": "planner.launchers.torchrun",
+    "trainjob": "planner.launchers.trainjob",
 }
 
 

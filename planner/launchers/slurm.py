@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle
-from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 from planner.launchers import job_name, with_file
 from planner.request import PlanRequest
 
@@ -13,16 +15,14 @@ FILE = "job.sbatch"
 _HEAD = """\
 #!/usr/bin/env bash
 {about}
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node={processes}
-#SBATCH --exclusive
-#SBATCH --output=%x-%j.out
+{directives}
 # Yours to add: --account, --partition, --time, --cpus-per-task.
 set -euo pipefail
 
 BUNDLE="${{BUNDLE:-${{SLURM_SUBMIT_DIR:-.}}}}"
+"""
+_TASK = """\
+BUNDLE="$BUNDLE/$SLURM_ARRAY_TASK_ID"  # each task of the array has a folder of its own
 """
 _EVERY_NODE = """\
 # The first node of the job is the one that the others meet at.
@@ -43,15 +43,38 @@ exec bash "$BUNDLE/{main}" "$@"
 
 def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
     """The bundle with a batch script: `sbatch job.sbatch`."""
-    count, processes = nodes(request.cluster), accelerators_per_node(request.cluster)
-    every = bundle.starts == "every node"
-    about = f"{bundle.framework} on {count} nodes of {processes}: sbatch {FILE}"
-    text = (_HEAD + (_EVERY_NODE if every else _FIRST_NODE)).format(
-        about=shell.comment(about), name=job_name(request), nodes=count, processes=processes,
-        main=bundle.main,
-    )  # fmt: skip
     return with_file(
-        bundle, FILE, text,
+        bundle, FILE, script(bundle, request, job_name(request)),
         f"{FILE} starts {bundle.main}: write both into a folder that every node sees (--output), "
         "and submit it from there.",
+    )  # fmt: skip
+
+
+def script(
+    bundle: Bundle, request: PlanRequest, name: str, tasks: int = 0, time_limit_s: float = 0
+) -> str:
+    """The batch script that calls the bundle's main file; name: letters, digits and dashes.
+
+    tasks: 0 for one job, else an array of so many, each with its bundle in the folder of its
+    number; time_limit_s: of the allocation, 0 for the partition's own.
+    """
+    count, processes = nodes(request.cluster), accelerators_per_node(request.cluster)
+    directives = {
+        "job-name": name,
+        "nodes": count,
+        "ntasks-per-node": 1,
+        "gpus-per-node": 0 if on_cpus(request.cluster) else processes,
+        "exclusive": "",
+        "output": "%a/%x-%A.out" if tasks else "%x-%j.out",
+        "array": f"0-{tasks - 1}" if tasks else 0,
+        "time": ceil(time_limit_s / 60),  # minutes
+    }
+    about = f"{bundle.framework} on {count} nodes of {processes}: sbatch {FILE}"
+    start = _EVERY_NODE if bundle.starts == "every node" else _FIRST_NODE
+    return (_HEAD + (_TASK if tasks else "") + start).format(
+        about=shell.comment(about), processes=processes, main=bundle.main,
+        directives="\n".join(
+            f"#SBATCH --{option}={value}".rstrip("=")
+            for option, value in directives.items() if value != 0
+        ),
     )  # fmt: skip

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.validate.process import RunFailed, Stopped
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
-_RUN, _LIMITS = "The run", "Limits of the run"
+_RUN, _LIMITS, _ELSEWHERE = "The run", "Limits of the run", "On other machines"
 
 
 def _option(panel: str, help: str, **more: Any) -> Any:
@@ -53,6 +53,24 @@ def validate(
     max_memory: Annotated[
         int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)
     ] = None,
+    launcher: Annotated[
+        str | None,
+        _option(
+            _ELSEWHERE,
+            "write what starts it on the plan's cluster, whole: torchrun, slurm, jobset, trainjob",
+            metavar="NAME",
+        ),
+    ] = None,
+    submit: Annotated[
+        bool, _option(_ELSEWHERE, "start that from --output, which every node sees, and report")
+    ] = False,
+    image: Annotated[
+        str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
+    ] = "",
+    follow: Annotated[
+        Path | None,
+        _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
+    ] = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
@@ -61,15 +79,19 @@ def validate(
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
     from planner import output as outputs
-    from planner.validate import results
+    from planner.validate import remote_command, results
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
     from planner.validate.run import validate as run
     from planner.validate.screen import validation_screen
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    if submit and launcher is None:
+        raise typer.BadParameter("--submit needs --launcher")
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
+    if follow is not None:
+        return remote_command.follow(follow, tolerance, json)
+    asked = read_request(source_of(request_file, request), given, need_plan=True)
     options = Options(
         steps=steps,
         warmup_steps=warmup_steps,
@@ -78,6 +100,9 @@ def validate(
         limits=Limits(wall_s=max_seconds, silence_s=max_silent_seconds, memory_bytes=max_memory),
         port=port,
     )
+    if launcher is not None:
+        away = remote_command.submit if submit else remote_command.write
+        return away(launcher, asked, options, output, image, json)
     try:
         with stoppable(), progress_lines() as progress:
             report = run(asked, options, output=output, progress=progress)

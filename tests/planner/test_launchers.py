@@ -17,6 +17,7 @@ from planner import cli, frameworks
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS, CannotLaunch, job_name, launched
 from planner.request import PlanRequest
+from tests.fixtures.crds import refusals
 from tests.fixtures.frameworks.deepspeed import RUNS
 from tests.fixtures.launches import MODELS, launch, written
 
@@ -124,6 +125,18 @@ def test_the_manifest_fits_its_schema(nodes: int) -> None:
     assert address == f"{job['metadata']['name']}-0.{pod['subdomain']}"
 
 
+@pytest.mark.parametrize("launcher", ["jobset", "trainjob"])
+@pytest.mark.parametrize("nodes", [1, 64])
+def test_the_custom_resources_fit_their_schemas(launcher: str, nodes: int) -> None:
+    made = bundle("megatron", launcher, (nodes, 8))
+    files, resource = yaml.safe_load_all(made.files["job.yaml"])
+    kubernetes_validate.validate(files, KUBERNETES, strict=True)
+    assert refusals(resource) == []
+    assert files["data"]["launch.sh"] == made.files["launch.sh"]
+    assert "exec bash /bundle/launch.sh" in str(resource)
+    assert "{'nvidia.com/gpu': 8}" in str(resource)
+
+
 def test_the_schema_would_catch_a_wrong_manifest() -> None:
     made = bundle("megatron", "kubernetes")
     *_, job = yaml.safe_load_all(made.files["job.yaml"])
@@ -133,8 +146,9 @@ def test_the_schema_would_catch_a_wrong_manifest() -> None:
 
 
 def test_what_cannot_be_started_is_refused() -> None:
-    with pytest.raises(CannotLaunch, match="by ssh"):
-        bundle("deepspeed", "kubernetes")
+    for launcher in ("kubernetes", "jobset", "trainjob"):
+        with pytest.raises(CannotLaunch, match="by ssh"):
+            bundle("deepspeed", launcher)
     request, plan = launch()
     with pytest.raises(CannotLaunch, match="no vendor"):
         launched(frameworks.get("megatron").write(request, plan), request, "kubernetes")

@@ -1,0 +1,260 @@
+"""A validation run on other machines: written as files to read and to submit, then followed.
+
+A launcher is one file and one line here.  It renders a folder: `train.py` and `job.json` for the
+worker (see planner.validate.contract), `launch.sh` that starts torchrun, and what its cluster wants
+beside them.  Where the cluster's client is installed, it submits that folder, and follows what came
+of it by a handle that is plain JSON: whoever has the handle can poll, cancel and collect.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field, ValidationError
+
+from cost_models.catalog.names import UnknownName, resolve
+from cost_models.spec import Spec
+from planner.frameworks import shell
+from planner.frameworks.base import Bundle
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.launchers import CannotLaunch, job_name
+from planner.output import write_files
+from planner.problems import RequestError, refuse
+from planner.request import PlanRequest
+
+State = Literal["waiting", "running", "succeeded", "failed", "cancelled", "unknown"]
+ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+
+MAIN = "launch.sh"
+HANDLE, REQUEST = "handle.json", "request.json"
+_LONGEST_S = 7 * 86_400.0
+_END_S = 60  # torchrun gives its ranks 30 s to end
+_JOIN_S = 600  # the last node comes this long after the first
+_POLLS_S = (1.0, 30.0)  # from the first to the last, each half as long again
+_MOST_MISSES = 5  # answers of the cluster in a row that may fail to come
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+{about}
+set -euo pipefail
+
+{rendezvous}
+# Here lie train.py and job.json, and here every rank leaves its rank-N.json.
+{bundle}
+LAUNCH_ARGS=(
+  --nnodes "$NNODES"
+  --nproc-per-node {processes}
+  --rdzv-backend c10d
+  --rdzv-id {name}
+  --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT"
+  --rdzv-conf "is_host=$((NODE_RANK == 0)),join_timeout={join}"
+)
+exec timeout --foreground --verbose --kill-after={end} {limit} \\
+  "${{PYTHON:-python3}}" -m torch.distributed.run "${{LAUNCH_ARGS[@]}}" \\
+  -m planner.validate.worker "$BUNDLE"
+"""
+
+
+class Launch(Spec):
+    """One validation run to start.
+
+    request: its model, and its cluster, whose nodes each start a rank per accelerator; files: what
+    the worker reads, by name; image: the container that has this package and torch (Kubernetes).
+    """
+
+    request: PlanRequest
+    files: dict[str, str]
+    time_limit_s: Annotated[float, Field(gt=0, le=_LONGEST_S)] = 1800.0
+    image: Annotated[str, Field(max_length=500, pattern=r"^[\w.:/@+-]*$")] = ""
+
+    @property
+    def ranks(self) -> int:
+        return nodes(self.request.cluster) * accelerators_per_node(self.request.cluster)
+
+
+class Handle(Spec):
+    """A submitted run, or an array of them.
+
+    folder: where its files were written; id: what the cluster calls it; runs: the folder of each
+    run below that one, `.` for it itself; ranks: of each; by_hand: what is left to do.
+    """
+
+    launcher: str
+    folder: str
+    id: Annotated[str, Field(pattern=r"^\w[\w. -]*$")]  # a word of a client's call
+    runs: tuple[str, ...] = (".",)
+    ranks: Annotated[int, Field(ge=1)]
+    by_hand: str = ""
+
+
+class Status(Spec):
+    """How a run stands, and what the cluster says of it."""
+
+    state: State
+    detail: str = ""
+
+
+class Launcher(Protocol):
+    """One way to start ranks.  Each raises RequestError where the cluster's client cannot."""
+
+    def render(self, launches: Sequence[Launch]) -> Bundle:
+        """The files that start these runs; raises CannotLaunch where it takes only one."""
+        ...
+
+    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+        """Start what was written into a folder that every node sees."""
+        ...
+
+    def poll(self, handle: Handle) -> tuple[Status, ...]:
+        """How each run stands."""
+        ...
+
+    def cancel(self, handle: Handle) -> None:
+        """End the runs, and remove what the cluster keeps of them; may be called again."""
+        ...
+
+    def collect(self, handle: Handle) -> tuple[Path, ...]:
+        """The folder of each run, with its logs and the results of its ranks, as far as it got."""
+        ...
+
+
+def get(name: str) -> Launcher:
+    """The launcher of that name; raises RequestError with the nearest names."""
+    from planner.validate.launchers.kubernetes import Kubernetes
+    from planner.validate.launchers.local import Local
+    from planner.validate.launchers.slurm import Slurm
+    from planner.validate.launchers.torchrun import Torchrun
+
+    launchers: Mapping[str, Launcher] = {
+        "local": Local(),
+        "torchrun": Torchrun(),
+        "slurm": Slurm(),
+        "jobset": Kubernetes("jobset"),
+        "trainjob": Kubernetes("trainjob"),
+    }
+    try:
+        return launchers[resolve(name, {one: one for one in launchers}, "launcher")]
+    except UnknownName as error:
+        raise refuse("/launcher", "unknown_name", str(error)) from None
+
+
+def bundle(launch: Launch, name: str) -> Bundle:
+    """What every launcher starts on every node: torchrun with the worker."""
+    cluster = launch.request.cluster
+    text = _SCRIPT.format(
+        about=shell.comment(f"A validation run of {launch.request.model.name}: {launch.ranks} "
+                            f"ranks on {nodes(cluster)} nodes."),
+        rendezvous=shell.rendezvous(nodes(cluster)), bundle=shell.BUNDLE, name=name, join=_JOIN_S,
+        processes=accelerators_per_node(cluster), end=_END_S, limit=f"{launch.time_limit_s:.0f}",
+    )  # fmt: skip
+    return Bundle(
+        framework="planner validate", versions="torch 2.13", main=MAIN,
+        files={MAIN: text, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
+        flags=(),
+    )  # fmt: skip
+
+
+def run_name(launch: Launch) -> str:
+    """A name that no other run has: letters, digits and dashes, as planner.launchers.job_name."""
+    return f"{job_name(launch.request)[:30].strip('-')}-{secrets.token_hex(4)}"
+
+
+def only(launches: Sequence[Launch], launcher: str) -> Launch:
+    """The one run; raises CannotLaunch where there are several."""
+    if len(launches) != 1:
+        raise CannotLaunch(f"{launcher} starts one run at a time; slurm takes several as an array")
+    return launches[0]
+
+
+def start(name: str, launches: Sequence[Launch], folder: Path) -> Handle:
+    """Write the files of these runs into a folder, submit them, and leave the handle there.
+
+    Raises RequestError where the launcher or its cluster refuses.
+    """
+    launcher = get(name)
+    write_files(render(name, launches).files, folder)
+    handle = launcher.submit(folder.resolve(), launches)
+    write_files({HANDLE: handle.model_dump_json(indent=1) + "\n"}, folder)
+    return handle
+
+
+def render(name: str, launches: Sequence[Launch]) -> Bundle:
+    """The files of these runs, to read and to submit by hand; raises RequestError."""
+    try:
+        return get(name).render(launches)
+    except CannotLaunch as error:
+        raise refuse("/launcher", "cannot_launch", str(error)) from None
+
+
+def started(folder: Path) -> Handle:
+    """The handle that `start` left in a folder; raises RequestError where there is none."""
+    try:
+        return Handle.model_validate_json((folder / HANDLE).read_bytes())
+    except (OSError, ValidationError):
+        detail = f"{folder} has no {HANDLE} of a submitted run"
+        raise refuse("", "no_handle", detail) from None
+
+
+def requests(handle: Handle) -> tuple[PlanRequest, ...]:
+    """What each run was about, as its files say; raises RequestError where they do not."""
+    found = []
+    for folder in folders(handle):
+        try:
+            found.append(PlanRequest.model_validate_json((folder / REQUEST).read_bytes()))
+        except (OSError, ValidationError):
+            raise refuse("", "no_handle", f"{folder} has no {REQUEST} of a run") from None
+    return tuple(found)
+
+
+def follow(
+    handle: Handle, progress: Callable[[str], None] = lambda text: None
+) -> tuple[Status, ...]:
+    """How the runs ended; progress: told how they stand, whenever they are asked.
+
+    Interrupting it leaves them running.  Raises RequestError when the cluster no longer answers.
+    """
+    pause, last = _POLLS_S
+    misses = 0
+    while True:
+        try:
+            found = get(handle.launcher).poll(handle)
+            misses = 0
+        except RequestError as error:
+            misses += 1
+            if misses > _MOST_MISSES:
+                raise
+            progress(str(error))
+        else:
+            if all(one.state in ENDED for one in found):
+                return found
+            progress(", ".join(f"{one.state} {one.detail}".rstrip() for one in found))
+        time.sleep(pause)
+        pause = min(1.5 * pause, last)
+
+
+def folders(handle: Handle) -> tuple[Path, ...]:
+    """The folder of each run."""
+    return tuple(Path(handle.folder, run) for run in handle.runs)
+
+
+def missing(folder: Path, ranks: int) -> list[int]:
+    """The ranks of a run that have left no result."""
+    there = {
+        int(found[1])
+        for path in folder.glob("rank-*.json")
+        if (found := re.fullmatch(r"rank-(\d{1,7})\.json", path.name))
+    }
+    return [rank for rank in range(ranks) if rank not in there]
+
+
+def left(folder: Path, ranks: int) -> Status:
+    """How a run that is over ended, by what its ranks left."""
+    if not (lacking := missing(folder, ranks)):
+        return Status(state="succeeded")
+    some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+    return Status(state="failed", detail=f"ended without the results of ranks {some}")

@@ -1,0 +1,63 @@
+"""The programs that a cluster is asked with: no shell, no endless wait, clear errors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from planner.problems import Problem, RequestError, shown
+
+TIMEOUT_S = 60.0
+_LINES = 5  # of what the program said, that an error repeats
+
+
+class ClientError(RequestError):
+    """A client that is missing, refuses or does not answer; said: its standard error."""
+
+    def __init__(self, code: str, detail: str, said: str = "") -> None:
+        super().__init__([Problem(pointer="/launcher", code=code, detail=detail)])
+        self.said = said
+
+
+def installed(program: str) -> bool:
+    """Whether a program is on PATH."""
+    return shutil.which(program) is not None
+
+
+def call(
+    words: Sequence[str],
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """What a program prints; variables: for its environment, besides ours.
+
+    It has a process group of its own, which is killed when it does not answer in time or when this
+    process is interrupted.  Raises ClientError: client_missing, client_refused, client_silent.
+    """
+    program = words[0]
+    if not installed(program):
+        raise ClientError("client_missing", f"{program} is not on this machine's PATH")
+    with subprocess.Popen(
+        words, cwd=folder, env={**os.environ, **(variables or {})}, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            answer, said = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                detail = f"{program} {words[1]} did not answer within {TIMEOUT_S:g} s"
+                raise ClientError("client_silent", detail) from None
+            raise
+    if process.returncode:
+        lines = [str(shown(line)) for line in said.splitlines() if line.strip()][-_LINES:]
+        detail = f"{program} ended with code {process.returncode}: {' / '.join(lines)}"
+        raise ClientError("client_refused", detail, said)
+    return answer

@@ -1,0 +1,134 @@
+"""torchrun on this machine: a process that watches the ranks, and outlives the one that asked.
+
+`python -m planner.validate.launchers.local FOLDER RANKS SECONDS` is that process; see
+planner.validate.process for how it ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from planner.answer import Note
+from planner.frameworks.base import Bundle
+from planner.frameworks.rules import nodes
+from planner.launchers import CannotLaunch
+from planner.validate import contract, process
+from planner.validate.launchers import (
+    MAIN,
+    Handle,
+    Launch,
+    Status,
+    bundle,
+    folders,
+    left,
+    only,
+    run_name,
+)
+
+_ENDED = "ended.json"  # how it ended, left by the process that watched
+_LOG = "launcher.log"
+_END_S = 30.0  # for it to end its ranks and to say so
+
+
+class Local:
+    """Ranks on this machine, under the limits of planner.validate.process."""
+
+    def render(self, launches: Sequence[Launch]) -> Bundle:
+        """The script that starts the same ranks by hand; raises CannotLaunch for several nodes."""
+        launch = only(launches, "local")
+        if nodes(launch.request.cluster) > 1:
+            raise CannotLaunch("this machine is one node; take torchrun, slurm, jobset or trainjob")
+        made = bundle(launch, run_name(launch))
+        text = f"by hand: bash {MAIN}"
+        return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
+
+    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+        """Start the process that watches, in a session of its own."""
+        launch = only(launches, "local")
+        with (folder / _LOG).open("wb") as log:
+            watcher = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(folder), str(launch.ranks),
+                 str(launch.time_limit_s)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        handle = Handle(
+            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_born(watcher.pid)}",
+            ranks=launch.ranks,
+        )  # fmt: skip
+        watcher.returncode = 0  # not waited for: whoever polls finds it in /proc
+        return handle
+
+    def poll(self, handle: Handle) -> tuple[Status, ...]:
+        """Whether the process is alive, else what it left."""
+        (folder,) = folders(handle)
+        if _pid(handle):
+            return (Status(state="running", detail=_where(folder, handle.ranks)),)
+        try:
+            return (Status.model_validate_json((folder / _ENDED).read_bytes()),)
+        except FileNotFoundError:
+            return (left(folder, handle.ranks),)
+
+    def cancel(self, handle: Handle) -> None:
+        """End the process, and with it its ranks."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + _END_S
+            while (pid := _pid(handle)) and time.monotonic() < until:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                time.sleep(0.2)
+
+    def collect(self, handle: Handle) -> tuple[Path, ...]:
+        """The folder of the run."""
+        return folders(handle)
+
+
+def _born(pid: int) -> int:
+    """When a process started, in clock ticks since the machine did; 0: it is over (proc(5))."""
+    with suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)  # our own child stays a zombie otherwise
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if words[0] in "ZX" else int(words[19])
+
+
+def _pid(handle: Handle) -> int:
+    """The process of the handle; 0 where it is over, whoever has its number by now."""
+    if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
+        return 0
+    pid, born = int(found[1]), int(found[2])
+    return pid if born and _born(pid) == born else 0
+
+
+def _where(folder: Path, ranks: int) -> str:
+    """What the rank that is furthest behind is doing."""
+    beats = [one for rank in range(ranks) if (one := contract.beat(folder, rank))]
+    return min(beats, key=lambda one: one.count).words if len(beats) == ranks else "starting"
+
+
+def main(folder: str, ranks: str, seconds: str) -> int:
+    """Run the ranks, and leave how it ended in the folder."""
+    home = Path(folder)
+    try:
+        with process.stoppable():
+            process.launch(home, int(ranks), process.Limits(wall_s=float(seconds)))
+        ended = left(home, int(ranks))
+    except process.RunFailed as error:
+        ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
+    except process.Stopped as error:
+        ended = Status(state="cancelled", detail=f"by {error}")
+    contract.write(home / _ENDED, ended)
+    return 0 if ended.state == "succeeded" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Slurm: sbatch, squeue, scancel and, where the cluster keeps accounts, sacct.
+
+Several runs are one job array, each task with a folder of its own.  sbatch takes what a site wants
+besides (account, partition, ...) from its own variables: SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.answer import Note
+from planner.frameworks.base import Bundle
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.launchers import CannotLaunch, slurm
+from planner.validate.launchers import (
+    Handle,
+    Launch,
+    State,
+    Status,
+    bundle,
+    folders,
+    left,
+    run_name,
+)
+from planner.validate.launchers.client import ClientError, call
+
+_MARGIN_S = 300  # for the nodes to start and to end
+# Slurm's states of a job (squeue(1), JOB STATE CODES); what is not here has failed.
+_STATES: dict[str, State] = {
+    "PENDING": "waiting", "CONFIGURING": "waiting", "REQUEUED": "waiting",
+    "REQUEUE_HOLD": "waiting", "REQUEUE_FED": "waiting", "RESV_DEL_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting",
+    "RUNNING": "running", "COMPLETING": "running", "STAGE_OUT": "running", "SIGNALING": "running",
+    "RESIZING": "running", "SUSPENDED": "running", "STOPPED": "running",
+    "COMPLETED": "succeeded", "CANCELLED": "cancelled", "REVOKED": "cancelled",
+}  # fmt: skip
+
+
+class Slurm:
+    """A batch job, or an array of them."""
+
+    def render(self, launches: Sequence[Launch]) -> Bundle:
+        """The batch script; raises CannotLaunch for runs that differ in nodes or in ranks."""
+        first, *others = launches
+        shape = (nodes(first.request.cluster), accelerators_per_node(first.request.cluster))
+        for other in others:
+            cluster = other.request.cluster
+            if (nodes(cluster), accelerators_per_node(cluster)) != shape:
+                raise CannotLaunch("the runs of an array must have the same nodes and ranks")
+        name = run_name(first)
+        parts = [bundle(launch, name) for launch in launches]
+        main = slurm.script(
+            parts[0], first.request, name, len(parts) if others else 0,
+            max(launch.time_limit_s for launch in launches) + _MARGIN_S,
+        )  # fmt: skip
+        files = {slurm.FILE: main}
+        for run, part in zip(_runs(launches), parts, strict=True):
+            files |= {str(Path(run, file)): text for file, text in part.files.items()}
+        text = f"write all into one folder that every node sees, and there: sbatch {slurm.FILE}"
+        return parts[0].model_copy(
+            update={
+                "main": slurm.FILE, "files": files, "notes": (Note(code="launcher", text=text),),
+            }
+        )  # fmt: skip
+
+    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+        """Submit it; the nodes run the Python that runs this."""
+        answer = call(["sbatch", "--parsable", slurm.FILE], folder, {"PYTHON": sys.executable})
+        if not (found := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
+            raise ClientError("client_refused", "sbatch did not answer with the number of a job")
+        return Handle(
+            launcher="slurm", folder=str(folder), id=found[1], runs=_runs(launches),
+            ranks=launches[0].ranks,
+        )  # fmt: skip
+
+    def poll(self, handle: Handle) -> tuple[Status, ...]:
+        """What squeue says, else sacct; else the job is over, and its results tell how."""
+        known = _queued(handle)
+        jobs = [_job(handle, task) for task in range(len(handle.runs))]
+        if not known.keys() >= set(jobs):
+            known = _accounted(handle) | known
+        found = []
+        for job, folder in zip(jobs, folders(handle), strict=True):
+            said = known.get(job)
+            if said is None or said.state == "succeeded":
+                said = left(folder, handle.ranks)
+            found.append(said)
+        return tuple(found)
+
+    def cancel(self, handle: Handle) -> None:
+        """End the job and all its tasks."""
+        call(["scancel", handle.id])
+
+    def collect(self, handle: Handle) -> tuple[Path, ...]:
+        """The folders: the nodes wrote into them."""
+        return folders(handle)
+
+
+def _runs(launches: Sequence[Launch]) -> tuple[str, ...]:
+    return (".",) if len(launches) == 1 else tuple(map(str, range(len(launches))))
+
+
+def _job(handle: Handle, task: int) -> str:
+    return handle.id if handle.runs == (".",) else f"{handle.id}_{task}"
+
+
+def _queued(handle: Handle) -> dict[str, Status]:
+    """What squeue says of the job: nothing, some minutes after its end."""
+    try:
+        answer = call(
+            ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r",
+             f"--jobs={handle.id}"]
+        )  # fmt: skip
+    except ClientError as error:
+        if "Invalid job id" in error.said:
+            return {}
+        raise
+    return _statuses(answer)
+
+
+def _accounted(handle: Handle) -> dict[str, Status]:
+    """What the accounts say of the job: nothing where the cluster keeps none."""
+    try:
+        return _statuses(
+            call(
+                ["sacct", "--noheader", "--allocations", "--parsable2",
+                 "--format=JobID,State,ExitCode", f"--jobs={handle.id}"]
+            )
+        )  # fmt: skip
+    except ClientError:
+        return {}
+
+
+def _statuses(answer: str) -> dict[str, Status]:
+    """Lines of job|state|reason."""
+    found = {}
+    for line in answer.splitlines():
+        job, state, detail = [*line.strip().split("|"), "", ""][:3]
+        word = state.split(" ")[0]  # "CANCELLED by 1000"
+        why = f" ({detail})" if detail not in ("", "None") else ""
+        found[job] = Status(state=_STATES.get(word, "failed"), detail=word.lower() + why)
+    return found

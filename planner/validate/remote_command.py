@@ -1,0 +1,88 @@
+"""`planner validate --launcher`: the files of a run elsewhere, or the run itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.failures import FINE
+
+if TYPE_CHECKING:
+    from planner.request import PlanRequest
+    from planner.validate.launchers import Handle
+    from planner.validate.report import Tolerance
+    from planner.validate.run import Options
+
+
+def write(
+    launcher: str, asked: PlanRequest, options: Options, output: Path | None, image: str, json: bool
+) -> int:
+    """Print the files that validate a plan elsewhere, or write them into a folder."""
+    from planner.frameworks.shell import one_script
+    from planner.output import print_json, write_files
+    from planner.validate import launchers, remote
+
+    bundle = remote.render(launcher, [asked], options, image)
+    written = [] if output is None else write_files(bundle.files, output)
+    if json:
+        print_json(bundle)
+        return FINE
+    if output is None:
+        whole = bundle.main == launchers.MAIN  # else a cluster's own file, which is read by itself
+        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
+    for path in written:
+        print(path)
+    for note in bundle.notes:
+        print(f"note: {note.text}", file=sys.stderr)
+    return FINE
+
+
+def submit(
+    launcher: str,
+    asked: PlanRequest,
+    options: Options,
+    output: Path | None,
+    image: str,
+    json: bool,
+) -> int:
+    """Submit a run, wait for it and report; interrupted, it goes on and `follow` takes it up."""
+    from planner.problems import refuse
+    from planner.validate import remote
+
+    if output is None:
+        detail = "a run elsewhere needs a folder that every node sees: --output DIR"
+        raise refuse("/output", "missing", detail)
+    handle = remote.submit(launcher, [asked], options, output, image)
+    said = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
+    print(said, file=sys.stderr)
+    return _reported(handle, options.tolerance, json)
+
+
+def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
+    """Wait for a run that was submitted from a folder, and report."""
+    from planner.validate import launchers
+
+    return _reported(launchers.started(folder), tolerance, json)
+
+
+def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
+    from planner import output
+    from planner.validate import remote, run_command
+    from planner.validate.process import RunFailed, Stopped, stoppable
+    from planner.validate.screen import validation_screen
+
+    try:
+        with stoppable(), run_command.progress_lines() as progress:
+            (found,) = remote.reports(handle, tolerance, progress)
+    except Stopped as stopped:
+        print(f"Stopped by {stopped}; the run goes on, from {handle.folder}.", file=sys.stderr)
+        return 128 + stopped.number
+    if isinstance(found, RunFailed):
+        return run_command.failed(found, json)
+    if json:
+        output.print_json(found)
+    else:
+        screen = output.Screen()
+        screen.print(validation_screen(found, screen))
+    return run_command.OUTSIDE if found.verdict == "outside" else FINE
