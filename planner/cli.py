@@ -30,6 +30,7 @@ from planner.lint import command as lint_commands
 from planner.options import request_options
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
+from planner.validate.results_command import validations
 from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ app = typer.Typer(
     name="planner",
     no_args_is_help=True,
     help="The fastest way to train a model on a cluster that fits, and why.",
-    epilog="Exit codes: 0 fine, 1 our fault, 2 bad input, 4 nothing fits or a script cannot run.",
+    epilog="Exit codes: 0 fine, 1 our fault, 2 bad input, 3 a run is not as predicted, "
+    "4 nothing fits or a script cannot run.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -105,6 +107,7 @@ def estimate(
 ) -> int:
     """Time and memory of one plan."""
     from planner import output, solve, terminal
+    from planner.validate import results
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     assert asked.plan is not None
@@ -114,6 +117,8 @@ def estimate(
     else:
         screen = output.Screen()
         screen.print(terminal.estimate_screen(answer, asked_of(asked), screen))
+        for kept in results.about(asked)[:1]:
+            screen.print(f"\n{kept.sentence}  (planner validations {kept.id})", soft_wrap=True)
     return FINE if answer.estimate.fits else NOTHING_FITS
 
 
@@ -267,6 +272,7 @@ app.command("accuracy")(accuracy)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
 app.command("validate")(validate)
+app.command("validations")(validations)
 app.command("calibrate")(calibrate)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)

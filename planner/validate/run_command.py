@@ -46,9 +46,11 @@ def validate(
     port: Annotated[
         int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
     ] = None,
-    max_seconds: Annotated[float, _option(_LIMITS, "of one start of ranks", min=1)] = 1800.0,
+    max_seconds: Annotated[
+        float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)
+    ] = 1800.0,
     max_silent_seconds: Annotated[
-        float, _option(_LIMITS, "without a step before the run counts as hung", min=1)
+        float, _option(_LIMITS, "without a step before the run counts as hung", min=1, max=86_400)
     ] = 300.0,
     max_memory: Annotated[
         int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)

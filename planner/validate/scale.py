@@ -282,4 +282,6 @@ def _change(part: str, was: Spec, now: Spec, name: str, hides: str) -> Iterator[
 
 
 def _plain(value: Any) -> Any:
-    return value.num_experts if isinstance(value, MoESpec) else value
+    if isinstance(value, MoESpec):
+        return f"{value.num_experts} experts of {value.expert_ffn_hidden_size}, top {value.top_k}"
+    return value

@@ -37,7 +37,8 @@ def calibrate(
         str | None, _option("profile that has the rest; default: the machine's", metavar="NAME")
     ] = None,
     max_seconds: Annotated[
-        float, _option("for each start of processes; what is left then is left out", min=10)
+        float,
+        _option("for each start of processes; what is left then is left out", min=10, max=43_200),
     ] = 300.0,
     json: Json = False,
     given: Mapping[str, Any],
