@@ -82,7 +82,7 @@ def check(rank: RankReport, in_flight: bool = True) -> None:
     assert traced.gathered_bytes <= estimated.gathered_bytes
     assert traced.gradient_bytes == estimated.gradient_bytes
     steps = traced.optimizer_bytes - estimated.optimizer_bytes
-    assert 0 <= steps < 2000
+    assert 0 <= steps <= 4 * 1000  # a count of four bytes for each of at most so many tensors
     rows = {one.term for one in rank.differences if not one.term.endswith("_bytes")}
     assert rows <= UNCOUNTED
     if in_flight:
