@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator
 
 import pytest
 
+from planner.data_folder import VARIABLE
+
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_data_folder() -> Generator[None, None, None]:
+    """What whoever runs the tests has calibrated and validated plays no part in them."""
+    before = os.environ.get(VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="planner-tests-") as folder:
+        os.environ[VARIABLE] = folder
+        yield
+    os.environ.pop(VARIABLE)
+    if before is not None:
+        os.environ[VARIABLE] = before
 
 
 @pytest.hookimpl(tryfirst=True)
