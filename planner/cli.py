@@ -28,6 +28,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.sizing import command as sizing_command
 
 if TYPE_CHECKING:
     from planner.problems import Problem
@@ -261,6 +262,7 @@ def serve(
 
 
 app.command("accuracy")(accuracy)
+app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
 app.command("timeline")(timeline_commands.timeline)
