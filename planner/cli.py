@@ -32,6 +32,7 @@ from planner.sizing import command as sizing_command
 
 if TYPE_CHECKING:
     from planner.problems import Problem
+    from planner.request import PlanRequest
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, skypilot"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -79,7 +80,9 @@ def plan(
     from planner import next_steps, output, solve, terminal
 
     source = source_of(request_file, request)
-    asked = read_request(source, given, limits=True)
+    asked = read_request(source, given, limits=True, mixed=True)
+    if len(asked.cluster.groups) > 1:
+        return _plan_mixed(asked, json)
     answer = solve.find(asked)
     if json:
         output.print_json(answer)
@@ -285,6 +288,19 @@ def run(arguments: Sequence[str]) -> int:
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
         json="--json" in arguments,
     )
+
+
+def _plan_mixed(asked: PlanRequest, json: bool) -> int:
+    """The best use of nodes that differ."""
+    from planner import mixed, output
+    from planner.mixed.screen import mixed_screen
+
+    answer = mixed.find(asked)
+    if json:
+        output.print_json(answer)
+    else:
+        output.Screen().print(mixed_screen(answer))
+    return FINE if answer.options else NOTHING_FITS
 
 
 def _nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

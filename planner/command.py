@@ -50,11 +50,12 @@ def read_request(
     need_plan: bool = False,
     keep_plan: bool = False,
     document: Mapping[str, Any] | None = None,
+    mixed: bool = False,
 ) -> PlanRequest:
     """The request of a file, with options over it; a model may be the path of a config.json.
 
     limits: options on plan fields bound the search, unless keep_plan and the file has a plan.
-    document: what is in the source, where it has been read.
+    document: what is in the source, where it has been read.  mixed: nodes may differ.
     """
     from planner.documents import parse_request
 
@@ -67,7 +68,7 @@ def read_request(
     document = merge(document, given, limits=limits)
     if "model" in given:
         document["model"] = read_model(given["model"], Path())
-    return parse_request(document, need_plan=need_plan)
+    return parse_request(document, need_plan=need_plan, mixed=mixed)
 
 
 def read_model(name: str, folder: Path) -> Any:

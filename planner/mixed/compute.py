@@ -26,21 +26,9 @@ from planner.version import __version__
 
 SIMULATED = 12  # of the pipelines that the closed form ranks first
 DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
+REFINED = 2  # of these, whose layers the simulator moves further
 MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
 _PLACED = ("world_size", "layers_not_divisible")
-
-
-def merged(cluster: ClusterSpec) -> ClusterSpec:
-    """Groups of equal nodes as one group, in the place of the first."""
-    groups: list[NodeGroup] = []
-    for group in cluster.groups:
-        for i, known in enumerate(groups):
-            if known.model_copy(update={"nodes": group.nodes}) == group:
-                groups[i] = known.model_copy(update={"nodes": known.nodes + group.nodes})
-                break
-        else:
-            groups.append(group)
-    return cluster.model_copy(update={"groups": tuple(groups)})
 
 
 def find(request: PlanRequest) -> MixedAnswer:
@@ -158,13 +146,14 @@ def _pipelines(request: PlanRequest) -> Iterator[Option]:
             dealt = plan.model_copy(update={"stage_layers": layers})
             ranked.append((groups.rough_s(dealt, owner), dealt, owner))
     ranked.sort(key=lambda item: item[0])
-    best: tuple[Result, ParallelPlan, tuple[int, ...]] | None = None
-    for _, plan, owner in ranked[:SIMULATED]:
-        result = groups.evaluate(plan, owner)
-        if result.fits and (best is None or result.iteration_time_s < best[0].iteration_time_s):
-            best = result, plan, owner
-    if best is not None:
-        yield _option(request, *best)
+    simulated = [
+        (groups.evaluate(plan, owner), plan, owner) for _, plan, owner in ranked[:SIMULATED]
+    ]
+    simulated.sort(key=lambda item: (not item[0].fits, item[0].iteration_time_s))
+    refined = [(*groups.refined(plan, owner), owner) for _, plan, owner in simulated[:REFINED]]
+    fitting = [item for item in refined if item[1].fits]
+    if fitting:
+        yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
 
 
 def _promising(
@@ -227,7 +216,7 @@ def _candidates(request: PlanRequest) -> Iterator[ParallelPlan]:
 
 
 def _option(
-    request: PlanRequest, result: Result, plan: ParallelPlan, owner: tuple[int, ...]
+    request: PlanRequest, plan: ParallelPlan, result: Result, owner: tuple[int, ...]
 ) -> Option:
     groups, training = request.cluster.groups, request.training
     tokens_per_s = training.tokens_per_iteration / result.iteration_time_s
