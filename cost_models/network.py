@@ -165,8 +165,8 @@ def _outward(
     for tier in fabric.tiers[1:]:
         outer = members(axis, tier.domain_accelerators).astype(np.float64)
         crosses = inner < ranks
-        rate = fabric.profile.network_fraction * tier.bandwidth_bytes_per_s
-        rate = rate / _shared(fabric, tier, axis)
+        link = tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
+        rate = fabric.profile.network_fraction * link
         bus = np.where(crosses, np.minimum(bus, rate * inner), bus)
         domains = np.maximum(outer / inner, 1.0)
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
