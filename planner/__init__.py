@@ -19,6 +19,7 @@ reason, for a plan that cannot run at all. That nothing fits is an answer, not a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -122,3 +123,9 @@ def _plain(part: Any) -> Any:
 def _plan(request: PlanRequest) -> ParallelPlan:
     assert request.plan is not None  # parse_request was asked for one
     return request.plan
+
+
+if "IPython" in sys.modules:  # in a notebook answers show themselves
+    from planner.notebook import install
+
+    install()

@@ -18,6 +18,7 @@ from planner.accuracy.command import accuracy
 from planner.command import (
     PLAN,
     Json,
+    Report,
     RequestFile,
     RequestOption,
     asked_of,
@@ -73,17 +74,23 @@ def plan(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
+    report: Report = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
     from planner import next_steps, output, solve, terminal
+    from planner.drawing.page import paper, write_page
 
     source = source_of(request_file, request)
     asked = read_request(source, given, limits=True, mixed=True)
     if len(asked.cluster.groups) > 1:
-        return _plan_mixed(asked, json)
+        return _plan_mixed(asked, report, json)
     answer = solve.find(asked)
+    if report is not None:
+        shown = terminal.plan_screen(answer, asked_of(asked), paper())
+        pictures = timeline_commands.best_timeline(answer)
+        write_page(report, f"A plan for {asked.model.name}", shown, pictures)
     if json:
         output.print_json(answer)
     else:
@@ -290,12 +297,15 @@ def run(arguments: Sequence[str]) -> int:
     )
 
 
-def _plan_mixed(asked: PlanRequest, json: bool) -> int:
+def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
     from planner import mixed, output
+    from planner.drawing.page import write_page
     from planner.mixed.screen import mixed_screen
 
     answer = mixed.find(asked)
+    if report is not None:
+        write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
     if json:
         output.print_json(answer)
     else:

@@ -25,6 +25,9 @@ RequestFile = Annotated[
 RequestOption = Annotated[
     str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
 ]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 
 

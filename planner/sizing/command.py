@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import Json, RequestFile, RequestOption, load, read_model, source_of
+from planner.command import Json, Report, RequestFile, RequestOption, load, read_model, source_of
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import merge, request_options
 
@@ -55,12 +55,15 @@ def size(
         typer.Option("--all", help="every cluster, not only the front", rich_help_panel=_PANEL),
     ] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="days against cost")] = None,
+    report: Report = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
     from planner import output
+    from planner.drawing.page import write_page
     from planner.sizing.compute import size as compute
+    from planner.sizing.picture import picture
     from planner.sizing.screen import sizing_screen
 
     own = {
@@ -74,9 +77,10 @@ def size(
     source = source_of(request_file, request)
     asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
     answer = compute(asked, os.cpu_count() or 1, _progress)
+    if report is not None:
+        screen = sizing_screen(answer, asked, every_row=True)
+        write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
     if svg is not None:
-        from planner.sizing.picture import picture
-
         output.write_picture(svg, picture(answer).encode())
     if json:
         output.print_json(answer)
