@@ -15,6 +15,7 @@ from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.request import SearchSpec
+from planner.sizing.request import PARTS, SizingSpec
 from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
@@ -105,6 +106,22 @@ LINT_EXAMPLES: dict[str, Any] = {
 }
 
 
+SIZING_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "Which of two kinds, within a month",
+        "value": {
+            "model": "llama-3.1-8b",
+            "training": {"seq_length": 8192, "global_batch_size": 512, "tokens": 1e12},
+            "sizing": {
+                "accelerators": ["h100-sxm", "mi300x"],
+                "sizes": [64, 128, 256],
+                "deadline_days": 30,
+            },
+        },
+    }
+}
+
+
 def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str, Any]:
     """The OpenAPI entry of a route that takes a request, of the schema with this name."""
     content = {"schema": {"$ref": _PREFIX + schema}, "examples": examples}
@@ -123,6 +140,7 @@ def describe(app: FastAPI) -> None:
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
             schemas["LintRequest"] = _lint_request(schemas["Request"])
+            schemas["SizingRequest"] = _sizing_request(schemas["Request"])
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -135,6 +153,7 @@ def _definitions() -> dict[str, Any]:
         TrainingSpec,
         ParallelPlan,
         SearchSpec,
+        SizingSpec,
         TimelineRequest,
         ProblemDocument,
     )
@@ -208,6 +227,12 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
     cluster = request["properties"]["cluster"]
     fields = {"files": files, "cluster": cluster, "framework": named}
     return _object(fields, ["files", "cluster"])
+
+
+def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:
+    asked = {name: request["properties"][name] for name in PARTS if name != "sizing"}
+    sizing = {"sizing": {"$ref": _PREFIX + "SizingSpec"}}
+    return _object(asked | sizing, ["model", "training"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:

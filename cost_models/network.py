@@ -123,6 +123,18 @@ def collective_s(
     return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
 
 
+def _shared(fabric: Fabric, tier: NetworkTier, axis: Axis) -> Array:
+    """How many times the uplinks of a tier are shared by what a group sends over it.
+
+    On rails the members of a group with the same place in their nodes meet at one switch, below
+    the oversubscribed links.
+    """
+    domain = fabric.tiers[0].domain_accelerators
+    if tier.topology != "rail" or domain is None:
+        return tier.oversubscription
+    return np.where(axis.stride % domain == 0, 1.0, tier.oversubscription)
+
+
 @formula("s", "ml-engineering", "derived")
 def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     """Seconds of one message to the next member of a group, over the group's slowest hop."""
@@ -132,7 +144,7 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     inner = members(axis, fabric.tiers[0].domain_accelerators)
     for tier in fabric.tiers[1:]:
         crosses = inner < size
-        link = np.where(crosses, tier.bandwidth_bytes_per_s / tier.oversubscription, link)
+        link = np.where(crosses, tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis), link)
         latency = np.where(crosses, tier.latency_s, latency)
         inner = members(axis, tier.domain_accelerators)
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
@@ -158,7 +170,8 @@ def _outward(
     for tier in fabric.tiers[1:]:
         outer = members(axis, tier.domain_accelerators).astype(np.float64)
         crosses = inner < ranks
-        rate = fabric.profile.network_fraction * tier.bandwidth_bytes_per_s / tier.oversubscription
+        link = tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
+        rate = fabric.profile.network_fraction * link
         bus = np.where(crosses, np.minimum(bus, rate * inner), bus)
         domains = np.maximum(outer / inner, 1.0)
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
@@ -180,7 +193,7 @@ def _all_to_all_s(
     seconds, _ = _domain_s(fabric, "all_to_all", payload * inner / ranks, inner)
     for tier in fabric.tiers[1:]:
         outer = members(axis, tier.domain_accelerators).astype(np.float64)
-        rate = fraction * tier.bandwidth_bytes_per_s / tier.oversubscription
+        rate = fraction * tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
         leaving = payload * (ranks - inner) / ranks
         latency = tier.latency_s * (1.0 + np.log2(np.maximum(outer / inner, 1.0)))
         through = ring_s(leaving, 1.0, rate, latency)

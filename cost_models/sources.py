@@ -50,6 +50,8 @@ SOURCES: dict[str, str] = {
     "tensor-cores": "NVIDIA Matrix Multiplication Background User's Guide, requirements",
     "aiconfigurator": "ai-dynamo/aiconfigurator @095f58a5, measured kernels (Apache-2.0)",
     "ml-engineering": "stas00/ml-engineering @744d01e1, measured kernels and networks",
+    "young-1974": "Young, A first order approximation to the optimum checkpoint interval, 1974",
+    "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

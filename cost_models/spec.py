@@ -252,9 +252,11 @@ class NetworkTier(Spec):
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="per accelerator and direction")
     latency_s: Annotated[float, Field(ge=0, le=10)] = Field(description="of one message")
     oversubscription: Annotated[float, Field(ge=1, le=10_000)] = 1.0
-    topology: Literal["switch", "mesh"] = Field(
+    topology: Literal["switch", "mesh", "rail"] = Field(
         "switch",
-        description="mesh: direct links, a group of m sees (m-1)/(domain-1) of the bandwidth",
+        description="mesh: direct links, a group of m sees (m-1)/(domain-1) of the bandwidth; "
+        "rail: a switch for each place in a node, so that only groups over several places are "
+        "oversubscribed",
     )
 
 

@@ -9,7 +9,7 @@
     >>> answer.best.fits
     True
 
-`plan`, `estimate`, `why` and `emit` take the documents of the command line and the service,
+`plan`, `estimate`, `why`, `emit` and `size` take the documents of the command line and the service,
 whole or as keywords, and return the same answers as typed objects. All raise
 `planner.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
 each thing to mend; `plan` and `why` raise `planner.search.SpaceTooLarge` where the limits leave
@@ -19,6 +19,7 @@ reason, for a plan that cannot run at all. That nothing fits is an answer, not a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.frameworks.base import Bundle
     from planner.request import PlanRequest
+    from planner.sizing.answer import SizingAnswer
 
-__all__ = ["__version__", "emit", "estimate", "plan", "why"]
+__all__ = ["__version__", "emit", "estimate", "plan", "size", "why"]
 
 
 def plan(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> PlanAnswer:
@@ -81,6 +83,19 @@ def emit(
     return emission.emit(_request(document, parts), launcher)
 
 
+def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswer:
+    """Days, cost and energy of a training on each kind and number of accelerators.
+
+    The document has `model`, `training` with its tokens, and `sizing` (deadline, budget, kinds,
+    sizes, ...).  Raises RequestError, SpaceTooLarge.
+    """
+    from planner.sizing.compute import size as compute
+    from planner.sizing.request import parse_sizing
+
+    asked = {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
+    return compute(parse_sizing(asked))
+
+
 def _request(
     document: PlanRequest | Mapping[str, Any] | None,
     parts: Mapping[str, Any],
@@ -108,3 +123,9 @@ def _plain(part: Any) -> Any:
 def _plan(request: PlanRequest) -> ParallelPlan:
     assert request.plan is not None  # parse_request was asked for one
     return request.plan
+
+
+if "IPython" in sys.modules:  # in a notebook answers show themselves
+    from planner.notebook import install
+
+    install()

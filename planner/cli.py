@@ -18,6 +18,7 @@ from planner.accuracy.command import accuracy
 from planner.command import (
     PLAN,
     Json,
+    Report,
     RequestFile,
     RequestOption,
     asked_of,
@@ -28,6 +29,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.sizing import command as sizing_command
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
 from planner.validate.results_command import validations
@@ -35,6 +37,7 @@ from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
     from planner.problems import Problem
+    from planner.request import PlanRequest
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -76,15 +79,23 @@ def plan(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
+    report: Report = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
     from planner import next_steps, output, solve, terminal
+    from planner.drawing.page import paper, write_page
 
     source = source_of(request_file, request)
-    asked = read_request(source, given, limits=True)
+    asked = read_request(source, given, limits=True, mixed=True)
+    if len(asked.cluster.groups) > 1:
+        return _plan_mixed(asked, report, json)
     answer = solve.find(asked)
+    if report is not None:
+        shown = terminal.plan_screen(answer, asked_of(asked), paper())
+        pictures = timeline_commands.best_timeline(answer)
+        write_page(report, f"A plan for {asked.model.name}", shown, pictures)
     if json:
         output.print_json(answer)
     else:
@@ -269,6 +280,7 @@ def serve(
 
 
 app.command("accuracy")(accuracy)
+app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
 app.command("validate")(validate)
@@ -295,6 +307,22 @@ def run(arguments: Sequence[str]) -> int:
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
         json="--json" in arguments,
     )
+
+
+def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
+    """The best use of nodes that differ."""
+    from planner import mixed, output
+    from planner.drawing.page import write_page
+    from planner.mixed.screen import mixed_screen
+
+    answer = mixed.find(asked)
+    if report is not None:
+        write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
+    if json:
+        output.print_json(answer)
+    else:
+        output.Screen().print(mixed_screen(answer))
+    return FINE if answer.options else NOTHING_FITS
 
 
 def _nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

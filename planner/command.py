@@ -25,6 +25,9 @@ RequestFile = Annotated[
 RequestOption = Annotated[
     str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
 ]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 
 
@@ -50,11 +53,12 @@ def read_request(
     need_plan: bool = False,
     keep_plan: bool = False,
     document: Mapping[str, Any] | None = None,
+    mixed: bool = False,
 ) -> PlanRequest:
     """The request of a file, with options over it; a model may be the path of a config.json.
 
     limits: options on plan fields bound the search, unless keep_plan and the file has a plan.
-    document: what is in the source, where it has been read.
+    document: what is in the source, where it has been read.  mixed: nodes may differ.
     """
     from planner.documents import parse_request
 
@@ -67,7 +71,7 @@ def read_request(
     document = merge(document, given, limits=limits)
     if "model" in given:
         document["model"] = read_model(given["model"], Path())
-    return parse_request(document, need_plan=need_plan)
+    return parse_request(document, need_plan=need_plan, mixed=mixed)
 
 
 def read_model(name: str, folder: Path) -> Any:

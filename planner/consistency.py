@@ -10,14 +10,18 @@ from planner.problems import Problem
 
 
 def contradictions(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, mixed: bool = False
 ) -> Iterator[Problem]:
-    """What cannot be asked together, each at the place that is easiest to mend."""
-    if len(cluster.groups) > 1:
+    """What cannot be asked together, each at the place that is easiest to mend.
+
+    mixed: the question is one that a cluster of different nodes has an answer to.
+    """
+    if len(cluster.groups) > 1 and not mixed:
         yield Problem(
             pointer="/cluster/groups",
             code="mixed_cluster",
-            detail=f"a mixed cluster cannot be planned yet: one group, got {len(cluster.groups)}",
+            detail="only `plan` takes nodes that differ: here one group, got "
+            f"{len(cluster.groups)}",
             got=len(cluster.groups),
         )
     for group in cluster.groups:

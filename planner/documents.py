@@ -46,16 +46,17 @@ _CATALOG_FIELDS = ("price_usd_per_accelerator_hour", "node_power_watts")
 _SEARCH_FIELDS = tuple(name for name in SearchSpec.model_fields if name != "limits")
 
 
-def parse_request(document: Any, *, need_plan: bool = False) -> PlanRequest:
+def parse_request(document: Any, *, need_plan: bool = False, mixed: bool = False) -> PlanRequest:
     """The request that a user's document asks.
 
-    need_plan: the question is about one plan, so the document must have one.
+    need_plan: the question is about one plan, so the document must have one.  mixed: nodes may
+    differ.
     Raises RequestError with every problem found.
     """
     document = plain(document)
     if not isinstance(document, dict):
         raise RequestError([wrong_type("", "an object", document)])
-    return _Parser(document).request(need_plan)
+    return _Parser(document).request(need_plan, mixed)
 
 
 def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -103,7 +104,7 @@ class _Parser:
         self.defaulted: list[str] = []
         self.guessed: tuple[str, ...] = ()
 
-    def request(self, need_plan: bool) -> PlanRequest:
+    def request(self, need_plan: bool, mixed: bool) -> PlanRequest:
         document = self.document
         self.refuse_unknown("", document, PARTS)
         required = ("model", "cluster", "training") + (("plan",) if need_plan else ())
@@ -120,7 +121,7 @@ class _Parser:
         plan = self.part("plan", lambda value: self.plan(value, cluster, search))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         if model is not None and cluster is not None and training is not None:
-            self.problems += contradictions(model, cluster, training)
+            self.problems += contradictions(model, cluster, training, mixed)
         if self.problems or model is None or cluster is None or training is None:
             raise RequestError(self.problems)
         return PlanRequest(
@@ -167,7 +168,7 @@ class _Parser:
         rest = {name: item for name, item in value.items() if name not in _CLUSTER_FIELDS}
         if "groups" in rest:
             self.refuse_unknown("/cluster", rest, ["groups"], *_CLUSTER_FIELDS)
-            groups = self.groups(rest["groups"])
+            groups = _merged(self.groups(rest["groups"]))
         else:
             self.refuse_unknown("/cluster", rest, _FLAT_FIELDS, *_CLUSTER_FIELDS)
             known = {name: item for name, item in rest.items() if name in _FLAT_FIELDS}
@@ -311,6 +312,19 @@ class _Parser:
             unknown_field(pointer, name, names if i < MOST_PROBLEMS else ())
             for i, name in enumerate(unknown)
         ]
+
+
+def _merged(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+    """Groups of equal nodes as one, in the place of the first."""
+    found: list[NodeGroup] = []
+    for group in groups:
+        for i, known in enumerate(found):
+            if known.model_copy(update={"nodes": group.nodes}) == group:
+                found[i] = known.model_copy(update={"nodes": known.nodes + group.nodes})
+                break
+        else:
+            found.append(group)
+    return tuple(found)
 
 
 def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:

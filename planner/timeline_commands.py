@@ -16,11 +16,13 @@ from planner.options import FIELDS, PIPELINE, pipeline_options, request_options
 if TYPE_CHECKING:
     from cost_models.plans import ParallelPlan
     from cost_models.schedules.simulate import Links, Times
+    from planner.answer import PlanAnswer
     from planner.request import PlanRequest
     from planner.timeline import TimelineAnswer
 
 T = TypeVar("T")
 _PICTURES = "Pictures"
+_MOST_ACTIONS = 100_000  # of a timeline in a report
 
 
 class Theme(StrEnum):
@@ -103,6 +105,22 @@ def compare_schedules(
     console = output.Screen()
     console.print(comparison_screen(answer, console))
     return FINE
+
+
+def best_timeline(answer: PlanAnswer) -> list[str]:
+    """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
+    from planner.documents import parse_request
+    from planner.drawing.svg import svg
+    from planner.timeline import timeline_of_plan
+
+    best = answer.best
+    if best is None or best.plan.pp == 1:
+        return []
+    if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
+        return []
+    request = parse_request(answer.request)
+    times = _stage_times(request, best.plan)
+    return [svg(timeline_of_plan(request, best.plan, *times), "light")]
 
 
 def _answer(

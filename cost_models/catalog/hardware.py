@@ -218,6 +218,11 @@ def cluster_of(name: str, *groups: NodeGroup) -> ClusterSpec:
     )
 
 
+def prices_date() -> str:
+    """Year and month of the latest evidence for the catalog's prices."""
+    return str(_prices()["date"])
+
+
 def local_cluster() -> ClusterSpec:
     """The machine this runs on: its GPUs if the catalog knows them, otherwise its CPU cores."""
     from cost_models.catalog import local  # measures the CPU, which only this needs

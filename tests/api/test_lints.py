@@ -39,9 +39,16 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "no field",
     ),
     "mixed cluster": (
-        {"cluster": {"groups": [{"accelerator": "h100-sxm", "nodes": 1}] * 2}},
+        {
+            "cluster": {
+                "groups": [
+                    {"accelerator": "h100-sxm", "nodes": 1},
+                    {"accelerator": "a100-sxm", "nodes": 1},
+                ]
+            }
+        },
         "/cluster/groups",
-        "mixed",
+        "differ",
     ),
     "unknown framework": ({"framework": "megatrn"}, "/framework", "no framework"),
     "framework is a number": ({"framework": 7}, "/framework", "a name"),

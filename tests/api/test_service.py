@@ -98,6 +98,8 @@ def test_bad_request(
         body = json.dumps({**ASKED, "plan": {}, **over})
     except ValueError:  # Python itself will not write such a number
         return
+    if code == "mixed_cluster" and path == "/v1/plans":
+        return  # of all questions this one is answered: tests/planner/mixed
     with bounded_work():
         response = client.post(path, content=body, headers=JSON)
     document = problem(response, 422)

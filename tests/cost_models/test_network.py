@@ -11,6 +11,7 @@ from cost_models.catalog.hardware import node_group
 from cost_models.network import Fabric, collective_s, send_s
 from cost_models.placement import Axis
 from cost_models.profiles import profile_for
+from cost_models.spec import NetworkTier
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -138,3 +139,19 @@ def test_all_reduce_between_nodes_runs_as_measured(
     took = seconds(fabric("h100-sxm", nodes), "all_reduce", payload, ranks)
     bus = payload * 2 * (ranks - 1) / ranks / took / 1e9
     assert bus == pytest.approx(gigabytes_per_s, rel=0.12)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_rails_spare_groups_with_one_place_in_their_nodes(op: str) -> None:
+    """Whole strides of a node meet below the uplinks; any others share them as on a fat tree."""
+    f = fabric("h100-sxm")
+    *inner, outer = f.tiers
+    spine = outer.model_copy(update={"oversubscription": 4.0})
+    rails = outer.model_copy(update={"oversubscription": 4.0, "topology": "rail"})
+
+    def on(tier: NetworkTier, stride: int) -> float:
+        tiers = (*inner, tier)
+        return seconds(Fabric(tiers, f.profile, 450e9), op, 1e9, 16, stride)
+
+    assert on(rails, 8) == on(outer, 8) < on(spine, 8)
+    assert on(rails, 4) == on(spine, 4)

@@ -1,0 +1,59 @@
+"""A screen of the command line and pictures as HTML: a whole page, or a piece of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from planner.output import write_picture
+
+WIDTH = 100  # characters
+_STYLE = """
+body{margin:0 auto;max-width:1240px;padding:16px 20px;background:#fff;color:#1c2128;
+font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+pre{font:13px/1.35 ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;overflow-x:auto}
+figure{margin:18px 0;overflow-x:auto}h1{font-size:20px}
+"""
+
+
+def write_page(
+    path: Path, title: str, screen: RenderableType, pictures: Iterable[str] = ()
+) -> None:
+    """Write an HTML file that needs nothing else; RequestError where it cannot be written.
+
+    pictures: SVG.
+    """
+    text = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{escape(title)}</h1>
+{fragment(screen, pictures)}
+</main>
+</body>
+</html>
+"""
+    write_picture(path, text.encode())
+
+
+def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:
+    """The same as a piece of HTML."""
+    console = paper()
+    console.print(screen)
+    text = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    return "\n".join([text, *(f"<figure>{one}</figure>" for one in pictures)])
+
+
+def paper() -> Console:
+    """A console as wide as a page, which keeps what is printed."""
+    return Console(file=StringIO(), record=True, width=WIDTH, highlight=False)

@@ -1,0 +1,282 @@
+"""The best use of a mixed cluster: every part, all at the slowest's pace, all as a pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import permutations, product
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
+from cost_models.units import DAY_S, HOUR_S
+from planner import solve
+from planner.answer import Note
+from planner.axes import Axes, divisors
+from planner.constraints import RULES, Context
+from planner.explain import report
+from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
+from planner.mixed.pipeline import Groups, Result
+from planner.request import PlanRequest
+from planner.search import cost_model, search
+from planner.version import __version__
+
+SIMULATED = 12  # of the pipelines that the closed form ranks first
+DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
+REFINED = 2  # of these, whose layers the simulator moves further
+MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
+_PLACED = ("world_size", "layers_not_divisible")
+
+
+def find(request: PlanRequest) -> MixedAnswer:
+    """The ways to train on a mixed cluster that fit, the fastest first."""
+    began = time.perf_counter()
+    groups = request.cluster.groups
+    options = [*_parts(request), *_slowest(request), *_pipelines(request)]
+    options.sort(key=lambda option: option.iteration_time_s)
+    return MixedAnswer(
+        request=request.document(),
+        version=__version__,
+        groups=tuple(
+            GroupName(accelerator=g.accelerator.id, nodes=g.nodes, accelerators=g.accelerators)
+            for g in groups
+        ),
+        options=tuple(options),
+        verdict=_verdict(options, groups),
+        notes=tuple(_notes(request)),
+        search_time_s=time.perf_counter() - began,
+    )
+
+
+def _parts(request: PlanRequest) -> Iterator[Option]:
+    """Each group by itself, over the whole space."""
+    for place, group in enumerate(request.cluster.groups):
+        alone = request.cluster.model_copy(update={"groups": (group,)})
+        yield from _equal(request, alone, "part", (place,))
+
+
+def _slowest(request: PlanRequest) -> Iterator[Option]:
+    """All nodes as equal ones, of which each is as slow and small as the worst."""
+    groups = request.cluster.groups
+    shapes = {
+        (g.accelerators_per_node, tuple(t.domain_accelerators for t in g.network)) for g in groups
+    }
+    if len(shapes) == 1:
+        alike = request.cluster.model_copy(update={"groups": (_worst(groups),)})
+        yield from _equal(request, alike, "slowest", tuple(range(len(groups))))
+
+
+def _worst(groups: tuple[NodeGroup, ...]) -> NodeGroup:
+    """Equal nodes as many as all, each number the worst of the groups'."""
+    first = groups[0]
+
+    def least(
+        specs: list[Any], fields: Any, higher_is_worse: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        found = {}
+        for name in fields:
+            values = [getattr(spec, name) for spec in specs]
+            if all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
+                found[name] = max(values) if name in higher_is_worse else min(values)
+            elif any(v is None for v in values):
+                found[name] = None
+        return found
+
+    accelerators = [g.accelerator for g in groups]
+    slow = min(accelerators, key=lambda a: a.peak_bf16_flop_per_s or 0.0)
+    worst = slow.model_copy(update=least(accelerators, AcceleratorSpec.model_fields))
+    tiers = tuple(
+        same[0].model_copy(
+            update=least(list(same), NetworkTier.model_fields, ("latency_s", "oversubscription"))
+        )
+        for same in zip(*(g.network for g in groups), strict=True)
+    )
+    price = None
+    if all(g.price_usd_per_accelerator_hour is not None for g in groups):
+        spent = sum((g.price_usd_per_accelerator_hour or 0.0) * g.accelerators for g in groups)
+        price = spent / sum(g.accelerators for g in groups)
+    return first.model_copy(
+        update={
+            "accelerator": worst,
+            "nodes": sum(g.nodes for g in groups),
+            "network": tiers,
+            "price_usd_per_accelerator_hour": price,
+        }
+    )
+
+
+def _equal(
+    request: PlanRequest, cluster: ClusterSpec, kind: Kind, order: tuple[int, ...]
+) -> Iterator[Option]:
+    """The best plan on equal nodes, if any fits."""
+    asked = request.model_copy(update={"cluster": cluster})
+    bound, rules = solve.prepared(asked)
+    rows = search(bound, rules, top_k=1).best
+    if not rows:
+        return
+    found = report(cost_model(bound), bound, rows[0])
+    stages = tuple(
+        StageUse(
+            stage=s.stage,
+            group=order[0] if kind == "part" else -1,
+            layers=s.layers,
+            micro_batch_s=found.iteration_time_s / found.num_micro_batches,
+            total_bytes=s.total_bytes,
+            capacity_bytes=found.memory.capacity_bytes,
+        )
+        for s in found.memory.stages
+    )
+    yield Option(
+        kind=kind, order=order, accelerators=cluster.accelerators, plan=found.plan,
+        iteration_time_s=found.iteration_time_s, tokens_per_s=found.tokens_per_s,
+        days=found.days, cost_usd=found.cost_usd, stages=stages,
+    )  # fmt: skip
+
+
+def _pipelines(request: PlanRequest) -> Iterator[Option]:
+    """The best pipeline whose stages stand on one group each."""
+    groups = Groups(request.model, request.cluster, request.training)
+    ranked = []
+    for plan, owner in _promising(request, groups):
+        layers = groups.dealt(plan, owner)
+        if layers is not None:
+            dealt = plan.model_copy(update={"stage_layers": layers})
+            ranked.append((groups.rough_s(dealt, owner), dealt, owner))
+    ranked.sort(key=lambda item: item[0])
+    simulated = [
+        (groups.evaluate(plan, owner), plan, owner) for _, plan, owner in ranked[:SIMULATED]
+    ]
+    simulated.sort(key=lambda item: (not item[0].fits, item[0].iteration_time_s))
+    refined = [(*groups.refined(plan, owner), owner) for _, plan, owner in simulated[:REFINED]]
+    fitting = [item for item in refined if item[1].fits]
+    if fitting:
+        yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
+
+
+def _promising(
+    request: PlanRequest, groups: Groups
+) -> Iterator[tuple[ParallelPlan, tuple[int, ...]]]:
+    """Legal plans without their layers, and the group of each stage, in every order of groups.
+
+    The first DEALT by the time that the groups' rates add up to, layers dealt evenly.
+    """
+    rows = list(_candidates(request))
+    if not rows:
+        return
+    plans = Plans.from_rows(rows)
+    legal = np.ones(len(rows), dtype=np.bool_)
+    for group in request.cluster.groups:
+        alone = request.cluster.model_copy(update={"groups": (group,)})
+        context = Context(request.model, alone, request.training)
+        for rule in RULES:
+            if rule.code not in _PLACED:
+                legal &= np.asarray(rule.legal(context, plans))
+    kept = np.flatnonzero(legal)
+    if not len(kept):
+        return
+    rate = np.zeros(len(kept))
+    for model, group in zip(groups.models, request.cluster.groups, strict=True):
+        rate += group.accelerators / model.evaluate(plans.take(kept)).iteration_time_s
+    places = range(len(request.cluster.groups))
+    orders = list(permutations(places)) if len(places) <= MOST_ORDERED else [tuple(places)]
+    for i in kept[np.argsort(-rate)][:DEALT].tolist():
+        plan = rows[i]
+        size = plan.tp * plan.cp * plan.dp
+        for order in orders:
+            counts = ((g, request.cluster.groups[g].accelerators // size) for g in order)
+            yield plan, tuple(g for g, stages in counts for _ in range(stages))
+
+
+def _candidates(request: PlanRequest) -> Iterator[ParallelPlan]:
+    """Plans whose stages fill whole parts of every group."""
+    groups, values = request.cluster.groups, Axes(request).values
+    total, shared = request.cluster.accelerators, gcd(*(g.accelerators for g in groups))
+    if "1f1b" not in values["schedule"]:
+        return
+    zero = 1 if 1 in values["zero_stage"] else values["zero_stage"][0]
+    recomputes: list[dict[str, Any]] = [
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    ]
+    for size in divisors(shared):
+        stages = total // size
+        if stages > request.model.num_layers:
+            continue
+        for tp, cp, micro, recompute in product(
+            values["tp"], values["cp"], values["micro_batch_size"], recomputes
+        ):
+            if size % (tp * cp) == 0 and recompute["recompute"] in values["recompute"]:
+                yield ParallelPlan(
+                    tp=tp, sequence_parallel=tp > 1, cp=cp, pp=stages, dp=size // (tp * cp),
+                    zero_stage=zero, micro_batch_size=micro, **recompute,
+                )  # fmt: skip
+
+
+def _option(
+    request: PlanRequest, plan: ParallelPlan, result: Result, owner: tuple[int, ...]
+) -> Option:
+    groups, training = request.cluster.groups, request.training
+    tokens_per_s = training.tokens_per_iteration / result.iteration_time_s
+    days = cost = None
+    if training.tokens is not None:
+        days = training.tokens / tokens_per_s / DAY_S
+        if all(g.price_usd_per_accelerator_hour is not None for g in groups):
+            hourly = sum(g.accelerators * (g.price_usd_per_accelerator_hour or 0) for g in groups)
+            cost = days * DAY_S / HOUR_S * hourly
+    return Option(
+        kind="pipeline",
+        order=tuple(dict.fromkeys(owner)),
+        accelerators=request.cluster.accelerators,
+        plan=plan,
+        iteration_time_s=result.iteration_time_s,
+        tokens_per_s=tokens_per_s,
+        days=days,
+        cost_usd=cost,
+        stages=tuple(
+            StageUse(
+                stage=s,
+                group=g,
+                layers=plan.stage_layers[s],
+                micro_batch_s=float(result.stage_s[s]),
+                total_bytes=float(result.stage_bytes[s]),
+                capacity_bytes=float(result.capacity_bytes[s]),
+            )
+            for s, g in enumerate(owner)
+        ),
+    )
+
+
+def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
+    """Whether all or a part is best, in a sentence."""
+    if not options:
+        return "Nothing fits, on a part or on all of the cluster"
+    best = options[0]
+    alone = next((option for option in options if option.kind == "part"), None)
+    if best.kind == "part":
+        name = groups[best.order[0]].accelerator.id
+        return f"The {name} nodes alone are fastest; the others would slow them down"
+    words = {
+        "slowest": "All nodes, evenly loaded",
+        "pipeline": "All nodes, layers dealt out by their speed",
+    }[best.kind]
+    if alone is None:
+        return f"{words}: no group alone fits"
+    gain = alone.iteration_time_s / best.iteration_time_s
+    name = groups[alone.order[0]].accelerator.id
+    return f"{words}: {gain:.2f} times as fast as the {name} nodes alone"
+
+
+def _notes(request: PlanRequest) -> Iterator[Note]:
+    yield Note(
+        code="pipeline",
+        text="pipelines over groups: 1F1B, each stage on nodes of one kind, sequence parallel with "
+        "tp, recompute none or full, ZeRO as allowed; timed by the simulator",
+    )
+    yield Note(
+        code="slowest",
+        text="all evenly: every accelerator and link as slow and small as the worst of the groups",
+    )
+    yield Note(code="links", text="messages between groups take the slower group's links")

@@ -1,0 +1,73 @@
+"""What a sizing answers: the document of `--json`, REST and Python, one and the same."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Document, ErrorBand, Note
+
+Limit = Literal["deadline", "budget", "power"]
+
+
+class Row(Document):
+    """One cluster: its best plan and what the training takes there.
+
+    reason: why nothing runs; then everything of the plan is None.  training_days: without failures
+    and checkpoints; days: of the wall clock.  exceeds: limits of the request that it misses.
+    """
+
+    accelerator: str
+    nodes: int
+    accelerators: int
+    reason: str | None
+    plan: ParallelPlan | None = None
+    iteration_time_s: float | None = None
+    error_band: ErrorBand | None = None
+    mfu: float | None = None
+    tokens_per_s: float | None = None
+    memory_headroom: float | None = None
+    training_days: float | None = None
+    effective_share: float | None = None
+    mtbf_s: float | None = None
+    checkpoint_s: float | None = None
+    checkpoint_interval_s: float | None = None
+    days: float | None = None
+    price_usd_per_accelerator_hour: float | None = None
+    cost_usd: float | None = None
+    tokens_per_usd: float | None = None
+    power_watts: float | None = None
+    energy_kwh: float | None = None
+    exceeds: tuple[Limit, ...] = ()
+    on_front: bool = False
+
+
+class Step(Document):
+    """From one cluster of the front to the next faster one: what a day saved costs."""
+
+    row: int
+    faster_row: int
+    days_saved: float
+    cost_added_usd: float
+    usd_per_day_saved: float
+
+
+class SizingAnswer(Document):
+    """The answer to `planner size` and POST /v1/sizings.
+
+    Rows by kind and size.  front: rows that no other beats in both days and cost, the cheapest
+    first; cheapest, fastest: of those that keep all limits; smallest: by kind, the first size that
+    anything fits on.  Numbers of rows are their places in `rows`.
+    """
+
+    request: dict[str, Any]
+    version: str
+    rows: tuple[Row, ...]
+    front: tuple[int, ...]
+    steps: tuple[Step, ...]
+    cheapest: int | None
+    fastest: int | None
+    smallest: dict[str, int | None]
+    space: dict[str, Any]
+    assumptions: tuple[Note, ...]
+    sizing_time_s: float

@@ -1,0 +1,131 @@
+"""`planner size`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.command import Json, Report, RequestFile, RequestOption, load, read_model, source_of
+from planner.failures import FINE, NOTHING_FITS
+from planner.options import merge, request_options
+
+if TYPE_CHECKING:
+    from planner.sizing.request import SizingRequest
+
+_PANEL = "Sizing"
+# Options of the sizing itself: field, help.
+_LISTS = ("accelerators", "sizes")
+
+
+def _option(name: str, what: str, metavar: str = "NUMBER") -> Any:
+    flag = "--" + name.replace("_", "-")
+    return typer.Option(flag, metavar=metavar, help=what, rich_help_panel=_PANEL)
+
+
+@request_options("Limits of the search")
+def size(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    accelerators: Annotated[
+        str | None, _option("accelerators", "kinds to compare", "NAMES")
+    ] = None,
+    sizes: Annotated[str | None, _option("sizes", "numbers of accelerators", "INTS")] = None,
+    deadline_days: Annotated[str | None, _option("deadline_days", "latest end")] = None,
+    budget_usd: Annotated[str | None, _option("budget_usd", "most to spend")] = None,
+    power_watts: Annotated[str | None, _option("power_watts", "most that the site gives")] = None,
+    failures_per_1000_node_days: Annotated[
+        str | None, _option("failures_per_1000_node_days", "0: nothing fails")
+    ] = None,
+    checkpoint_s: Annotated[str | None, _option("checkpoint_s", "still for one", "SECONDS")] = None,
+    restart_s: Annotated[str | None, _option("restart_s", "after a failure", "SECONDS")] = None,
+    critical_batch_size: Annotated[
+        str | None, _option("critical_batch_size", "sequences", "INT")
+    ] = None,
+    price: Annotated[
+        list[str] | None, _option("price", "NAME=USD per accelerator-hour; again for more", "PAIR")
+    ] = None,
+    every_row: Annotated[
+        bool,
+        typer.Option("--all", help="every cluster, not only the front", rich_help_panel=_PANEL),
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="days against cost")] = None,
+    report: Report = None,
+    json: Json = False,
+    given: Mapping[str, Any],
+) -> int:
+    """What to rent: days, cost and energy on each kind and number of accelerators."""
+    from planner import output
+    from planner.drawing.page import write_page
+    from planner.sizing.compute import size as compute
+    from planner.sizing.picture import picture
+    from planner.sizing.screen import sizing_screen
+
+    own = {
+        "accelerators": accelerators, "sizes": sizes, "deadline_days": deadline_days,
+        "budget_usd": budget_usd, "power_watts": power_watts,
+        "failures_per_1000_node_days": failures_per_1000_node_days, "checkpoint_s": checkpoint_s,
+        "restart_s": restart_s, "critical_batch_size": critical_batch_size,
+    }  # fmt: skip
+    own["pue"] = given.get("pue")
+    given = {name: value for name, value in given.items() if name != "pue"}
+    source = source_of(request_file, request)
+    asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
+    answer = compute(asked, os.cpu_count() or 1, _progress)
+    if report is not None:
+        screen = sizing_screen(answer, asked, every_row=True)
+        write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
+    if svg is not None:
+        output.write_picture(svg, picture(answer).encode())
+    if json:
+        output.print_json(answer)
+    else:
+        output.Screen().print(sizing_screen(answer, asked, every_row))
+    return NOTHING_FITS if answer.fastest is None else FINE
+
+
+def _progress(done: int, of: int) -> None:
+    """A line on a terminal that is written over; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        end = "\r\x1b[K" if done == of else "\r"
+        print(f"{done} of {of} clusters searched", end=end, file=sys.stderr, flush=True)
+
+
+def _read(
+    source: str | None, given: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
+) -> SizingRequest:
+    from planner.loading import scalar
+    from planner.problems import RequestError, join, refuse
+    from planner.sizing.request import parse_sizing
+
+    document = dict(load(source))
+    folder = Path() if source in (None, "-") else Path(str(source)).parent
+    if isinstance(named := document.get("model"), str):
+        document["model"] = read_model(named, folder)
+    document = merge(document, given, limits=True)
+    if "model" in given:
+        document["model"] = read_model(given["model"], Path())
+    sizing = document.get("sizing")
+    sizing = {} if sizing is None else sizing
+    if not isinstance(sizing, dict):
+        return parse_sizing(document)
+    for name, text in own.items():
+        pointer = join("/sizing", name)
+        try:
+            words = [scalar(word.strip(), pointer) for word in text.split(",")]
+        except RequestError as error:
+            raise error.under("") from None
+        sizing[name] = words if name in _LISTS else words[0] if len(words) == 1 else text
+    at = "/sizing/prices_usd_per_accelerator_hour"
+    for pair in prices:
+        kind, equals, usd = pair.partition("=")
+        if not equals:
+            raise refuse(at, "usage", f"--price takes NAME=USD, got {pair[:80]!r}")
+        table = sizing.setdefault("prices_usd_per_accelerator_hour", {})
+        table[kind.strip()] = scalar(usd.strip(), join(at, kind.strip()))
+    return parse_sizing({**document, "sizing": sizing})

@@ -1,0 +1,130 @@
+"""Days against cost as one static SVG: a line per kind, its sizes as dots, the front ringed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from xml.sax.saxutils import escape
+
+from planner.drawing.palette import COLOURS, MARKS
+from planner.formats import days, dollars
+from planner.sizing.answer import Row, SizingAnswer
+
+WIDTH, HEIGHT = 900, 560
+_LEFT, _TOP, _RIGHT, _BOTTOM = 84, 44, 190, 56
+_STYLE = """
+svg{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
+--ink:#1d2329;--quiet:#5d6670;--grid:#e3e7eb;--page:#fff}
+@media(prefers-color-scheme:dark){svg{--ink:#e8ecf0;--quiet:#9aa5b0;--grid:#2c343c;--page:#14181c}}
+.page{fill:var(--page)}text{fill:var(--quiet)}.title{fill:var(--ink);font-size:15px;font-weight:600}
+.axis{fill:var(--ink)}.grid{stroke:var(--grid)}.line{fill:none;stroke-width:1.6}
+.over{fill-opacity:.25;stroke-opacity:.4}.front{fill:none;stroke:var(--ink);stroke-width:1.6}
+.limit{stroke:var(--quiet);stroke-dasharray:5 4}
+"""
+
+
+def picture(answer: SizingAnswer) -> str:
+    """The picture; kinds without a price are not in it, and it says so."""
+    priced = [row for row in answer.rows if row.cost_usd and row.days]
+    kinds = list(dict.fromkeys(row.accelerator for row in priced))
+    missing = sorted({row.accelerator for row in answer.rows} - set(kinds))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" role="img" aria-labelledby="size-title">',
+        f"<style>{_STYLE}{_colours(len(kinds))}</style>",
+        '<rect class="page" width="100%" height="100%"/>',
+        f'<text class="title" id="size-title" x="{_LEFT}" y="26">'
+        f"{escape(str(answer.request['model']['name']))}: days against cost, by kind and number of "
+        "accelerators</text>",
+    ]
+    if priced:
+        parts += _plot(answer, priced, kinds)
+    if missing:
+        text = f"no price, or nothing fits: {', '.join(missing)}"
+        parts.append(f'<text x="{_LEFT}" y="{HEIGHT - 8}" font-size="11">{escape(text)}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _colours(count: int) -> str:
+    def sheet(mode: str) -> str:
+        shades = COLOURS[mode]
+        return "".join(f".k{i}{{--k:{shades[i % len(shades)]}}}" for i in range(count))
+
+    used = ".kind .line{stroke:var(--k)}.kind path.dot{fill:var(--k);stroke:var(--k)}"
+    dark = f"@media(prefers-color-scheme:dark){{{sheet('dark')}}}"
+    return f"{sheet('light')}{dark}{used}.kind text{{fill:var(--k)}}"
+
+
+def _plot(answer: SizingAnswer, priced: list[Row], kinds: list[str]) -> Iterator[str]:
+    costs = [row.cost_usd or 0.0 for row in priced]
+    taken = [row.days or 0.0 for row in priced]
+    x = _Scale(min(costs), max(costs), _LEFT, WIDTH - _RIGHT)
+    y = _Scale(min(taken), max(taken), HEIGHT - _BOTTOM, _TOP)
+    for value in x.ticks():
+        yield f'<path class="grid" d="M{x(value):.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
+        yield (
+            f'<text x="{x(value):.1f}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+            f"{dollars(value)}</text>"
+        )
+    for value in y.ticks():
+        yield f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{WIDTH - _RIGHT}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{days(value)}</text>'
+    yield (
+        f'<text class="axis" x="{(_LEFT + WIDTH - _RIGHT) / 2:.0f}" y="{HEIGHT - 22}" '
+        'text-anchor="middle">cost of the training</text>'
+    )
+    deadline = answer.request["sizing"].get("deadline_days")
+    if deadline and y.low <= deadline <= y.high:
+        yield f'<path class="limit" d="M{_LEFT} {y(deadline):.1f}H{WIDTH - _RIGHT}"/>'
+        yield f'<text x="{_LEFT + 6}" y="{y(deadline) - 5:.1f}">deadline</text>'
+    budget = answer.request["sizing"].get("budget_usd")
+    if budget and x.low <= budget <= x.high:
+        yield f'<path class="limit" d="M{x(budget):.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
+        yield f'<text x="{x(budget) + 5:.1f}" y="{_TOP + 12}">budget</text>'
+    for place, kind in enumerate(kinds):
+        own = [row for row in priced if row.accelerator == kind]
+        points = [(x(row.cost_usd or 0.0), y(row.days or 0.0)) for row in own]
+        line = "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
+        yield f'<g class="kind k{place}"><path class="line" d="M{line}"/>'
+        for row, (px, py) in zip(own, points, strict=True):
+            over = " over" if row.exceeds else ""
+            mark = MARKS[place % len(MARKS)]
+            yield (
+                f'<path class="dot{over}" transform="translate({px:.1f} {py:.1f})" d="{mark}">'
+                f"<title>{_words(row)}</title></path>"
+            )
+            if row.on_front:
+                yield f'<circle class="front" cx="{px:.1f}" cy="{py:.1f}" r="8"/>'
+        legend = _TOP + 12 + 22 * place
+        mark = MARKS[place % len(MARKS)]
+        at = WIDTH - _RIGHT + 24
+        yield f'<path class="dot" transform="translate({at} {legend - 4})" d="{mark}"/>'
+        yield f'<text x="{at + 14}" y="{legend}">{escape(kind)}</text></g>'
+    legend = _TOP + 12 + 22 * len(kinds)
+    at = WIDTH - _RIGHT + 24
+    yield f'<circle class="front" cx="{at}" cy="{legend - 4}" r="7"/>'
+    yield f'<text x="{at + 14}" y="{legend}">none beats it in both</text>'
+
+
+def _words(row: Row) -> str:
+    text = f"{row.accelerators:,} x {row.accelerator}: {days(row.days or 0)}, "
+    return escape(text + dollars(row.cost_usd or 0))
+
+
+class _Scale:
+    """A logarithmic axis with a little room at its ends."""
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low, self.high = low / 1.15, high * 1.15
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """1, 2 and 5 of each decade; over many decades only the ones."""
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        steps = (1,) if len(decades) > 4 else (1, 2, 5)
+        every = [step * 10.0**decade for decade in decades for step in steps]
+        return [value for value in every if self.low <= value <= self.high]

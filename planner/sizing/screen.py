@@ -1,0 +1,150 @@
+"""A sizing on a terminal: what to choose, the front, where more stops paying, what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.flow import Flow, prose
+from planner.formats import days, dollars, energy, memory_words, plan_words, share, short
+from planner.sizing.answer import Row, SizingAnswer
+from planner.sizing.request import SizingRequest
+
+# A day saved at more than so many times what a day of the cheapest costs no longer pays by itself.
+_STEEP = 2.0
+_EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
+
+
+def sizing_screen(
+    answer: SizingAnswer, asked: SizingRequest, every_row: bool = False
+) -> RenderableType:
+    """The answer to `planner size`."""
+    model, training = asked.base.model, asked.base.training
+    rows: list[RenderableType] = [
+        Text.assemble(
+            (model.name, "bold"), f"  on {short(training.tokens or 0)} tokens · sequence "
+            f"{training.seq_length:,} · batch {training.global_batch_size:,} · {training.precision}"
+        ),
+        Text(),
+        *_choices(answer, asked),
+    ]  # fmt: skip
+    shown = range(len(answer.rows)) if every_row else answer.front
+    if shown:
+        rows += [Text(), Text("All" if every_row else "Days against cost", style="bold")]
+        rows.append(_table(answer, list(shown)))
+    rows += _stops_paying(answer)
+    rows += [Text(), *_smallest(answer)]
+    rows += [Text(), Text("Assumed", style="bold")]
+    rows += [prose(note.text, hanging=2) for note in answer.assumptions]
+    return Group(*rows)
+
+
+def _choices(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableType]:
+    sizing = asked.sizing
+    limits = [
+        words
+        for value, words in (
+            (sizing.deadline_days, f"within {days(sizing.deadline_days or 0)}"),
+            (sizing.budget_usd, f"for at most {dollars(sizing.budget_usd or 0)}"),
+            (sizing.power_watts, f"on at most {(sizing.power_watts or 0) / 1e3:,.0f} kW"),
+        )
+        if value is not None
+    ]
+    named = ", ".join(limits)
+    if answer.fastest is None:
+        anything = any(row.plan is not None for row in answer.rows)
+        found = f"Nothing keeps the limits: {named}" if anything else "Nothing fits anywhere"
+        yield Text(found, style="bold red")
+        return
+    if answer.cheapest is not None:
+        yield from _choice("Cheapest", named, answer.rows[answer.cheapest])
+    if answer.fastest != answer.cheapest:
+        yield from _choice("Fastest", named, answer.rows[answer.fastest])
+
+
+def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
+    assert row.plan is not None
+    assert row.days is not None
+    assert row.training_days is not None
+    assert row.effective_share is not None
+    yield Text.assemble(
+        (f"{head:<10}", "bold"),
+        (f"{row.accelerators:,} x {row.accelerator}", "bold green"),
+        f"  {limits}",
+    )
+    money = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
+    used = "" if row.energy_kwh is None else energy(row.energy_kwh)
+    words = [f"{'':<10}{days(row.days)}", money, *([used] if used else [])]
+    lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
+    yield Flow([*words, lost], indent=10)
+    plan = row.plan.model_dump()
+    first, *more = [*plan_words(plan), *memory_words(plan)]
+    assert row.mfu is not None
+    assert row.memory_headroom is not None
+    yield Flow(
+        [f"{'':<10}{first}", *more, f"MFU {share(row.mfu)}",
+         f"{share(row.memory_headroom)} of memory free"],
+        indent=10,
+    )  # fmt: skip
+
+
+def _table(answer: SizingAnswer, shown: list[int]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$", ""):
+        table.add_column(name, justify="left" if name in ("", "kind") else "right", no_wrap=True)
+    for i in shown:
+        row = answer.rows[i]
+        if row.plan is None:
+            table.add_row(f"{row.accelerators:,}", row.accelerator, *[""] * 6, row.reason)
+            continue
+        assert row.days is not None
+        assert row.mfu is not None
+        assert row.memory_headroom is not None
+        marks = [_EXCEEDS[name] for name in row.exceeds]
+        if i == answer.cheapest:
+            marks.append("cheapest")
+        if i == answer.fastest:
+            marks.append("fastest")
+        table.add_row(
+            f"{row.accelerators:,}", row.accelerator, f"{row.days:,.3g}",
+            "-" if row.cost_usd is None else dollars(row.cost_usd),
+            "-" if row.energy_kwh is None else energy(row.energy_kwh),
+            share(row.mfu), share(row.memory_headroom),
+            "-" if row.tokens_per_usd is None else short(row.tokens_per_usd),
+            ", ".join(marks), style="dim" if row.exceeds else "",
+        )  # fmt: skip
+    return table
+
+
+def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
+    """The first step whose day saved costs much more than a day of what it replaces."""
+    for step in answer.steps:
+        slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
+        assert slow.cost_usd is not None
+        assert slow.days is not None
+        if step.usd_per_day_saved > _STEEP * slow.cost_usd / slow.days:
+            yield Text()
+            yield prose(
+                f"Scaling stops paying after {slow.accelerators:,} x {slow.accelerator}: "
+                f"{fast.accelerators:,} x {fast.accelerator} saves {days(step.days_saved)} for "
+                f"{dollars(step.cost_added_usd)} more, {dollars(step.usd_per_day_saved)} a day "
+                f"saved, where a day of training costs {dollars(slow.cost_usd / slow.days)}",
+                indent=0, hanging=2,
+            )  # fmt: skip
+            return
+
+
+def _smallest(answer: SizingAnswer) -> Iterator[RenderableType]:
+    fits = [
+        f"{answer.rows[i].accelerators:,} x {kind}"
+        for kind, i in answer.smallest.items()
+        if i is not None
+    ]
+    none = [kind for kind, i in answer.smallest.items() if i is None]
+    if fits:
+        yield Flow([f"Smallest that fits: {fits[0]}", *fits[1:]], indent=2)
+    if none:
+        yield Flow([f"Fits on none of these sizes: {none[0]}", *none[1:]], indent=2)
