@@ -9,18 +9,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from planner import timeline_commands
 from planner.accuracy.command import accuracy
 from planner.command import (
+    LIMITS,
     PLAN,
     Json,
     RequestFile,
     RequestOption,
     asked_of,
+    nothing_fits,
     read_model,
     read_request,
     source_of,
@@ -28,12 +30,9 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
-
-if TYPE_CHECKING:
-    from planner.problems import Problem
+from planner.sensitivities.command import sensitivity
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, skypilot"
-LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 
 app = typer.Typer(
     name="planner",
@@ -164,7 +163,7 @@ def emit_files(
     try:
         bundle = emit(asked, launcher)
     except NothingFits as error:
-        return _nothing_fits(error.problems, json)
+        return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
     if json:
         print_json(bundle)
@@ -263,6 +262,7 @@ def serve(
 app.command("accuracy")(accuracy)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
+app.command("sensitivity")(sensitivity)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 
@@ -283,19 +283,6 @@ def run(arguments: Sequence[str]) -> int:
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
         json="--json" in arguments,
     )
-
-
-def _nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
-    """Say that there is nothing to write files for."""
-    from planner.output import print_document
-    from planner.problems import problem_document
-
-    if json:
-        print_document(problem_document(problems))
-    else:
-        (why,) = problems
-        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
-    return NOTHING_FITS
 
 
 if __name__ == "__main__":
