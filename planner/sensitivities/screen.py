@@ -85,6 +85,14 @@ def _tornado(
             yield line
     marks = {up: signs[letters] for up, signs in _SIGNS.items()}
     yield Text(f"{marks[False]} input lower, {marks[True]} input higher", "dim")
+    others = [
+        f"{row.title} {factor_words(bar.factor)}"
+        for row in drawn
+        for bar in row.bars
+        if factor_words(bar.factor) not in usual
+    ]
+    if others:
+        yield Flow([f"^ as far as it goes: {others[0]}", *others[1:]], ", ", indent=2, style="dim")
 
 
 def _usual(drawn: list[Row]) -> tuple[str, str]:
@@ -96,13 +104,13 @@ def _usual(drawn: list[Row]) -> tuple[str, str]:
 
 
 def _ends(row: Row, usual: tuple[str, str], again: bool) -> tuple[str, str]:
-    """The two numbers of a line; with the factor where it is not the column's."""
+    """The two numbers of a line; marked where their factor is not the column's."""
     cells = {False: "", True: ""}
     for bar in row.bars:
         words = bar.replanned_words if again else bar.fixed_words
         factor = factor_words(bar.factor)
         if words:
-            cells[bar.factor > 1] = words if factor in usual else f"{factor} {words}"
+            cells[bar.factor > 1] = words if factor in usual else f"{words}^"
     return cells[False], cells[True]
 
 

@@ -63,7 +63,9 @@ def _moves(point: Point) -> bool:
 
 
 def _row(one: InputSensitivity) -> Row:
-    ends = [*one.points[:1], *one.points[1:][-1:]]
+    lower = [point for point in one.points if point.factor < 1]
+    higher = [point for point in one.points if point.factor > 1]
+    ends = [*lower[:1], *higher[-1:]]
     inner = [point for point in one.points if point not in ends]
     return Row(
         title=one.title,
@@ -84,11 +86,11 @@ def _fixed(point: Point) -> float | None:
 def _bar(point: Point) -> Bar:
     other = point.replanned != point.fixed
     change = point.replanned_change if other else None
-    words = "does not fit" if point.fixed is not None else "cannot run"
+    words = "no fit" if point.fixed is not None else "no run"
     fixed = _fixed(point)
     if fixed is not None and point.fixed_change is not None:
         words = signed(point.fixed_change)
-    again = "" if not other else "nothing fits" if change is None else signed(change)
+    again = "" if not other else "no fit" if change is None else signed(change)
     return Bar(
         factor=point.factor,
         fixed=fixed,
@@ -102,11 +104,8 @@ def _changes(one: InputSensitivity) -> str:
     """The nearest changes of plan on both sides."""
     below = [c.factor_after for c in one.changes if c.factor_after < c.factor_before]
     above = [c.factor_after for c in one.changes if c.factor_after > c.factor_before]
-    words = []
-    if below:
-        words.append(f"below {factor_words(max(below))}")
-    if above:
-        words.append(f"above {factor_words(min(above))}")
+    words = [f"{factor_words(max(below))} and below"] if below else []
+    words += [f"{factor_words(min(above))} and above"] if above else []
     return ", ".join(words)
 
 
@@ -145,3 +144,36 @@ def base_words(answer: SensitivityAnswer) -> list[str]:
     words += [] if report.days is None else [days(report.days)]
     words += [] if report.cost_usd is None else [dollars(report.cost_usd)]
     return words
+
+
+def of_what(answer: SensitivityAnswer) -> str:
+    """The model and where it trains."""
+    request = answer.request
+    groups = " + ".join(
+        f"{g['nodes']} x {g['accelerators_per_node']} {g['accelerator']['name']}"
+        for g in request["cluster"]["groups"]
+    )
+    return f"{request['model']['name']} on {groups}"
+
+
+def ends_words(row: Row) -> dict[bool, tuple[float, str]]:
+    """Right of the base, and left: the longest bar there, and the ends in numbers."""
+    sides: dict[bool, list[tuple[float, str]]] = {}
+    for bar in row.bars:
+        longest = max(abs(bar.fixed or 0.0), abs(bar.replanned or 0.0))
+        again = f" ({bar.replanned_words})" if bar.replanned_words else ""
+        words = f"{factor_words(bar.factor)}: {bar.fixed_words}{again}"
+        sides.setdefault(_goes_right(bar, row), []).append((longest, words))
+    return {
+        right: (max(size for size, _ in ends), ", ".join(words for _, words in sorted(ends)))
+        for right, ends in sides.items()
+    }
+
+
+def _goes_right(bar: Bar, row: Row) -> bool:
+    """Which side a bar lies on; one without length opposite to the other."""
+    change = bar.fixed or bar.replanned
+    if change:
+        return change > 0
+    others = [one.fixed or one.replanned or 0.0 for one in row.bars if one is not bar]
+    return not others or others[0] < 0
