@@ -15,6 +15,7 @@ from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.request import SearchSpec
+from planner.sensitivities.document import SensitivitySpec
 from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
@@ -103,6 +104,19 @@ LINT_EXAMPLES: dict[str, Any] = {
         "value": {"files": {"run.sh": _SCRIPT}, "cluster": "2x8xh100-sxm"},
     }
 }
+SENSITIVITY_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "Two inputs of a small search",
+        "value": _ASKED
+        | {
+            "search": {"tp": {"max": 2}, "pp": 1, "cp": 1},
+            "sensitivity": {
+                "inputs": ["network_bandwidth_bytes_per_s", "matrix_efficiency"],
+                "factors": [0.5, 2.0],
+            },
+        },
+    }
+}
 
 
 def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str, Any]:
@@ -122,6 +136,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
+            schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
         return generate()
 
@@ -135,6 +150,7 @@ def _definitions() -> dict[str, Any]:
         TrainingSpec,
         ParallelPlan,
         SearchSpec,
+        SensitivitySpec,
         TimelineRequest,
         ProblemDocument,
     )
@@ -196,6 +212,11 @@ def _request() -> dict[str, Any]:
             "defaulted": {"type": "array", "items": {"type": "string"}},
         },
     }
+
+
+def _sensitivity_request(request: dict[str, Any]) -> dict[str, Any]:
+    own = {"sensitivity": {"$ref": _PREFIX + "SensitivitySpec"}}
+    return request | {"properties": request["properties"] | own}
 
 
 def _lint_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -90,14 +89,14 @@ def sensitivity(
     Raises RequestError (NothingFits where no plan does), SpaceTooLarge, IllegalPlan.
     """
     began = time.perf_counter()
+    chosen, left_out = _chosen(request, spec)
+    _refuse_what_cannot_be(request)
+    progress(0, 0)
     ends = (*spec.factors, 1.0)
     planner = Replanner(request, max(max(ends), 1 / min(ends)))
     if planner.best is None:
         raise NothingFits("nothing fits; `planner plan` says why")
     held = request.plan or planner.best
-    if reasons := illegal(request, held):
-        raise IllegalPlan(reasons)
-    chosen, left_out = _chosen(request, spec, held)
     study = _Study(request, spec, planner, held)
     ranges = {one.name: Range(request, one, held, spec.factors, spec.resolution) for one in chosen}
     _refuse_too_much(planner, chosen, ranges)
@@ -134,12 +133,19 @@ def sensitivity(
     )
 
 
-def _chosen(
-    request: PlanRequest, spec: SensitivitySpec, held: ParallelPlan
-) -> tuple[list[Input], list[Note]]:
+def _refuse_what_cannot_be(request: PlanRequest) -> None:
+    if request.plan is not None and (reasons := illegal(request, request.plan)):
+        raise IllegalPlan(reasons)
+    price = request.cluster.groups[0].price_usd_per_accelerator_hour
+    if request.search.objective == "cost" and not price:
+        at = "/cluster/price_usd_per_accelerator_hour"
+        raise refuse(at, "missing", "the objective is the cost, and no price is known")
+
+
+def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], list[Note]]:
     """The inputs asked for, and what does not apply."""
     known, idle = dict[str, Input](), dict[str, str]()
-    for one in inputs_of(request, held):
+    for one in inputs_of(request):
         if isinstance(one, Input):
             known[one.name] = one
         else:
@@ -184,15 +190,6 @@ def _refuse_too_much(planner: Replanner, chosen: list[Input], ranges: Mapping[st
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Two:
-    """A case with the plan held, where it runs, and the best one there."""
-
-    fixed: Outcome | None
-    plan: ParallelPlan | None
-    replanned: Outcome | None
-
-
 class _Study:
     """The base, and what changes from it."""
 
@@ -201,10 +198,6 @@ class _Study:
     ) -> None:
         self.request, self.spec, self.planner, self.held = request, spec, planner, held
         self.measure = MEASURES[request.search.objective]
-        price = request.cluster.groups[0].price_usd_per_accelerator_hour
-        if self.measure == "cost per token" and not price:
-            at = "/cluster/price_usd_per_accelerator_hour"
-            raise refuse(at, "missing", "the objective is the cost, and no price is known")
         assert planner.best is not None
         case = Case(request, cost_model(request))
         self.held_report, self.best_report = reports(case.model, request, [held, planner.best])
@@ -294,7 +287,7 @@ class _Study:
             while not _same(
                 before := self._best_at(one, own, grid[start]), self._best_at(one, own, far)
             ):
-                if len(found) == MOST_CHANGES:
+                if len(found) == MOST_CHANGES or self.planner.costed > MOST_COSTED:
                     return found, False
                 low, high = start, len(grid) - 1
                 while high - low > 1:

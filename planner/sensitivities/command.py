@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +26,6 @@ from planner.timeline_commands import PICTURES, Theme, picture
 
 if TYPE_CHECKING:
     from planner.sensitivities.document import SensitivityAnswer, SensitivitySpec
-
-_PATIENCE_S = 1.0  # before a bar says how far it is
 
 
 @request_options(LIMITS)
@@ -121,7 +118,7 @@ def _draw(
 
 @contextmanager
 def _watched() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where it takes long."""
+    """A bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -129,14 +126,5 @@ def _watched() -> Iterator[Callable[[int, int], None]]:
     columns = ("changing inputs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("", total=None)
-    started = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if time.monotonic() - started > _PATIENCE_S:
-            bar.start()
-
-    try:
-        yield progress
-    finally:
-        bar.stop()
+    with bar:
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)

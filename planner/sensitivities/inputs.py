@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from planner.sensitivities.document import Unit
 Reach = Literal["money", "time", "all"]
 Path = tuple[str | int, ...]
 
+_LONGEST_NAME = 24  # of a tier
 _PEAKS = ("bf16", "fp16", "fp8", "fp4", "fp32")
 
 
@@ -117,16 +119,13 @@ _SCALED: dict[str, Callable[[EfficiencyProfile, float], EfficiencyProfile]] = {
 }
 
 
-def inputs_of(request: PlanRequest, plan: ParallelPlan) -> Iterator[Input | tuple[str, str]]:
-    """The inputs of a request that the answer may depend on; (name, why not) for the others.
-
-    plan: the one held fixed.
-    """
+def inputs_of(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
+    """The inputs of a request that the answer may depend on; (name, why not) for the others."""
     yield from _efficiencies(request)
     yield from _accelerator(request)
     yield from _tiers(request)
     yield from _batch(request)
-    yield from _host(request, plan)
+    yield from _host(request)
     yield from _money(request)
 
 
@@ -170,7 +169,8 @@ def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
     group, seen = request.cluster.groups[0], set[str]()
     inside = 1
     for i, tier in enumerate(group.network):
-        slug = re.sub(r"[^a-z0-9]+", "_", tier.name.lower()).strip("_") or f"tier_{i}"
+        called = shorten(tier.name, _LONGEST_NAME, placeholder="...")
+        slug = re.sub(r"[^a-z0-9]+", "_", called.lower()).strip("_") or f"tier_{i}"
         while slug in seen:
             slug += "_"
         seen.add(slug)
@@ -182,10 +182,10 @@ def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
             if i < len(one.network)
         ]
         rows = (
-            _field("bandwidth_bytes_per_s", f"{tier.name} bandwidth", "bytes/s", tier, places),
-            _field("latency_s", f"{tier.name} latency", "s", tier, places, slows=True),
+            _field("bandwidth_bytes_per_s", f"{called} bandwidth", "bytes/s", tier, places),
+            _field("latency_s", f"{called} latency", "s", tier, places, slows=True),
             _field(
-                "oversubscription", f"{tier.name} oversubscription", "ratio", tier, places,
+                "oversubscription", f"{called} oversubscription", "ratio", tier, places,
                 slows=True, least=1.0,
             ),
         )  # fmt: skip
@@ -220,11 +220,13 @@ def _batch(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
     )  # fmt: skip
 
 
-def _host(request: PlanRequest, plan: ParallelPlan) -> Iterator[Input | tuple[str, str]]:
+def _host(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
     group, name = request.cluster.groups[0], "host_link_bytes_per_s"
     offloads = ("offload_optimizer", "offload_activations")
     if not any(
-        getattr(plan, field) or field in request.search.open or field in request.search.limits
+        getattr(request.plan, field, False)
+        or field in request.search.open
+        or field in request.search.limits
         for field in offloads
     ):
         yield name, "nothing is offloaded"

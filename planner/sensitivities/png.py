@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _DPI = 150
 _WIDTH_INCH, _HEAD_INCH, _FOOT_INCH, _ROW_INCH = 12.0, 1.2, 0.6, 0.34
-_LEFT, _RIGHT = 0.23, 0.83  # of the width
-_BESIDE = 1.45  # of the longest bar: room for the numbers
+_LEFT, _RIGHT = 0.23, 0.81  # of the width
+_BESIDE = 1.55  # of the longest bar: room for the numbers
 _HIGH, _THIN = 0.5, 0.18  # of a row
 
 
@@ -99,9 +99,9 @@ def _heading(
 
     height = figure.get_figheight()
     title = f"{heading(answer)}   {of_what(answer)}"
-    figure.text(0.02, 1 - 0.28 / height, title, fontsize=12, color=paint["ink"])
+    figure.text(0.02, 1 - 0.28 / height, title, fontsize=12, color=paint["ink"], parse_math=False)
     words = " · ".join(base_words(answer))
-    figure.text(0.02, 1 - 0.5 / height, words, fontsize=7.5, color=paint["quiet"])
+    figure.text(0.02, 1 - 0.5 / height, words, fontsize=7.5, color=paint["quiet"], parse_math=False)
     again = "and in brackets: planned again, where another plan is best"
     handles = [
         Patch(label="input lower", **looks[False]),
@@ -116,4 +116,4 @@ def _heading(
     figure.text(_RIGHT + 0.012, above, "best plan changes", fontsize=7.5, color=paint["quiet"])
     if still := quiet(answer):
         words = f"hardly move it: {', '.join(still)}"
-        figure.text(0.02, 0.1 / height, words, fontsize=7.5, color=paint["quiet"])
+        figure.text(0.02, 0.1 / height, words, fontsize=7.5, color=paint["quiet"], parse_math=False)

@@ -49,6 +49,7 @@ def test_description_is_whole() -> None:
         "/v1/timelines",
         "/v1/ranks",
         "/v1/lints",
+        "/v1/sensitivities",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",
