@@ -215,7 +215,7 @@ class _Study:
         replanned = None if plan is None else fixed if plan == held else _priced(case, plan)
         return Point(
             factor=factor,
-            value=one.value * factor,
+            value=one.at(factor),
             fixed=fixed,
             fixed_change=self._change(fixed, self.base),
             reasons=tuple(reasons),
@@ -300,8 +300,8 @@ class _Study:
                     PlanChange(
                         factor_before=grid[low],
                         factor_after=grid[high],
-                        value_before=one.value * grid[low],
-                        value_after=one.value * grid[high],
+                        value_before=one.at(grid[low]),
+                        value_after=one.at(grid[high]),
                         before=self._best_at(one, own, grid[low]),
                         after=self._best_at(one, own, grid[high]),
                     )

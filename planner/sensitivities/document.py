@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import Spec
@@ -25,11 +25,19 @@ class SensitivitySpec(Spec):
         (), max_length=64, description="names of inputs; empty: all that apply"
     )
     factors: tuple[Factor, ...] = Field(
-        FACTORS, min_length=1, max_length=16, description="what each input is multiplied by"
+        FACTORS, max_length=16, description="what each input is multiplied by"
     )
     resolution: Annotated[float, Field(ge=0.001, le=0.5)] = Field(
         0.02, description="share of an input's value to which a change of plan is located"
     )
+
+    @field_validator("factors")
+    @classmethod
+    def _some(cls, factors: tuple[float, ...]) -> tuple[float, ...]:
+        # Not min_length: that is counted without the items that are wrong themselves.
+        if not factors:
+            raise ValueError("name at least one factor")
+        return factors
 
 
 class SensitivityRequest(Spec):
@@ -88,8 +96,9 @@ class InputSensitivity(Document):
     """How the answer moves with one input.
 
     pointers: where the input stands in `request`; none: in the efficiency profile.
-    elasticity: d ln(measure) / d ln(input) of the held plan at the base; None where no
-    neighbouring value is legal.  factors_left_out: factors without a legal value of their own.
+    elasticity: d ln(measure) / d ln(input) of the held plan at the base, from the nearest values
+    it can run (one-sided where a side has none); None where there is none.
+    factors_left_out: factors without a value of their own that makes sense or can be run.
     all_changes: False where the best plan changes more often than is listed.
     """
 

@@ -45,6 +45,10 @@ class Input:
     least: float = 0.0
     most: float = float("inf")
 
+    def at(self, factor: float) -> float:
+        """Its value, multiplied."""
+        return float(round(self.value * factor)) if self.whole else self.value * factor
+
     @property
     def pointers(self) -> tuple[str, ...]:
         return tuple("/" + "/".join(map(str, path)) for path in self.paths)

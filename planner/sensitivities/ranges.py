@@ -31,13 +31,9 @@ class Range:
     factors: tuple[float, ...]
     resolution: float
 
-    @property
-    def _low(self) -> float:
-        return max(min(self.factors), self.one.least / self.one.value)
-
-    @property
-    def _high(self) -> float:
-        return min(max(self.factors), self.one.most / self.one.value)
+    def _bounded(self, factor: float) -> float:
+        """The nearest factor that makes sense."""
+        return min(max(factor, self.one.least / self.one.value), self.one.most / self.one.value)
 
     def sampled(self) -> list[float]:
         """The factors asked, each at the nearest that can be run on its side of the base."""
@@ -73,8 +69,7 @@ class Range:
             below = [factor for factor in self._whole if factor < 1]
             above = [factor for factor in self._whole if factor > 1]
             return max(below, default=1.0), min(above, default=1.0)
-        least, most = self.one.least / self.one.value, self.one.most / self.one.value
-        return max(1 - _STEP, least), min(1 + _STEP, most)
+        return self._bounded(1 - _STEP), self._bounded(1 + _STEP)
 
     def _distance(self, factor: float) -> float:
         nearest = self._nearest(factor)
@@ -84,7 +79,7 @@ class Range:
         if factor == 1.0:
             return None
         if not self.one.whole:
-            return min(max(factor, self._low), self._high)
+            return self._bounded(factor)
         own_side = [one for one in self._whole if (one < 1) == (factor < 1)]
         return min(own_side, key=lambda one: abs(math.log(one / factor)), default=None)
 
@@ -92,7 +87,7 @@ class Range:
     def _whole(self) -> list[float]:
         """Factors of an integer: of the values the held plan can run, or else of all."""
         runs, valid = list[float](), list[float]()
-        low, high = self._low / _FURTHER, self._high * _FURTHER
+        low, high = min(self.factors) / _FURTHER, max(self.factors) * _FURTHER
         for factor in _fractions(int(self.one.value), low, high):
             try:
                 case = changed(self.request, self.one, factor)

