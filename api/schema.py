@@ -106,12 +106,13 @@ LINT_EXAMPLES: dict[str, Any] = {
 }
 SENSITIVITY_EXAMPLES: dict[str, Any] = {
     "short": {
-        "summary": "Two inputs of a small search",
+        "summary": "Two inputs, each halved and doubled",
         "value": _ASKED
         | {
+            "cluster": "1x8xh100-sxm",
             "search": {"tp": {"max": 2}, "pp": 1, "cp": 1},
             "sensitivity": {
-                "inputs": ["network_bandwidth_bytes_per_s", "matrix_efficiency"],
+                "inputs": ["nvlink_bandwidth_bytes_per_s", "matrix_efficiency"],
                 "factors": [0.5, 2.0],
             },
         },

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from planner.flow import Flow, prose
-from planner.formats import memory_words, plan_words
+from planner.formats import memory_words, plan_words, size
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
 from planner.sensitivities.words import change_place, difference, factor_words
@@ -50,7 +50,10 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
 
 def _base(answer: SensitivityAnswer) -> list[str]:
     plan = answer.held.plan.model_dump()
-    return [*plan_words(plan), *memory_words(plan)]
+    words = [*plan_words(plan), *memory_words(plan)]
+    if answer.measure == "peak memory":
+        words.append(f"peak {size(answer.held.memory.peak_bytes)}")
+    return words
 
 
 def _tornado(

@@ -17,7 +17,7 @@ def test_is_the_document_of_python(client: TestClient) -> None:
     own = planner.sensitivity(ASK).model_dump(mode="json")
     assert {**response.json(), "time_s": 0} == {**own, "time_s": 0}
     assert [one["name"] for one in own["inputs"]] == [
-        "matrix_efficiency", "network_bandwidth_bytes_per_s",
+        "matrix_efficiency", "nvlink_bandwidth_bytes_per_s",
     ]  # fmt: skip
 
 
