@@ -270,12 +270,12 @@ class _Study:
     def _changes(
         self, one: Input, own: Range, points: list[Point]
     ) -> tuple[list[PlanChange], bool]:
-        """Where the best plan changes, from the lowest value to the highest."""
+        """Where the best plan changes, outward from the base, first down and then up."""
         below = [1.0, *(p.factor for p in reversed(points) if p.factor < 1)]
         above = [1.0, *(p.factor for p in points if p.factor > 1)]
         down, all_down = self._one_side(one, own, below)
         up, all_up = self._one_side(one, own, above)
-        return [*reversed(down), *up], all_down and all_up
+        return [*down, *up], all_down and all_up
 
     def _one_side(
         self, one: Input, own: Range, outward: list[float]

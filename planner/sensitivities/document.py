@@ -99,6 +99,7 @@ class InputSensitivity(Document):
     elasticity: d ln(measure) / d ln(input) of the held plan at the base, from the nearest values
     it can run (one-sided where a side has none); None where there is none.
     factors_left_out: factors without a value of their own that makes sense or can be run.
+    changes: outward from the base, first down and then up.
     all_changes: False where the best plan changes more often than is listed.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from planner.answer import PlanReport
 from planner.flow import Flow, prose
 from planner.formats import memory_words, plan_words, size
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
@@ -25,12 +26,12 @@ _EXPLAINED = 3  # so few inputs are told in words
 def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console) -> RenderableType:
     """The answer to `planner sensitivity`."""
     drawn, still = rows(answer), quiet(answer)
-    plan = "held: " if answer.held.id != answer.best.id else ""
+    own = answer.held.id != answer.best.id
     parts: list[RenderableType] = [
         header(asked, answer.profile),
         Text(),
-        Flow([Text(f"{plan}{answer.held.id}", "bold"), *_base(answer)], indent=2),
-        Flow([*speed(answer.held), *whole_run(answer.held, asked)], indent=2),
+        *_plan("Given plan" if own else "Best plan", answer.held, answer, asked),
+        *(_plan("Best plan", answer.best, answer, asked) if own else ()),
         Text(),
         *_tornado(answer, drawn, console),
     ]
@@ -48,12 +49,19 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
     return Group(*parts)
 
 
-def _base(answer: SensitivityAnswer) -> list[str]:
-    plan = answer.held.plan.model_dump()
-    words = [*plan_words(plan), *memory_words(plan)]
+def _plan(
+    title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
+) -> Iterator[RenderableType]:
+    """What a plan is and gives at the base; the one held fixed is told so."""
+    held = ", held fixed" * (report is answer.held)
+    plan = report.plan.model_dump()
+    first, *words = [*plan_words(plan), *memory_words(plan)]
     if answer.measure == "peak memory":
-        words.append(f"peak {size(answer.held.memory.peak_bytes)}")
-    return words
+        words.append(f"peak {size(report.memory.peak_bytes)}")
+    head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
+    yield Flow([head, *words], indent=2)
+    first, *words = [*speed(report), *whole_run(report, asked)]
+    yield Flow([f"  {first}", *words], indent=2)
 
 
 def _tornado(
@@ -95,7 +103,9 @@ def _tornado(
         if factor_words(bar.factor) not in usual
     ]
     if others:
-        yield Flow([f"^ as far as it goes: {others[0]}", *others[1:]], ", ", indent=2, style="dim")
+        yield Flow(
+            [f"^ the nearest that can be: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
+        )
 
 
 def _usual(drawn: list[Row]) -> tuple[str, str]:

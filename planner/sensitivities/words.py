@@ -81,7 +81,7 @@ def _described(plan: ParallelPlan) -> dict[str, str]:
     fields = plan.model_dump()
     ends = plan.first_stage_layers, plan.last_stage_layers
     told = {
-        "recompute": recompute_words(fields),
+        "recompute": recompute_words(fields).replace(",", ""),
         "layers": value_words(plan.stage_layers or (ends if any(ends) else "even")),
     }
     rest = {
