@@ -107,9 +107,10 @@ LINT_EXAMPLES: dict[str, Any] = {
 SENSITIVITY_EXAMPLES: dict[str, Any] = {
     "short": {
         "summary": "Two inputs, each halved and doubled",
-        "value": _ASKED
-        | {
-            "cluster": "1x8xh100-sxm",
+        "value": {
+            "model": "gpt2",
+            "cluster": "1x4xh100-sxm",
+            "training": {"seq_length": 1024, "global_batch_size": 64},
             "search": {"tp": {"max": 2}, "pp": 1, "cp": 1},
             "sensitivity": {
                 "inputs": ["nvlink_bandwidth_bytes_per_s", "matrix_efficiency"],
