@@ -35,8 +35,8 @@ class SensitivitySpec(Spec):
     @classmethod
     def _some(cls, factors: tuple[float, ...]) -> tuple[float, ...]:
         # Not min_length: that is counted without the items that are wrong themselves.
-        if not factors:
-            raise ValueError("name at least one factor")
+        if set(factors) <= {1.0}:
+            raise ValueError("name at least one factor that is not 1")
         return factors
 
 
