@@ -56,7 +56,7 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
     differences: list[Difference] = []
     model = _changed("model", request.model, _model(request.model, request.plan), differences)
     training = _changed("training", request.training, _training(request.training), differences)
-    plan = _changed("plan", request.plan, _plan(request.plan, compiled), differences)
+    plan = _changed("plan", request.plan, _plan(request.plan, model, compiled), differences)
     asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
     reasons = FRAMEWORK.reasons(asked, plan)
     if reasons:
@@ -92,7 +92,7 @@ def _training(training: TrainingSpec) -> Iterator[Change]:
     yield "gradient_reduce_dtype", "fp32", "FSDP2 is told to reduce in fp32"
 
 
-def _plan(plan: ParallelPlan, compiled: bool) -> Iterator[Change]:
+def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Change]:
     data = plan.dp * plan.cp
     yield "stack", "torch", "the run has torch's kernels and overlap"
     yield "cross_entropy", "unfused", "the loss is torch's own"
@@ -104,7 +104,7 @@ def _plan(plan: ParallelPlan, compiled: bool) -> Iterator[Change]:
     yield "offload_activations", False, "the script keeps nothing in host memory"
     if plan.attention_kernel == "flash1":
         yield "attention_kernel", "flash2", "torch has no flash-attention 1"
-    if plan.cp_kind == "p2p":
+    if plan.cp > 1 and plan.cp_kind == "p2p":
         why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
         yield "cp_kind", "all_gather", why
     if data > 1:
@@ -121,10 +121,14 @@ def _plan(plan: ParallelPlan, compiled: bool) -> Iterator[Change]:
         yield "overlap_param_gather", True, "FSDP2 always gathers ahead"
     if plan.pp > 1 and plan.vpp > 1:
         yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
-    if not compiled or plan.tp > 1:
-        wrong = "compiled layers over tp train wrongly in torch 2.13"
-        slow = "compiling takes longer than the run, and a CPU's kernels are others"
-        yield "compile", False, wrong if plan.tp > 1 else slow
+    for plain, why in (
+        (plan.tp > 1, "compiled layers over tp train wrongly in torch 2.13"),
+        (model.moe is not None, "routing depends on the data, which no compiled layer allows"),
+        (not compiled, "compiling takes longer than the run, and a CPU's kernels are others"),
+    ):
+        if plain and plan.compile:
+            yield "compile", False, why
+            break
     yield from _recompute(plan)
 
 

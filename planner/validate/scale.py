@@ -47,7 +47,7 @@ class Sizes:
     """How small a model of a CPU run is made."""
 
     hidden_size: int = 256
-    head_dim: int = 64
+    head_dim: int = 32
     seq_length: int = 256
     vocab_size: int = 2048
     layers_per_chunk: int = 2

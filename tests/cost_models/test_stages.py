@@ -125,3 +125,9 @@ def test_explicit_stages() -> None:
     groups, table = stage_table(model(10), Plans.from_rows(rows), all_stages=True)
     spread = groups.spread(np.moveaxis(table.layers[0], 1, 0))
     assert spread.tolist() == [[2, 5, 3], [4, 4, 2]]
+
+
+def test_a_copied_model_derives_its_layers_anew() -> None:
+    model = ModelSpec(num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512)
+    assert len(model.layer_kinds) == 4
+    assert len(model.model_copy(update={"num_layers": 6}).layer_kinds) == 6

@@ -35,8 +35,7 @@ def changed(asked: PlanRequest) -> dict[str, Any]:
 class TestNative:
     def test_a_native_plan_stays_as_it_is(self) -> None:
         plan = {
-            "stack": "torch", "cross_entropy": "unfused", "zero_stage": 3, "cp_kind": "a2a",
-            "vpp": 1,
+            "stack": "torch", "cross_entropy": "unfused", "zero_stage": 3,
         }  # fmt: skip
         assert changed(request(plan)) == {}
 
