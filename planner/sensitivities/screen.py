@@ -70,22 +70,22 @@ def _tornado(
     """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
     names = max([len(row.title) for row in drawn] + [5])
     values = max([len(row.value) for row in drawn] + [4])
-    usual = _usual(drawn)
-    ends = [_ends(row, usual, again) for row in drawn for again in (False, True)]
+    asked_ends = _asked(answer)
+    ends = [_ends(row, asked_ends, again) for row in drawn for again in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
     elastic = width >= 100
     side = (width - names - values - low - high - 8 - 11 * elastic) // 2
     side = max(side, _LEAST_BAR)
     yield Text(heading(answer), "bold")
-    head = f"{'':{names}}  {'base':>{values}}  {usual[0]:>{low}} "
-    head += f"{'less':>{side}}|{'more':<{side}} {usual[1]:>{high}}"
+    head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
+    head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
     yield Text(head + "  elasticity" * elastic, "dim", no_wrap=True, overflow="ellipsis")
     most = reach(drawn)
     letters = console.options.ascii_only
     for row in drawn:
         for again in (False, True) if row.again else (False,):
-            left, right = _ends(row, usual, again)
+            left, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
             line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
             line.append(f"{title:{names}}  {value:>{values}}  {left:>{low}} ")
@@ -100,7 +100,7 @@ def _tornado(
         f"{row.title} {factor_words(bar.factor)}"
         for row in drawn
         for bar in row.bars
-        if factor_words(bar.factor) not in usual
+        if factor_words(bar.factor) not in asked_ends
     ]
     if others:
         yield Flow(
@@ -108,22 +108,21 @@ def _tornado(
         )
 
 
-def _usual(drawn: list[Row]) -> tuple[str, str]:
-    """The factors at the ends of most inputs, which head the columns."""
-    lows = [bar.factor for row in drawn for bar in row.bars if bar.factor < 1]
-    highs = [bar.factor for row in drawn for bar in row.bars if bar.factor > 1]
-    low, high = (max(set(f), key=f.count) if f else None for f in (lows, highs))
-    return tuple("" if f is None else factor_words(f) for f in (low, high))  # type: ignore[return-value]
+def _asked(answer: SensitivityAnswer) -> tuple[str, str]:
+    """The factors furthest from the base that were asked, which head the columns."""
+    factors = answer.request["sensitivity"]["factors"]
+    low, high = min(factors), max(factors)
+    return factor_words(low) if low < 1 else "", factor_words(high) if high > 1 else ""
 
 
-def _ends(row: Row, usual: tuple[str, str], again: bool) -> tuple[str, str]:
+def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]:
     """The two numbers of a line; marked where their factor is not the column's."""
     cells = {False: "", True: ""}
     for bar in row.bars:
         words = bar.replanned_words if again else bar.fixed_words
         factor = factor_words(bar.factor)
         if words:
-            cells[bar.factor > 1] = words if factor in usual else f"{words}^"
+            cells[bar.factor > 1] = words if factor in asked_ends else f"{words}^"
     return cells[False], cells[True]
 
 
