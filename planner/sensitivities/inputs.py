@@ -256,7 +256,7 @@ def _money(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
     )
     for name, title, unit, spec, places, what in rows:
         if not getattr(spec, name):
-            yield name, f"no {what} is known, so there is no cost or energy of it"
+            yield name, f"no {what} is known"
         elif request.training.tokens is None and request.search.objective != "cost":
             yield name, "without training tokens there are no days, cost or energy"
         else:

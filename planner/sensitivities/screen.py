@@ -15,7 +15,8 @@ from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
 from planner.sensitivities.words import change_place, difference, factor_words
 from planner.terminal import Asked, header, speed, whole_run
 
-_WIDEST = 120
+_WIDE, _WIDEST = 100, 120
+_LONGEST_NAME = 25  # cells, where there are few
 _LEAST_BAR = 7  # cells on one side
 # Of an input that is lower, and higher: a block, a letter where there are only letters, a colour.
 _SIGNS = {False: ("░", "-", "blue"), True: ("█", "+", "yellow")}
@@ -68,13 +69,14 @@ def _tornado(
     answer: SensitivityAnswer, drawn: list[Row], console: Console
 ) -> Iterator[RenderableType]:
     """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
-    names = max([len(row.title) for row in drawn] + [5])
+    longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
+    names = min(longest, max(len(row.title) for row in drawn))
     values = max([len(row.value) for row in drawn] + [4])
     asked_ends = _asked(answer)
     ends = [_ends(row, asked_ends, again) for row in drawn for again in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
-    elastic = width >= 100
+    elastic = width >= _WIDE
     side = (width - names - values - low - high - 8 - 11 * elastic) // 2
     side = max(side, _LEAST_BAR)
     yield Text(heading(answer), "bold")
@@ -87,6 +89,7 @@ def _tornado(
         for again in (False, True) if row.again else (False,):
             left, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
+            title = title if len(title) <= names else f"{title[: names - 3]}..."
             line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
             line.append(f"{title:{names}}  {value:>{values}}  {left:>{low}} ")
             line.append_text(_bars(row, again, side, most, letters))

@@ -19,8 +19,8 @@ from planner.sensitivities.tornado import (
     ticks,
 )
 
-WIDTH = 1280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 290, 230, 124, 44
+WIDTH = 1330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 340, 230, 124, 44
 _ENDS = 138  # beside the longest bars, for their numbers
 _PITCH, _HIGH, _THIN = 34, 16, 6
 _STYLE = """
