@@ -14,7 +14,18 @@ from api import problems, schema
 from api.dependencies import require_key
 from api.gate import Gate
 from api.log import RequestLog
-from api.routes import bundles, catalog, estimates, health, lints, plans, ranks, sizings, timelines
+from api.routes import (
+    bundles,
+    catalog,
+    estimates,
+    health,
+    lints,
+    plans,
+    ranks,
+    sensitivities,
+    sizings,
+    timelines,
+)
 from api.settings import Settings
 from planner.version import __version__
 
@@ -46,7 +57,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     v1 = APIRouter(
         prefix="/v1", dependencies=[Depends(require_key)], responses=problems.declare(401)
     )
-    for routes in (plans, estimates, bundles, timelines, ranks, lints, sizings, catalog):
+    for routes in (
+        plans,
+        estimates,
+        bundles,
+        timelines,
+        ranks,
+        lints,
+        sensitivities,
+        sizings,
+        catalog,
+    ):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)

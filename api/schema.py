@@ -15,6 +15,7 @@ from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.request import SearchSpec
+from planner.sensitivities.document import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
 from planner.timeline import TimelineRequest
 
@@ -104,6 +105,21 @@ LINT_EXAMPLES: dict[str, Any] = {
         "value": {"files": {"run.sh": _SCRIPT}, "cluster": "2x8xh100-sxm"},
     }
 }
+SENSITIVITY_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "Two inputs, each halved and doubled",
+        "value": {
+            "model": "gpt2",
+            "cluster": "1x4xh100-sxm",
+            "training": {"seq_length": 1024, "global_batch_size": 64},
+            "search": {"tp": {"max": 2}, "pp": 1, "cp": 1},
+            "sensitivity": {
+                "inputs": ["nvlink_bandwidth_bytes_per_s", "matrix_efficiency"],
+                "factors": [0.5, 2.0],
+            },
+        },
+    }
+}
 
 
 SIZING_EXAMPLES: dict[str, Any] = {
@@ -139,6 +155,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
+            schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
         return generate()
@@ -154,6 +171,7 @@ def _definitions() -> dict[str, Any]:
         ParallelPlan,
         SearchSpec,
         SizingSpec,
+        SensitivitySpec,
         TimelineRequest,
         ProblemDocument,
     )
@@ -215,6 +233,11 @@ def _request() -> dict[str, Any]:
             "defaulted": {"type": "array", "items": {"type": "string"}},
         },
     }
+
+
+def _sensitivity_request(request: dict[str, Any]) -> dict[str, Any]:
+    own = {"sensitivity": {"$ref": _PREFIX + "SensitivitySpec"}}
+    return request | {"properties": request["properties"] | own}
 
 
 def _lint_request(request: dict[str, Any]) -> dict[str, Any]:

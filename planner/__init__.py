@@ -9,12 +9,12 @@
     >>> answer.best.fits
     True
 
-`plan`, `estimate`, `why`, `emit` and `size` take the documents of the command line and the service,
-whole or as keywords, and return the same answers as typed objects. All raise
+`plan`, `estimate`, `why`, `emit`, `size` and `sensitivity` take the documents of the command line
+and the service, whole or as keywords, and return the same answers as typed objects. All raise
 `planner.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
-each thing to mend; `plan` and `why` raise `planner.search.SpaceTooLarge` where the limits leave
-more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`, with every
-reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
+each thing to mend; `plan`, `why` and `sensitivity` raise `planner.search.SpaceTooLarge` where the
+limits leave more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`,
+with every reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.frameworks.base import Bundle
     from planner.request import PlanRequest
+    from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
 
-__all__ = ["__version__", "emit", "estimate", "plan", "size", "why"]
+__all__ = ["__version__", "emit", "estimate", "plan", "sensitivity", "size", "why"]
 
 
 def plan(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> PlanAnswer:
@@ -96,12 +97,35 @@ def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswe
     return compute(parse_sizing(asked))
 
 
+def sensitivity(
+    document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
+) -> SensitivityAnswer:
+    """How the answer moves with each input, with the plan held and planned again.
+
+    For the request's plan, or else the best one; its part `sensitivity` may name `inputs`,
+    `factors` and a `resolution`.  Raises RequestError (planner.emission.NothingFits where no plan
+    fits), SpaceTooLarge, IllegalPlan.
+    """
+    from planner.sensitivities import analysis
+
+    asked = analysis.parse_sensitivity(_document(document, parts))
+    return analysis.sensitivity(asked.request, asked.sensitivity)
+
+
 def _request(
     document: PlanRequest | Mapping[str, Any] | None,
     parts: Mapping[str, Any],
     need_plan: bool = False,
 ) -> PlanRequest:
     from planner.documents import parse_request
+
+    return parse_request(_document(document, parts), need_plan=need_plan)
+
+
+def _document(
+    document: PlanRequest | Mapping[str, Any] | None, parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A request and its parts as one document."""
     from planner.problems import RequestError, wrong_type
     from planner.request import PlanRequest
 
@@ -109,8 +133,7 @@ def _request(
         document = document.document()
     if not isinstance(document, Mapping | None):
         raise RequestError([wrong_type("", "an object", document)])
-    plain = {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
-    return parse_request(plain, need_plan=need_plan)
+    return {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
 
 
 def _plain(part: Any) -> Any:

@@ -16,12 +16,14 @@ import typer
 from planner import timeline_commands
 from planner.accuracy.command import accuracy
 from planner.command import (
+    LIMITS,
     PLAN,
     Json,
     Report,
     RequestFile,
     RequestOption,
     asked_of,
+    nothing_fits,
     read_model,
     read_request,
     source_of,
@@ -29,6 +31,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
@@ -36,11 +39,9 @@ from planner.validate.results_command import validations
 from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
-    from planner.problems import Problem
     from planner.request import PlanRequest
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
-LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 
 app = typer.Typer(
     name="planner",
@@ -183,7 +184,7 @@ def emit_files(
     try:
         bundle = emit(asked, launcher)
     except NothingFits as error:
-        return _nothing_fits(error.problems, json)
+        return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
     if json:
         print_json(bundle)
@@ -283,6 +284,7 @@ app.command("accuracy")(accuracy)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
+app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)
 app.command("calibrate")(calibrate)
@@ -323,19 +325,6 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     else:
         output.Screen().print(mixed_screen(answer))
     return FINE if answer.options else NOTHING_FITS
-
-
-def _nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
-    """Say that there is nothing to write files for."""
-    from planner.output import print_document
-    from planner.problems import problem_document
-
-    if json:
-        print_document(problem_document(problems))
-    else:
-        (why,) = problems
-        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
-    return NOTHING_FITS
 
 
 if __name__ == "__main__":

@@ -5,19 +5,23 @@ Everything heavy is imported inside a function, so that `planner --help` answers
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.failures import NOTHING_FITS
 from planner.options import merge
 
 if TYPE_CHECKING:
+    from planner.problems import Problem
     from planner.request import PlanRequest
     from planner.terminal import Asked
 
 PLAN = "The plan"
+LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
 RequestFile = Annotated[
     str | None,
     typer.Argument(metavar="[FILE|-]", help="request as YAML or JSON; options are laid over it"),
@@ -99,3 +103,16 @@ def asked_of(request: PlanRequest) -> Asked:
     from planner.terminal import Asked
 
     return Asked(request, total_parameters(request.model))
+
+
+def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
+    """Say that there is no plan to go on with; the exit code."""
+    from planner.output import print_document
+    from planner.problems import problem_document
+
+    if json:
+        print_document(problem_document(problems))
+    else:
+        (why,) = problems
+        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
+    return NOTHING_FITS

@@ -32,6 +32,7 @@ _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 
 Score = Callable[[Plans, Estimates], FloatArray]
+Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
 
 
 @dataclass
@@ -66,11 +67,12 @@ def search(
     top_k: int | None = None,
     full: bool = False,
     own: ParallelPlan | None = None,
+    visit: Visit | None = None,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
-    which the space is widened (see Axes).
+    which the space is widened (see Axes).  visit: is shown every plan that fits, and its price.
     """
     began = time.perf_counter()
     model = cost_model(request)
@@ -90,6 +92,8 @@ def search(
         keep.miss(plans, estimates, capacity)
         if count:
             keep.offer(plans, estimates, fits)
+            if visit is not None:
+                visit(plans, estimates, fits)
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -104,6 +108,13 @@ def search(
     )
     outcome.search_time_s = time.perf_counter() - began
     return outcome
+
+
+def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
+    """The best of plans that all fit, by the order of a search."""
+    keep = _Keeper(score, top_k=1)
+    keep.offer(plans, model.evaluate(plans), np.ones(len(plans), dtype=np.bool_))
+    return keep.outcome().best[0]
 
 
 def _with_fewest_layers(
@@ -151,15 +162,15 @@ def _with_fewest_layers(
         return plans, left_out
     added = band.take(extra).with_columns(recompute_num_layers=high[extra])
     left_out -= int(np.count_nonzero(extra))
-    return _concatenate(plans, space.accepted(added)), left_out
+    return concatenate(plans, space.accepted(added)), left_out
 
 
-def _concatenate(first: Plans, second: Plans) -> Plans:
-    """Both batches as one; columns without a dimension are shared."""
+def concatenate(first: Plans, second: Plans) -> Plans:
+    """Both batches as one; columns without a dimension are shared where they agree."""
     columns = {}
     for name, column in first.columns():
         other: IntArray = getattr(second, name)
-        if column.ndim == 0 and other.ndim == 0:
+        if column.ndim == 0 and other.ndim == 0 and column == other:
             columns[name] = column
         else:
             a = np.broadcast_to(column, (len(first),))

@@ -63,7 +63,7 @@ class Asked:
 
 def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
-    rows: list[RenderableType] = [_header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
     if answer.best is None:
         rows += _nothing_fits(answer)
         return Group(*rows, Text(), *_counts(answer))
@@ -106,7 +106,7 @@ def _launch(launch: Launch) -> RenderableType:
 def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
-    rows: list[RenderableType] = [_header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
     rows += _report(report, "Estimate", asked, console)
     for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
         if notes:
@@ -123,7 +123,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         "slower": "This plan runs, but is not the fastest",
         "best": "This is the best plan",
     }
-    rows: list[RenderableType] = [_header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
     style = "bold green" if answer.verdict == "best" else "bold red"
     rows.append(Text(verdicts[answer.verdict], style=style))
     rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
@@ -136,7 +136,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         plan = answer.best.plan.model_dump()
         first, *more = [*plan_words(plan), *memory_words(plan)]
         rows += [Text(), Text("Best plan", style="bold"), Flow([f"  {first}", *more], indent=2)]
-        first, *more = _speed(answer.best)
+        first, *more = speed(answer.best)
         rows.append(Flow([f"  {first}", *more], indent=2))
         if answer.slower_by is not None:
             rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
@@ -149,7 +149,8 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     return Group(*rows)
 
 
-def _header(asked: Asked, profile: ProfileInfo) -> RenderableType:
+def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
+    """What was asked, and what the numbers rest on."""
     request, mark = asked.request, asked.mark
     groups = " + ".join(
         f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
@@ -200,7 +201,7 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
         facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
         if not report.pipeline.synchronous:
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
-    facts.add_row("throughput", Flow(_speed(report)))
+    facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
     utilisation = [
         f"MFU {share(report.mfu)} (full attention square; causal {share(report.mfu_causal)})",
@@ -209,7 +210,7 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     ]
     facts.add_row("utilisation", Flow(utilisation))
     facts.add_row("memory", _headroom(report.memory))
-    if whole := _whole_run(report, asked):
+    if whole := whole_run(report, asked):
         facts.add_row("whole run", Flow(whole))
     return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
 
@@ -225,7 +226,7 @@ def _headroom(memory: Memory) -> RenderableType:
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight], ", ")
 
 
-def _whole_run(report: PlanReport, asked: Asked) -> list[str]:
+def whole_run(report: PlanReport, asked: Asked) -> list[str]:
     """Days, cost and energy, with the price and the overhead that they are counted at."""
 
     def mark(*names: str) -> str:
@@ -256,7 +257,8 @@ def _pipeline(pipeline: Pipeline) -> list[str | Text]:
     return words
 
 
-def _speed(report: PlanReport) -> list[str]:
+def speed(report: PlanReport) -> list[str]:
+    """Throughput and the time of an iteration."""
     return [
         f"{report.tokens_per_s:,.0f} tokens/s",
         f"{seconds(report.iteration_time_s)} per iteration"

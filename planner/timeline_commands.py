@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.timeline import TimelineAnswer
 
 T = TypeVar("T")
-_PICTURES = "Pictures"
+PICTURES = "Pictures"
 _MOST_ACTIONS = 100_000  # of a timeline in a report
 
 
@@ -33,8 +33,9 @@ class Theme(StrEnum):
     dark = "dark"
 
 
-def _picture(name: str, what: str) -> Any:
-    return typer.Option(f"--{name}", metavar="FILE", help=what, rich_help_panel=_PICTURES)
+def picture(name: str, what: str) -> Any:
+    """The option that names the file of a picture."""
+    return typer.Option(f"--{name}", metavar="FILE", help=what, rich_help_panel=PICTURES)
 
 
 @request_options(PLAN)
@@ -44,11 +45,11 @@ def timeline(
     request_file: RequestFile = None,
     request: RequestOption = None,
     json: Json = False,
-    svg: Annotated[Path | None, _picture("svg", "a static picture")] = None,
-    html: Annotated[Path | None, _picture("html", "a page to zoom and point at")] = None,
-    trace: Annotated[Path | None, _picture("trace", "a Chrome trace, for Perfetto")] = None,
-    png: Annotated[Path | None, _picture("png", "a picture (needs the extra `plot`)")] = None,
-    theme: Annotated[Theme, typer.Option(rich_help_panel=_PICTURES)] = Theme.auto,
+    svg: Annotated[Path | None, picture("svg", "a static picture")] = None,
+    html: Annotated[Path | None, picture("html", "a page to zoom and point at")] = None,
+    trace: Annotated[Path | None, picture("trace", "a Chrome trace, for Perfetto")] = None,
+    png: Annotated[Path | None, picture("png", "a picture (needs the extra `plot`)")] = None,
+    theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     pipeline: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> int:

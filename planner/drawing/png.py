@@ -47,9 +47,7 @@ _MOST_COLUMNS = 600
 
 def png(answer: TimelineAnswer, mode: Mode = "light") -> bytes:
     """The picture.  Raises RequestError where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        detail = "needs matplotlib: pip install 'parallel-planner[plot]', or use --svg"
-        raise refuse("", "not_installed", f"a PNG {detail}")
+    require_matplotlib()
     # Its own canvas, not pyplot: that would look for a screen and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -71,6 +69,13 @@ def png(answer: TimelineAnswer, mode: Mode = "light") -> bytes:
     page = io.BytesIO()
     figure.savefig(page, format="png", facecolor=paint["page"])
     return page.getvalue()
+
+
+def require_matplotlib() -> None:
+    """Raises RequestError where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        detail = "needs matplotlib: pip install 'parallel-planner[plot]', or use --svg"
+        raise refuse("", "not_installed", f"a PNG {detail}")
 
 
 def _head_inch(answer: TimelineAnswer) -> float:

@@ -50,6 +50,7 @@ def test_description_is_whole() -> None:
         "/v1/ranks",
         "/v1/lints",
         "/v1/sizings",
+        "/v1/sensitivities",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",

@@ -1,0 +1,1 @@
+"""How the answer moves with each input, and where the best plan changes."""

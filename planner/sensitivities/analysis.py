@@ -1,0 +1,356 @@
+"""The question: how the answer moves with each input, and where the best plan changes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Note, PlanReport, ProfileInfo
+from planner.documents import parse_request
+from planner.emission import NothingFits
+from planner.explain import reports
+from planner.loading import plain
+from planner.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.request import PlanRequest
+from planner.search import cost_model
+from planner.sensitivities.document import (
+    InputSensitivity,
+    Measure,
+    Outcome,
+    PlanChange,
+    Point,
+    SensitivityAnswer,
+    SensitivityRequest,
+    SensitivitySpec,
+)
+from planner.sensitivities.inputs import Case, Input, changed, held_in, inputs_of
+from planner.sensitivities.ranges import Range
+from planner.sensitivities.replan import Replanner
+from planner.sensitivities.words import input_words
+from planner.solve import IllegalPlan, illegal
+from planner.validation import validate
+from planner.version import __version__
+
+PART = "sensitivity"
+# Changes of plan that one input lists on each side of the base.
+MOST_CHANGES = 3
+# Plans that the searches of one question may price: a minute or two of one core.
+MOST_COSTED = 100_000_000
+
+MEASURES: dict[str, Measure] = {
+    "tokens_per_s": "time per token",
+    "cost": "cost per token",
+    "memory_headroom": "peak memory",
+}
+Progress = Callable[[int, int], None]
+
+
+def parse_sensitivity(document: Any) -> SensitivityRequest:
+    """A request with the part `sensitivity` beside the others.  Raises RequestError."""
+    document = plain(document)
+    if not isinstance(document, dict):
+        raise RequestError([wrong_type("", "an object", document)])
+    rest = dict(document)
+    asked = rest.pop(PART, None)
+    problems: list[Problem] = []
+    spec, request = SensitivitySpec(), None
+    try:
+        if asked is not None:
+            spec = parse_spec(asked)
+    except RequestError as error:
+        problems += error.problems
+    try:
+        request = parse_request(rest)
+    except RequestError as error:
+        problems += error.problems
+    if problems or request is None:
+        raise RequestError(problems)
+    return SensitivityRequest(request=request, sensitivity=spec)
+
+
+def parse_spec(value: Any) -> SensitivitySpec:
+    """The part `sensitivity` of a document; its pointers begin with it.  Raises RequestError."""
+    value = plain(value, f"/{PART}")
+    if not isinstance(value, dict):
+        raise RequestError([wrong_type(f"/{PART}", "an object", value)])
+    return validate(f"/{PART}", value, SensitivitySpec)
+
+
+def sensitivity(
+    request: PlanRequest, spec: SensitivitySpec, progress: Progress = lambda done, total: None
+) -> SensitivityAnswer:
+    """How the measure of the request's objective moves with each input.
+
+    progress: is told how many of how many values are done.
+    Raises RequestError (NothingFits where no plan does), SpaceTooLarge, IllegalPlan.
+    """
+    began = time.perf_counter()
+    chosen, left_out = _chosen(request, spec)
+    _refuse_what_cannot_be(request)
+    progress(0, 0)
+    ends = (*spec.factors, 1.0)
+    planner = Replanner(request, max(max(ends), 1 / min(ends)))
+    if planner.best is None:
+        raise NothingFits("nothing fits; `planner plan` says why")
+    held = request.plan or planner.best
+    study = _Study(request, spec, planner, held)
+    ranges = {one.name: Range(request, one, held, spec.factors, spec.resolution) for one in chosen}
+    _refuse_too_much(planner, chosen, ranges)
+    # A value that takes a search counts twice: finding the changes of plan takes as long again.
+    weights = {one.name: 2 if one.reach == "all" else 1 for one in chosen}
+    total = sum(weights[name] * len(own.sampled()) for name, own in ranges.items())
+    found, done = [], 0
+    for one in chosen:
+        own, points = ranges[one.name], list[Point]()
+        for factor in own.sampled():
+            progress(done + len(points), total)
+            points.append(study.point(one, own, factor))
+        progress(done + len(points), total)
+        found.append(study.input(one, own, points))
+        done += weights[one.name] * len(points)
+    progress(done, total)
+    found.sort(key=_moves, reverse=True)
+    profile = planner.model.setting.profile
+    return SensitivityAnswer(
+        request=request.document() | {PART: spec.model_dump(mode="json")},
+        version=__version__,
+        profile=ProfileInfo(
+            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
+        ),
+        measure=study.measure,
+        held=study.held_report,
+        best=study.best_report,
+        base=study.base,
+        replanned_base=study.replanned_base,
+        inputs=tuple(found),
+        left_out=tuple(left_out),
+        searches=planner.searches,
+        time_s=time.perf_counter() - began,
+    )
+
+
+def _refuse_what_cannot_be(request: PlanRequest) -> None:
+    if request.plan is not None and (reasons := illegal(request, request.plan)):
+        raise IllegalPlan(reasons)
+    price = request.cluster.groups[0].price_usd_per_accelerator_hour
+    if request.search.objective == "cost" and not price:
+        at = "/cluster/price_usd_per_accelerator_hour"
+        raise refuse(at, "missing", "the objective is the cost, and no price is known")
+
+
+def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], list[Note]]:
+    """The inputs asked for, and what does not apply."""
+    known, idle = dict[str, Input](), dict[str, str]()
+    for one in inputs_of(request):
+        if isinstance(one, Input):
+            known[one.name] = one
+        else:
+            idle[one[0]] = one[1]
+    if not spec.inputs:
+        return list(known.values()), [Note(code=name, text=why) for name, why in idle.items()]
+    problems = []
+    for i, name in enumerate(spec.inputs):
+        pointer = f"/{PART}/inputs/{i}"
+        if name in idle:
+            detail = f"{name} does not apply: {idle[name]}"
+            problems.append(Problem(pointer=pointer, code="not_applicable", detail=detail))
+        elif name not in known:
+            problems.append(_unknown(pointer, name, [*known, *idle]))
+    if problems:
+        raise RequestError(problems)
+    return [known[name] for name in dict.fromkeys(spec.inputs)], []
+
+
+def _unknown(pointer: str, name: str, known: list[str]) -> Problem:
+    part = name.strip().lower().replace("-", "_").replace(" ", "_")
+    close = [one for one in known if part and part in one] or nearest(part, known)
+    return Problem(
+        pointer=pointer,
+        code="unknown_name",
+        detail=f"no input {shown(name)!r}",
+        got=shown(name),
+        allowed=tuple(known),
+        did_you_mean=tuple(close)[:4],
+    )
+
+
+def _refuse_too_much(planner: Replanner, chosen: list[Input], ranges: Mapping[str, Range]) -> None:
+    """Refuse what would search for very long, before it begins."""
+    each = planner.costed
+    count = sum(len(ranges[one.name].sampled()) for one in chosen if one.reach == "all")
+    if count * each > MOST_COSTED:
+        raise refuse(
+            f"/{PART}/inputs", "too_much",
+            f"{count} searches of {each:,} plans each; at most {MOST_COSTED:,} plans: name fewer "
+            "inputs or factors, or limit the search",
+        )  # fmt: skip
+
+
+class _Study:
+    """The base, and what changes from it."""
+
+    def __init__(
+        self, request: PlanRequest, spec: SensitivitySpec, planner: Replanner, held: ParallelPlan
+    ) -> None:
+        self.request, self.spec, self.planner, self.held = request, spec, planner, held
+        self.measure = MEASURES[request.search.objective]
+        assert planner.best is not None
+        case = Case(request, cost_model(request))
+        self.held_report, self.best_report = reports(case.model, request, [held, planner.best])
+        self.base = _outcome(case, self.held_report)
+        self.replanned_base = _outcome(case, self.best_report)
+        self._best: dict[tuple[str, float], ParallelPlan | None] = {}
+
+    def point(self, one: Input, own: Range, factor: float) -> Point:
+        """The two answers at one value of an input."""
+        case = changed(self.request, one, factor)
+        plan = self._best_at(one, own, factor)
+        held = held_in(case, self.held)
+        reasons = illegal(case.request, held)
+        fixed = None if reasons else _priced(case, held)
+        replanned = None if plan is None else fixed if plan == held else _priced(case, plan)
+        return Point(
+            factor=factor,
+            value=one.at(factor),
+            fixed=fixed,
+            fixed_change=self._change(fixed, self.base),
+            reasons=tuple(reasons),
+            replanned=replanned,
+            replanned_change=self._change(replanned, self.replanned_base),
+            plan=plan,
+        )
+
+    def input(self, one: Input, own: Range, points: list[Point]) -> InputSensitivity:
+        changes, complete = self._changes(one, own, points)
+        result = InputSensitivity(
+            name=one.name,
+            title=one.title,
+            unit=one.unit,
+            pointers=one.pointers,
+            value=one.value,
+            elasticity=self._elasticity(one, own),
+            points=tuple(points),
+            changes=tuple(changes),
+            all_changes=complete,
+            factors_left_out=tuple(own.left_out()),
+            words=(),
+        )
+        return result.model_copy(
+            update={"words": tuple(input_words(result, self.measure, self.base))}
+        )
+
+    def measured(self, outcome: Outcome) -> float:
+        if self.measure == "peak memory":
+            return outcome.peak_bytes
+        if self.measure == "cost per token":
+            assert outcome.usd_per_million_tokens is not None
+            return outcome.usd_per_million_tokens
+        return 1.0 / outcome.tokens_per_s
+
+    def _change(self, outcome: Outcome | None, base: Outcome) -> float | None:
+        return None if outcome is None else self.measured(outcome) / self.measured(base) - 1.0
+
+    def _elasticity(self, one: Input, own: Range) -> float | None:
+        """Between the nearest values on both sides of the base."""
+        ends = []
+        for factor in own.neighbours():
+            case = changed(self.request, one, factor)
+            held = held_in(case, self.held)
+            if not illegal(case.request, held):
+                ends.append((factor, self.measured(_priced(case, held))))
+        if len(ends) < 2 or ends[0][0] == ends[1][0]:
+            return None
+        (low, at_low), (high, at_high) = ends
+        return math.log(at_high / at_low) / math.log(high / low)
+
+    def _changes(
+        self, one: Input, own: Range, points: list[Point]
+    ) -> tuple[list[PlanChange], bool]:
+        """Where the best plan changes, outward from the base, first down and then up."""
+        below = [1.0, *(p.factor for p in reversed(points) if p.factor < 1)]
+        above = [1.0, *(p.factor for p in points if p.factor > 1)]
+        down, all_down = self._one_side(one, own, below)
+        up, all_up = self._one_side(one, own, above)
+        return [*down, *up], all_down and all_up
+
+    def _one_side(
+        self, one: Input, own: Range, outward: list[float]
+    ) -> tuple[list[PlanChange], bool]:
+        """Changes between sampled values whose best plans differ, each found by bisection."""
+        found: list[PlanChange] = []
+        for near, far in pairwise(outward):
+            grid, start = own.between(near, far), 0
+            while not _same(
+                before := self._best_at(one, own, grid[start]), self._best_at(one, own, far)
+            ):
+                if len(found) == MOST_CHANGES or self.planner.costed > MOST_COSTED:
+                    return found, False
+                low, high = start, len(grid) - 1
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    if _same(before, self._best_at(one, own, grid[middle])):
+                        low = middle
+                    else:
+                        high = middle
+                found.append(
+                    PlanChange(
+                        factor_before=grid[low],
+                        factor_after=grid[high],
+                        value_before=one.at(grid[low]),
+                        value_after=one.at(grid[high]),
+                        before=self._best_at(one, own, grid[low]),
+                        after=self._best_at(one, own, grid[high]),
+                    )
+                )
+                start = high
+        return found, True
+
+    def _best_at(self, one: Input, own: Range, factor: float) -> ParallelPlan | None:
+        key = one.name, factor
+        if key not in self._best:
+            side = [f for f in own.sampled() if (f > 1) == (factor > 1)]
+            furthest = max(side, key=lambda f: abs(math.log(f)), default=factor)
+            case = changed(self.request, one, factor)
+            self._best[key] = self.planner.best_at(case, one, factor, furthest)
+        return self._best[key]
+
+
+def _same(one: ParallelPlan | None, other: ParallelPlan | None) -> bool:
+    """Whether two plans are one; dp follows from the others."""
+    if one is None or other is None:
+        return one is other
+    return one.model_copy(update={"dp": other.dp}) == other
+
+
+def _priced(case: Case, plan: ParallelPlan) -> Outcome:
+    (report,) = reports(case.model, case.request, [plan], simulated=False)
+    return _outcome(case, report)
+
+
+def _outcome(case: Case, report: PlanReport) -> Outcome:
+    cluster = case.request.cluster
+    price = cluster.groups[0].price_usd_per_accelerator_hour
+    hourly = None if price is None else cluster.accelerators * price
+    return Outcome(
+        iteration_time_s=report.iteration_time_s,
+        tokens_per_s=report.tokens_per_s,
+        days=report.days,
+        cost_usd=report.cost_usd,
+        usd_per_million_tokens=None
+        if hourly is None
+        else hourly * 1e6 / 3600 / report.tokens_per_s,
+        energy_kwh=report.energy_kwh,
+        peak_bytes=report.memory.peak_bytes,
+        fits=report.fits,
+    )
+
+
+def _moves(one: InputSensitivity) -> float:
+    """How far an input moves the measure at most, up or down, as ln of the ratio."""
+    fixed = [p.fixed_change for p in one.points if p.fixed is None or p.fixed.fits]
+    changes = [*fixed, *(p.replanned_change for p in one.points)]
+    return max((abs(math.log1p(c)) for c in changes if c is not None), default=0.0)

@@ -1,0 +1,130 @@
+"""`planner sensitivity`: how the answer moves with each input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.command import (
+    LIMITS,
+    Json,
+    RequestFile,
+    RequestOption,
+    asked_of,
+    load,
+    nothing_fits,
+    read_request,
+    source_of,
+)
+from planner.failures import FINE
+from planner.options import request_options
+from planner.timeline_commands import PICTURES, Theme, picture
+
+if TYPE_CHECKING:
+    from planner.sensitivities.document import SensitivityAnswer, SensitivitySpec
+
+
+@request_options(LIMITS)
+def sensitivity(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    input: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="inputs to change; default: all that apply")
+    ] = None,
+    factors: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="multiples; default 0.5,0.8,1.25,2")
+    ] = None,
+    resolution: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER", help="share to which a change of plan is located"),
+    ] = None,
+    json: Json = False,
+    svg: Annotated[Path | None, picture("svg", "the tornado as a picture")] = None,
+    png: Annotated[Path | None, picture("png", "the same (needs the extra `plot`)")] = None,
+    theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
+    given: Mapping[str, Any],
+) -> int:
+    """How the answer moves with each input, and where the best plan changes."""
+    from planner import output
+    from planner.emission import NothingFits
+    from planner.sensitivities import analysis
+
+    source = source_of(request_file, request)
+    document = load(source)
+    spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
+    asked = read_request(source, given, limits=True, keep_plan=True, document=document)
+    try:
+        with _watched() as progress:
+            answer = analysis.sensitivity(asked, spec, progress)
+    except NothingFits as error:
+        return nothing_fits(error.problems, json)
+    written = _draw(answer, svg, png, theme)
+    if json:
+        output.print_json(answer)
+        return FINE
+    from planner.sensitivities.screen import sensitivity_screen
+
+    screen = output.Screen()
+    screen.print(sensitivity_screen(answer, asked_of(asked), screen))
+    for path in written:
+        screen.print(f"wrote {path}", soft_wrap=True, markup=False)
+    return FINE
+
+
+def _spec(
+    part: Any, names: str | None, factors: str | None, resolution: str | None
+) -> SensitivitySpec:
+    """What the file says, with the options over it."""
+    from planner.loading import scalar
+    from planner.sensitivities.analysis import PART, parse_spec
+
+    def read(name: str, text: str) -> Any:
+        return scalar(text.strip(), f"/{PART}/{name}")
+
+    given: dict[str, Any] = {}
+    if names is not None:
+        given["inputs"] = [name.strip().replace("-", "_") for name in names.split(",")]
+    if factors is not None:
+        given["factors"] = [read(f"factors/{i}", word) for i, word in enumerate(factors.split(","))]
+    if resolution is not None:
+        given["resolution"] = read("resolution", resolution)
+    return parse_spec(given if part is None else part | given if isinstance(part, dict) else part)
+
+
+def _draw(
+    answer: SensitivityAnswer, svg: Path | None, png: Path | None, theme: Theme
+) -> list[Path]:
+    """Draw all first, then write: what is refused leaves nothing half done."""
+    from planner.output import write_picture
+
+    drawn: dict[Path, bytes] = {}
+    if svg is not None:
+        from planner.sensitivities.svg import tornado_svg
+
+        drawn[svg] = tornado_svg(answer, theme.value).encode()
+    if png is not None:
+        from planner.sensitivities.png import tornado_png
+
+        drawn[png] = tornado_png(answer, "dark" if theme == Theme.dark else "light")
+    for path, data in drawn.items():
+        write_picture(path, data)
+    return list(drawn)
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("changing inputs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("", total=None)
+    with bar:
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)

@@ -1,0 +1,165 @@
+"""The tornado on a terminal: bars in text, and where the best plan changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from planner.answer import PlanReport
+from planner.flow import Flow, prose
+from planner.formats import memory_words, plan_words, size
+from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
+from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
+from planner.sensitivities.words import change_place, difference, factor_words
+from planner.terminal import Asked, header, speed, whole_run
+
+_WIDE, _WIDEST = 100, 120
+_LONGEST_NAME = 25  # cells, where there are few
+_LEAST_BAR = 7  # cells on one side
+# Of an input that is lower, and higher: a block, a letter where there are only letters, a colour.
+_SIGNS = {False: ("░", "-", "blue"), True: ("█", "+", "yellow")}
+_MOST_CHANGES = 2  # of one input
+_EXPLAINED = 3  # so few inputs are told in words
+
+
+def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console) -> RenderableType:
+    """The answer to `planner sensitivity`."""
+    drawn, still = rows(answer), quiet(answer)
+    own = answer.held.id != answer.best.id
+    parts: list[RenderableType] = [
+        header(asked, answer.profile),
+        Text(),
+        *_plan("Given plan" if own else "Best plan", answer.held, answer, asked),
+        *(_plan("Best plan", answer.best, answer, asked) if own else ()),
+        Text(),
+        *_tornado(answer, drawn, console),
+    ]
+    if still:
+        words = [f"hardly move it: {still[0]}", *still[1:]]
+        parts.append(Flow(words, ", ", indent=2, style="dim"))
+    changing = [one for one in answer.inputs if one.changes]
+    if len(answer.inputs) <= _EXPLAINED:
+        for one in answer.inputs:
+            parts += [Text(), Text(one.title, "bold")]
+            parts += [prose(sentence, hanging=2) for sentence in one.words]
+    elif changing:
+        parts += [Text(), Text("Where the best plan changes", "bold")]
+        parts += [line for one in changing for line in _changes(one)]
+    return Group(*parts)
+
+
+def _plan(
+    title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
+) -> Iterator[RenderableType]:
+    """What a plan is and gives at the base; the one held fixed is told so."""
+    held = ", held fixed" * (report is answer.held)
+    plan = report.plan.model_dump()
+    first, *words = [*plan_words(plan), *memory_words(plan)]
+    if answer.measure == "peak memory":
+        words.append(f"peak {size(report.memory.peak_bytes)}")
+    head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
+    yield Flow([head, *words], indent=2)
+    first, *words = [*speed(report), *whole_run(report, asked)]
+    yield Flow([f"  {first}", *words], indent=2)
+
+
+def _tornado(
+    answer: SensitivityAnswer, drawn: list[Row], console: Console
+) -> Iterator[RenderableType]:
+    """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
+    longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
+    names = min(longest, max(len(row.title) for row in drawn))
+    values = max([len(row.value) for row in drawn] + [4])
+    asked_ends = _asked(answer)
+    ends = [_ends(row, asked_ends, again) for row in drawn for again in (False, True)]
+    low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
+    width = min(console.width, _WIDEST)
+    elastic = width >= _WIDE
+    side = (width - names - values - low - high - 8 - 11 * elastic) // 2
+    side = max(side, _LEAST_BAR)
+    yield Text(heading(answer), "bold")
+    head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
+    head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
+    yield Text(head + "  elasticity" * elastic, "dim", no_wrap=True, overflow="ellipsis")
+    most = reach(drawn)
+    letters = console.options.ascii_only
+    for row in drawn:
+        for again in (False, True) if row.again else (False,):
+            left, right = _ends(row, asked_ends, again)
+            title, value = ("  planned again", "") if again else (row.title, row.value)
+            title = title if len(title) <= names else f"{title[: names - 3]}..."
+            line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
+            line.append(f"{title:{names}}  {value:>{values}}  {left:>{low}} ")
+            line.append_text(_bars(row, again, side, most, letters))
+            line.append(f" {right:>{high}}")
+            if elastic and not again:
+                line.append(f"  {row.elasticity:>10}")
+            yield line
+    marks = {up: signs[letters] for up, signs in _SIGNS.items()}
+    yield Text(f"{marks[False]} input lower, {marks[True]} input higher", "dim")
+    others = [
+        f"{row.title} {factor_words(bar.factor)}"
+        for row in drawn
+        for bar in row.bars
+        if factor_words(bar.factor) not in asked_ends
+    ]
+    if others:
+        yield Flow(
+            [f"^ the nearest that can be: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
+        )
+
+
+def _asked(answer: SensitivityAnswer) -> tuple[str, str]:
+    """The factors furthest from the base that were asked, which head the columns."""
+    factors = answer.request["sensitivity"]["factors"]
+    low, high = min(factors), max(factors)
+    return factor_words(low) if low < 1 else "", factor_words(high) if high > 1 else ""
+
+
+def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]:
+    """The two numbers of a line; marked where their factor is not the column's."""
+    cells = {False: "", True: ""}
+    for bar in row.bars:
+        words = bar.replanned_words if again else bar.fixed_words
+        factor = factor_words(bar.factor)
+        if words:
+            cells[bar.factor > 1] = words if factor in asked_ends else f"{words}^"
+    return cells[False], cells[True]
+
+
+def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
+    """Cells left of the base for less, right of it for more; the longer of two bars behind."""
+    cells: list[tuple[str, str]] = [(" ", "")] * (2 * side)
+
+    def change(bar: Bar) -> float:
+        return (bar.replanned if again else bar.fixed) or 0.0
+
+    for bar in sorted(row.bars, key=lambda bar: -abs(change(bar))):
+        sign, letter, colour = _SIGNS[bar.factor > 1]
+        length = round(abs(change(bar)) / most * side)
+        for k in range(length):
+            cells[side + k if change(bar) > 0 else side - 1 - k] = (
+                letter if letters else sign,
+                colour,
+            )
+    line = Text()
+    for i, (sign, colour) in enumerate(cells):
+        if i == side:
+            line.append("|", "dim")
+        line.append(sign, colour)
+    return line
+
+
+def _changes(one: InputSensitivity) -> Iterator[RenderableType]:
+    """The nearest changes of plan of one input."""
+    nearest = sorted(one.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
+    shown = [change for change in one.changes if change in nearest[:_MOST_CHANGES]]
+    for change in shown:
+        first, *rest = difference(change.before, change.after)
+        head = Text.assemble((one.title, "bold"), f" {change_place(one, change)}: {first}")
+        yield Flow([head, *rest], ", ", indent=4)
+    more = len(one.changes) - len(shown)
+    if more or not one.all_changes:
+        yield Text(f"    further out it changes again: --input {one.name}", "dim")
