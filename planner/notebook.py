@@ -17,6 +17,10 @@ from planner.drawing.text import timeline_screen
 from planner.mixed.answer import MixedAnswer
 from planner.mixed.screen import mixed_screen
 from planner.ranks import RanksAnswer
+from planner.sensitivities.analysis import PART
+from planner.sensitivities.document import SensitivityAnswer
+from planner.sensitivities.screen import sensitivity_screen
+from planner.sensitivities.svg import tornado_svg
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing
@@ -29,7 +33,9 @@ Parts = tuple[RenderableType, list[str]]
 
 
 def _asked(answer: Any) -> Any:
-    return asked_of(parse_request(answer.request))
+    # A sensitivity's request has a part of its own.
+    asked = {name: part for name, part in answer.request.items() if name != PART}
+    return asked_of(parse_request(asked))
 
 
 # Of each kind of answer its screen and its pictures.
@@ -40,6 +46,10 @@ PARTS: dict[type[Document], Callable[[Any], Parts]] = {
     SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [picture(a)]),
     MixedAnswer: lambda a: (mixed_screen(a), []),
     TimelineAnswer: lambda a: (timeline_screen(a, paper()), [svg(a, "light")]),
+    SensitivityAnswer: lambda a: (
+        sensitivity_screen(a, _asked(a), paper()),
+        [tornado_svg(a, "light")],
+    ),
     RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a)]),
 }
 

@@ -12,6 +12,7 @@ import typer
 from planner.command import (
     LIMITS,
     Json,
+    Report,
     RequestFile,
     RequestOption,
     asked_of,
@@ -47,12 +48,16 @@ def sensitivity(
     svg: Annotated[Path | None, picture("svg", "the tornado as a picture")] = None,
     png: Annotated[Path | None, picture("png", "the same (needs the extra `plot`)")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
+    report: Report = None,
     given: Mapping[str, Any],
 ) -> int:
     """How the answer moves with each input, and where the best plan changes."""
     from planner import output
+    from planner.drawing.page import paper, write_page
     from planner.emission import NothingFits
     from planner.sensitivities import analysis
+    from planner.sensitivities.screen import sensitivity_screen
+    from planner.sensitivities.svg import tornado_svg
 
     source = source_of(request_file, request)
     document = load(source)
@@ -64,11 +69,13 @@ def sensitivity(
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = _draw(answer, svg, png, theme)
+    if report is not None:
+        shown = sensitivity_screen(answer, asked_of(asked), paper())
+        title = f"How a plan for {asked.model.name} moves with its inputs"
+        write_page(report, title, shown, [tornado_svg(answer, "light")])
     if json:
         output.print_json(answer)
         return FINE
-    from planner.sensitivities.screen import sensitivity_screen
-
     screen = output.Screen()
     screen.print(sensitivity_screen(answer, asked_of(asked), screen))
     for path in written:

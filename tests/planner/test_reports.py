@@ -41,6 +41,8 @@ class Page(HTMLParser):
         (["plan", *ASKED, "--pp", "2", "--schedule", "1f1b"], "Best plan", 1),
         (["plan", *ASKED, "--pp", "1"], "Best plan", 0),
         (["plan", *ASKED, "--tp", "3"], "Nothing fits", 0),
+        (["sensitivity", *ASKED, "--pp", "1", "--tp", "1,2", "--cp", "1", "--factors", "0.5,2",
+          "--input", "nvlink_bandwidth_bytes_per_s"], "nvlink", 1),
         (["size", *ASKED[:2], *ASKED[4:], "--tokens", "1e11", "--sizes", "8,16",
           "--accelerators", "h100-sxm"], "Cheapest", 1),
     ],
