@@ -28,6 +28,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.sweeps import command as sweep_commands
 
 if TYPE_CHECKING:
     from planner.problems import Problem
@@ -263,6 +264,7 @@ def serve(
 app.command("accuracy")(accuracy)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
+app.add_typer(sweep_commands.app, name="sweep")
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 
