@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from planner.answer import Document
-from planner.problems import refuse
+from planner.problems import RequestError, choice, refuse
 from planner.sweeps.grid import Grid, Question
 from planner.sweeps.kept import Folder
 from planner.sweeps.question import Outcome, Result
 from planner.sweeps.table import Row, csv_bytes, parquet_bytes, row
-from planner.sweeps.workers import answers
+from planner.sweeps.workers import BACKENDS, answers
 from planner.version import __version__
 
 # Wraps the results while they come in, given how many are there and how many there will be.
@@ -70,8 +70,11 @@ def sweep(
 ) -> SweepAnswer:
     """Ask what the folder has no result of yet, and keep each as it comes.
 
-    Raises RequestError and WorkersLost as planner.sweeps.workers.answers.
+    Raises RequestError where the backend is unknown or not installed or the folder cannot be
+    written, WorkersLost where workers die again and again.
     """
+    if backend not in BACKENDS:
+        raise RequestError([choice("/backend", backend, tuple(BACKENDS))])
     questions = shard.part(grid.questions())
     kept = Folder(folder).opened() if folder else None
     results = _kept([kept] if kept else [], questions)

@@ -50,10 +50,12 @@ def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
         ["GiB", *(gib(row["peak_bytes"]) for row in rows)],
     ]  # fmt: skip
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for heading, *_ in columns:
-        table.add_column(heading, justify="right", vertical="bottom")
+    left = width
+    for heading, *cells in columns:
+        own = max(map(len, [*heading.split(), *cells]))
+        left -= own + 2
+        table.add_column(heading, justify="right", vertical="bottom", width=own)
     table.add_column("plan", no_wrap=True, vertical="bottom")
-    left = width - sum(2 + max(map(len, [*h.split(), *cells])) for h, *cells in columns)
     for *cells, row in zip(*(cells for _, *cells in columns), rows, strict=True):
         plan = Text(" ".join(plan_words(row)))
         plan.truncate(max(left, _LEAST_PLAN), overflow="ellipsis")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
-from planner.problems import RequestError, choice, refuse
+from planner.problems import refuse
 from planner.sweeps.question import Result, ask
 
 # Rounds that end with dead workers, one after the other and without an answer in between.
@@ -19,8 +19,9 @@ MOST_FAILURES = 3
 PATIENCE_S = 3600.0
 
 Document = dict[str, Any]
-# The name of joblib's backend, and the errors that mean that workers died.
-Ready = tuple[str, tuple[type[BaseException], ...]]
+# The name of joblib's backend, the errors that mean that workers died, and after how many seconds
+# without an answer they are taken for dead.
+Ready = tuple[str, tuple[type[BaseException], ...], float | None]
 
 
 class WorkersLost(RuntimeError):
@@ -28,27 +29,25 @@ class WorkersLost(RuntimeError):
 
 
 def answers(
-    questions: Mapping[str, Document], backend: str = "local", workers: int | None = None
+    questions: Mapping[str, Document], backend: str, workers: int | None
 ) -> Iterator[tuple[str, Result]]:
     """The results by key, each as soon as it is there.
 
     workers: how many at a time; None: as many as the machine or the cluster has cores.  When a
     worker dies, what is not answered is asked again.  Raises RequestError where the backend is
-    unknown or not installed, WorkersLost where workers die again and again.
+    not installed, WorkersLost where workers die again and again.
     """
     from joblib import Parallel, delayed, parallel_config
 
-    if backend not in BACKENDS:
-        raise RequestError([choice("/backend", backend, tuple(BACKENDS))])
     left, failures = dict(questions), 0
-    with BACKENDS[backend](workers) as (name, died):
+    with BACKENDS[backend](workers) as (name, died, patience_s):
         while left:
             before = len(left)
             try:
                 with parallel_config(name, n_jobs=workers or -1):
                     # One question at a time: an answer leaves its worker at once.
                     run = Parallel(
-                        batch_size=1, return_as="generator_unordered", timeout=PATIENCE_S
+                        batch_size=1, return_as="generator_unordered", timeout=patience_s
                     )
                 for key, result in run(delayed(_ask)(*item) for item in list(left.items())):
                     del left[key]
@@ -68,7 +67,7 @@ def _ask(key: str, document: Document) -> tuple[str, Result]:
 
 @contextmanager
 def _local(workers: int | None) -> Iterator[Ready]:
-    yield "loky", (BrokenExecutor,)
+    yield "loky", (BrokenExecutor,), None
 
 
 @contextmanager
@@ -88,7 +87,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     if own:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     try:
-        yield "ray", (ray.exceptions.RayError,)
+        yield "ray", (ray.exceptions.RayError,), None
     finally:
         if own:
             ray.shutdown()
@@ -111,7 +110,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     with client:
         # Where a question has killed too many workers, Dask says nothing and joblib waits on.
-        yield "dask", (KilledWorker, TimeoutError)
+        yield "dask", (KilledWorker, TimeoutError), PATIENCE_S
 
 
 def _need(extra: str, module: str | None = None) -> None:

@@ -1,0 +1,211 @@
+"""Workers and sweeps that are really killed lose nothing that was answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import sweep
+from planner.sweeps import workers
+from planner.sweeps.question import Result, ask
+from planner.sweeps.workers import WorkersLost, answers
+
+# Searches of half a second, long enough to be killed in.
+SEARCHES = {
+    "base": {"model": "llama-3.1-8b", "training": {"seq_length": 4096}},
+    "axes": {
+        "cluster": ["1x8xh100-sxm", "2x8xh100-sxm"],
+        "training.global_batch_size": [64 * n for n in range(1, 13)],
+    },
+}
+_DEADLINE_S = 120.0  # for what takes a second on an idle machine
+# What their command lines say.
+WORKER = {"local": "LokyProcess", "ray": "ray::PoolActor", "dask": "multiprocessing.spawn"}
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[dict[str, Any]]:
+    return list(sweep(SEARCHES, workers=1).rows)
+
+
+class Sweep:
+    """`planner sweep` in a process of its own, with its workers."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        grid = folder / "grid.json"
+        grid.write_text(json.dumps(SEARCHES))
+        self.kept = folder / "grid.results"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "planner.cli", "sweep", str(grid), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that a test's end can take all of it along
+        )
+
+    def wait_for(self, count: int) -> dict[str, int]:
+        """The time stamps of what is kept, once that many results are."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            found = stamps(self.kept)
+            if len(found) >= count:
+                return found
+            time.sleep(0.005)
+        pytest.fail(f"{len(stamps(self.kept))} of {count} results; {self.process.poll()}")
+
+    def workers(self, kind: str) -> list[int]:
+        """The worker processes below this sweep."""
+        return [pid for pid in below(self.process.pid) if kind in command(pid)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that it printed, at its end."""
+        out, err = self.process.communicate(timeout=_DEADLINE_S)
+        assert self.process.returncode == 0, err
+        return list(json.loads(out)["rows"])
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Sweep] = []
+
+    def begin(*options: str) -> Sweep:
+        started.append(Sweep(tmp_path, *options))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            os.killpg(one.process.pid, signal.SIGKILL)
+            one.process.wait()
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    """When each result was written; a file that is being written has another name."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("[!.]*.json")}
+
+
+def below(root: int) -> list[int]:
+    """The processes that a process started, and those that they did."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # ended meanwhile
+            parents[int(entry.name)] = int(fields[1])
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def kill_two_in_turn(running: Sweep, backend: str) -> None:
+    """Kill a worker, and another when the sweep has gone on, and see that both went."""
+    seen: dict[str, int] = {}
+    for more in (2, 6):
+        before = running.wait_for(more)
+        assert seen.items() <= before.items()
+        victim = running.workers(WORKER[backend])[-1]
+        os.kill(victim, signal.SIGKILL)
+        seen = before
+    rows_left = len(SEARCHES["axes"]["cluster"]) * 12 - len(seen)
+    assert rows_left > 2, "the sweep was over before its workers were killed"
+
+
+def check_after_kills(running: Sweep, backend: str, expected: Sequence[Any]) -> None:
+    kill_two_in_turn(running, backend)
+    early = running.wait_for(6)
+    assert running.rows() == expected
+    # What was answered before the second kill was not asked again.
+    assert early.items() <= stamps(running.kept).items()
+    assert len(stamps(running.kept)) == len(expected)
+
+
+def test_two_workers_killed_lose_nothing(start: Any, expected: list[dict[str, Any]]) -> None:
+    check_after_kills(start("--workers", "2", "--json"), "local", expected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_two_workers_of_a_cluster_killed_lose_nothing(
+    start: Any, expected: list[dict[str, Any]], backend: str
+) -> None:
+    pytest.importorskip({"ray": "ray", "dask": "distributed"}[backend])
+    running = start("--workers", "2", "--json", "--backend", backend)
+    check_after_kills(running, backend, expected)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_was_ended_goes_on(
+    start: Any, expected: list[dict[str, Any]], ending: signal.Signals
+) -> None:
+    first = start("--workers", "2", "--json")
+    first.wait_for(3)
+    first.process.send_signal(ending)
+    out, err = first.process.communicate(timeout=_DEADLINE_S)
+    assert out == ""
+    if ending == signal.SIGINT:
+        assert first.process.returncode == 1
+        assert err == f"Not finished: stopped. What is answered is kept in {first.kept}\n"
+    early = stamps(first.kept)
+    assert 3 <= len(early) < len(expected)
+    again = start("--workers", "2", "--json")
+    assert again.rows() == expected
+    assert early.items() <= stamps(again.kept).items()
+
+
+def deadly(key: str, document: dict[str, Any]) -> tuple[str, Result]:
+    """Kills its worker where the document says so; how often is kept in a file."""
+    if kills := document.pop("kills", 0):
+        tries = Path(document.pop("tries"))
+        with tries.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(tries.read_text().split()) <= kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return key, ask(document)
+
+
+@pytest.mark.parametrize("backend", ["local", *(
+    pytest.param(name, marks=pytest.mark.exhaustive) for name in ("ray", "dask")
+)])  # fmt: skip
+def test_a_question_that_kills_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    if backend != "local":
+        pytest.importorskip({"ray": "ray", "dask": "distributed"}[backend])
+    monkeypatch.setattr(workers, "_ask", deadly)
+    monkeypatch.setattr(workers, "PATIENCE_S", 20.0)
+    plan = {**SEARCHES["base"], "cluster": "1x8xh100-sxm", "plan": {}}
+    plan["training"] = {"seq_length": 4096, "global_batch_size": 64}
+    questions = {f"fine {i}": plan for i in range(20)}
+    once = {"once": plan | {"kills": 1, "tries": str(tmp_path / "once")}}
+    found = dict(answers(once | questions, backend, 2))
+    assert found == dict.fromkeys([*once, *questions], ask(plan))
+    assert len((tmp_path / "once").read_text().split()) == 2
+    always = {"always": plan | {"kills": 10**6, "tries": str(tmp_path / "always")}}
+    got: Counter[str] = Counter()
+    with pytest.raises(WorkersLost, match="workers died 3 times"):
+        for key, _ in answers(always | questions, backend, 2):
+            got[key] += 1
+    # Nothing else is held up or lost, beyond what was asked beside it at the end.
+    assert "always" not in got
+    assert set(got.values()) == {1}
+    assert len(got) >= len(questions) - 4
