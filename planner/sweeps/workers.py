@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,11 +18,24 @@ from planner.sweeps.question import Result, ask
 MOST_FAILURES = 3
 # Longer than any question takes.
 PATIENCE_S = 3600.0
+# A worker whose sweep was killed hears nothing any more, and then leaves.
+_IDLE_S = 30
 
 Document = dict[str, Any]
-# The name of joblib's backend, the errors that mean that workers died, and after how many seconds
-# without an answer they are taken for dead.
-Ready = tuple[str, tuple[type[BaseException], ...], float | None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Workers that wait for work.
+
+    name, options: joblib's backend.  died: the errors that mean that workers died.
+    patience_s: after how long without an answer they count as dead.
+    """
+
+    name: str
+    died: tuple[type[BaseException], ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    patience_s: float | None = None
 
 
 class WorkersLost(RuntimeError):
@@ -40,19 +54,19 @@ def answers(
     from joblib import Parallel, delayed, parallel_config
 
     left, failures = dict(questions), 0
-    with BACKENDS[backend](workers) as (name, died, patience_s):
+    with BACKENDS[backend](workers) as ready:
         while left:
             before = len(left)
             try:
-                with parallel_config(name, n_jobs=workers or -1):
+                with parallel_config(ready.name, n_jobs=workers or -1, **ready.options):
                     # One question at a time: an answer leaves its worker at once.
                     run = Parallel(
-                        batch_size=1, return_as="generator_unordered", timeout=patience_s
+                        batch_size=1, return_as="generator_unordered", timeout=ready.patience_s
                     )
                 for key, result in run(delayed(_ask)(*item) for item in list(left.items())):
                     del left[key]
                     yield key, result
-            except died as error:
+            except ready.died as error:
                 failures = failures + 1 if len(left) == before else 1
                 if failures == MOST_FAILURES:
                     detail = f"workers died {failures} times at the last {len(left):,} questions"
@@ -67,7 +81,7 @@ def _ask(key: str, document: Document) -> tuple[str, Result]:
 
 @contextmanager
 def _local(workers: int | None) -> Iterator[Ready]:
-    yield "loky", (BrokenExecutor,), None
+    yield Ready("loky", (BrokenExecutor,), {"idle_worker_timeout": _IDLE_S})
 
 
 @contextmanager
@@ -87,7 +101,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     if own:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     try:
-        yield "ray", (ray.exceptions.RayError,), None
+        yield Ready("ray", (ray.exceptions.RayError,))
     finally:
         if own:
             ray.shutdown()
@@ -110,7 +124,7 @@ def _dask(workers: int | None) -> Iterator[Ready]:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     with client:
         # Where a question has killed too many workers, Dask says nothing and joblib waits on.
-        yield "dask", (KilledWorker, TimeoutError), PATIENCE_S
+        yield Ready("dask", (KilledWorker, TimeoutError), patience_s=PATIENCE_S)
 
 
 def _need(extra: str, module: str | None = None) -> None:
