@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -90,6 +91,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     _need("ray")
     import ray
     from joblib import register_parallel_backend
+    from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.joblib.ray_backend import RayBackend
 
     # joblib has pools return all at the end, since one of its own hangs when a worker dies.
@@ -101,7 +103,9 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     if own:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     try:
-        yield Ready("ray", (ray.exceptions.RayError,))
+        # Ray prints what becomes of its workers, where the answer belongs.
+        with redirect_stdout(sys.stderr):
+            yield Ready("ray", (RayActorError, OutOfMemoryError))
     finally:
         if own:
             ray.shutdown()
@@ -111,6 +115,8 @@ def _ray(workers: int | None) -> Iterator[Ready]:
 def _dask(workers: int | None) -> Iterator[Ready]:
     """The Dask client of this process or of $DASK_SCHEDULER_ADDRESS, or else this machine."""
     _need("dask", "distributed")
+    from multiprocessing import TimeoutError  # the one that joblib raises
+
     import dask
     from distributed import Client, KilledWorker, get_client
 

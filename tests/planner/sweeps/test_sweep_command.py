@@ -101,7 +101,7 @@ def test_models_in_files_lie_beside_the_grid(ask: Any, tmp_path: Path) -> None:
     rows = json.loads(out)["rows"]
     assert [row["model"] for row in rows] == ["mine/config.json", "llama-3.1-8b"]
     assert all(row["iteration_time_s"] for row in rows)
-    document["axes"]["model"] = ["llama-3.1-8b", "other.json"]
+    document["axes"] = {"model": ["llama-3.1-8b", "other.json"]}
     (tmp_path / "grid.yaml").write_text(json.dumps(document))
     code, _, err = ask(tmp_path / "grid.yaml")
     assert code == 2

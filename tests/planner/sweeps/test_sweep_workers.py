@@ -17,8 +17,9 @@ import pytest
 
 from planner import sweep
 from planner.sweeps import workers
-from planner.sweeps.question import Result, ask
+from planner.sweeps.question import ask
 from planner.sweeps.workers import WorkersLost, answers
+from tests.fixtures.deadly import deadly
 
 # Searches of a tenth of a second, long enough to be killed in.
 SEARCHES: dict[str, Any] = {
@@ -32,6 +33,7 @@ SEARCHES: dict[str, Any] = {
         "training.global_batch_size": [64 * n for n in range(1, 13)],
     },
 }
+ROOT = Path(__file__).parents[3]
 _DEADLINE_S = 300.0  # for what takes a second on an idle machine
 # What their command lines say.
 WORKER = {"local": "LokyProcess", "ray": "ray::PoolActor", "dask": "multiprocessing.spawn"}
@@ -172,17 +174,6 @@ def test_a_sweep_that_was_ended_goes_on(
     assert early.items() <= stamps(again.kept).items()
 
 
-def deadly(key: str, document: dict[str, Any]) -> tuple[str, Result]:
-    """Kills its worker where the document says so; how often is kept in a file."""
-    if kills := document.pop("kills", 0):
-        tries = Path(document.pop("tries"))
-        with tries.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        if len(tries.read_text().split()) <= kills:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return key, ask(document)
-
-
 @pytest.mark.parametrize("backend", ["local", *(
     pytest.param(name, marks=pytest.mark.exhaustive) for name in ("ray", "dask")
 )])  # fmt: skip
@@ -192,6 +183,7 @@ def test_a_question_that_kills_its_workers(
     if backend != "local":
         pytest.importorskip({"ray": "ray", "dask": "distributed"}[backend])
     monkeypatch.setattr(workers, "_ask", deadly)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where workers find it
     monkeypatch.setattr(workers, "PATIENCE_S", 20.0)
     training = {"seq_length": 4096, "global_batch_size": 64}
     plan = {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "training": training, "plan": {}}
