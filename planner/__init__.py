@@ -91,7 +91,7 @@ def sweep(
     results: str | os.PathLike[str] | None = None,
     backend: str = "local",
     workers: int | None = None,
-    shard: tuple[int, int] = (1, 1),
+    shard: str = "1/1",
     **parts: Any,
 ) -> SweepAnswer:
     """A row for each request of a grid: `base`, and what varies as `axes` and `points`.
@@ -107,14 +107,13 @@ def sweep(
 
     results: a folder where each result is kept once it is there; a sweep that was ended goes on
     from it.  backend: local, ray or dask.  workers: how many at a time, None: one per core.
-    shard: (3, 64) asks only the third of 64 parts.  Raises RequestError where the grid is no
+    shard: 3/64 asks only the third of 64 parts.  Raises RequestError where the grid is no
     good, planner.sweeps.workers.WorkersLost where workers die again and again.
     """
     from pathlib import Path
 
     from planner.problems import RequestError, wrong_type
     from planner.sweeps.grid import parse_grid
-    from planner.sweeps.run import Shard
     from planner.sweeps.run import sweep as run
 
     if not isinstance(document, Mapping | None):
@@ -124,7 +123,7 @@ def sweep(
         None if results is None else Path(results),
         backend=backend,
         workers=workers,
-        shard=Shard(*shard),
+        shard=shard,
     )
 
 

@@ -16,9 +16,10 @@ from planner.failures import FINE, OUR_FAULT
 if TYPE_CHECKING:
     from planner.sweeps.grid import Grid
     from planner.sweeps.question import Result
-    from planner.sweeps.run import Shard, SweepAnswer
+    from planner.sweeps.run import SweepAnswer
 
 _TABLES = "Tables"
+_BACKENDS = "local, ray ($RAY_ADDRESS) or dask ($DASK_SCHEDULER_ADDRESS); else on this machine"
 _GridFile = Annotated[str, typer.Argument(metavar="GRID|-", help="base and axes, YAML or JSON")]
 _Csv = Annotated[
     Path | None, typer.Option(metavar="FILE", help="all rows", rich_help_panel=_TABLES)
@@ -53,9 +54,7 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(min=1, metavar="INT", help="at a time; default: one per core")
     ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="whose workers: local, ray, dask")
-    ] = "local",
+    backend: Annotated[str, typer.Option(metavar="NAME", help=_BACKENDS)] = "local",
     shard: Annotated[
         str, typer.Option(metavar="K/N", help="ask only the K-th of N parts; then `sweep merge`")
     ] = "1/1",
@@ -70,10 +69,10 @@ def sweep(
     from planner.sweeps.run import sweep as run
     from planner.sweeps.workers import WorkersLost
 
-    asked, part = _grid(grid), _shard(shard)
+    asked = _grid(grid)
     folder = _results(grid) if results is None else results
     try:
-        answer = run(asked, folder, backend=backend, workers=workers, shard=part, watch=_watched)
+        answer = run(asked, folder, backend=backend, workers=workers, shard=shard, watch=_watched)
     except (KeyboardInterrupt, WorkersLost) as error:
         why = str(error) or "stopped"
         print(f"Not finished: {why}. What is answered is kept in {folder}", file=sys.stderr)
@@ -109,16 +108,6 @@ def _grid(source: str) -> Grid:
 
 def _results(source: str) -> Path:
     return Path("sweep.results") if source == "-" else Path(source).with_suffix(".results")
-
-
-def _shard(text: str) -> Shard:
-    from planner.problems import refuse, shown
-    from planner.sweeps.run import Shard
-
-    number, _, of = text.partition("/")
-    if not (number.isdecimal() and of.isdecimal()):
-        raise refuse("/shard", "wrong_type", f"must be as 3/64, got {shown(text)!r}", text)
-    return Shard(int(number), int(of))
 
 
 def _watched(

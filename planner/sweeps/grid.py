@@ -256,7 +256,7 @@ def _laid_over(document: Any, setting: Setting, depth: int = 0) -> Any:
         document = {"preset": document}
     if isinstance(document, dict):
         return document | {name: _laid_over(document.get(name), setting, depth + 1)}
-    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+    if isinstance(document, list) and name in map(str, range(len(document))):
         i = int(name)
         return [*document[:i], _laid_over(document[i], setting, depth + 1), *document[i + 1 :]]
     got = f"a list of {len(document)}" if isinstance(document, list) else repr(shown(document))

@@ -6,6 +6,8 @@ one grid or of several, and on a file system that several machines share.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -32,14 +34,13 @@ class Folder:
 
     def keep(self, key: str, result: Result) -> None:
         """Write a result, whole or not at all."""
-        write_whole(self._file(key), result.model_dump_json(exclude_none=True))
+        write_whole(self.path / f"{key}.json", result.model_dump_json(exclude_none=True))
 
-    def find(self, key: str) -> Result | None:
-        """The result of a question; None where there is none that can be read."""
-        try:
-            return Result.model_validate_json(self._file(key).read_bytes())
-        except (OSError, ValidationError):
-            return None
-
-    def _file(self, key: str) -> Path:
-        return self.path / f"{key}.json"
+    def results(self, wanted: Collection[str]) -> dict[str, Result]:
+        """The results of these questions, as far as they are there and can be read."""
+        found = {}
+        for path in self.path.glob("*.json"):
+            if path.stem in wanted:
+                with suppress(OSError, ValidationError):  # torn: then it is asked again
+                    found[path.stem] = Result.model_validate_json(path.read_bytes())
+        return found

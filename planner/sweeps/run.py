@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.answer import Document
-from planner.problems import RequestError, choice, refuse
+from planner.problems import RequestError, choice, refuse, shown
 from planner.sweeps.grid import Grid, Question
 from planner.sweeps.kept import Folder
 from planner.sweeps.question import Outcome, Result
@@ -17,6 +18,7 @@ from planner.sweeps.table import Row, csv_bytes, parquet_bytes, row
 from planner.sweeps.workers import BACKENDS, answers
 from planner.version import __version__
 
+_DIGITS = re.compile("[0-9]{1,6}")
 # Wraps the results while they come in, given how many are there and how many there will be.
 Watch = Callable[[Iterator[tuple[str, Result]], int, int], Iterable[tuple[str, Result]]]
 
@@ -25,13 +27,20 @@ Watch = Callable[[Iterator[tuple[str, Result]], int, int], Iterable[tuple[str, R
 class Shard:
     """One part of `of` equal ones of a grid: every of-th question, from the number-th on."""
 
-    number: int = 1
-    of: int = 1
+    number: int
+    of: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of:
-            detail = f"must be 1/{self.of} to {self.of}/{self.of}, got {self.number}/{self.of}"
-            raise refuse("/shard", "not_allowed", detail)
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """The shard of a text such as 3/64; RequestError where there is none."""
+        number, _, of = text.partition("/") if isinstance(text, str) else ("", "", "")
+        if not (_DIGITS.fullmatch(number) and _DIGITS.fullmatch(of)):
+            raise refuse("/shard", "wrong_type", f"must be as 3/64, got {shown(text)!r}", text)
+        shard = cls(int(number), int(of))
+        if not 1 <= shard.number <= shard.of:
+            detail = f"must be 1/{of} to {of}/{of}, got {text}"
+            raise refuse("/shard", "not_allowed", detail, text)
+        return shard
 
     def part(self, questions: Iterable[Question]) -> list[Question]:
         """Its questions.  Neighbours, which take alike, go to different shards."""
@@ -65,17 +74,20 @@ def sweep(
     *,
     backend: str = "local",
     workers: int | None = None,
-    shard: Shard = Shard(),
+    shard: str = "1/1",
     watch: Watch = lambda results, done, total: results,
 ) -> SweepAnswer:
     """Ask what the folder has no result of yet, and keep each as it comes.
 
-    Raises RequestError where the backend is unknown or not installed or the folder cannot be
-    written, WorkersLost where workers die again and again.
+    shard: 3/64 asks only the third of 64 parts.  Raises RequestError where a setting is wrong,
+    the backend not installed or the folder not writable; WorkersLost where workers die again and
+    again.
     """
     if backend not in BACKENDS:
         raise RequestError([choice("/backend", backend, tuple(BACKENDS))])
-    questions = shard.part(grid.questions())
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise refuse("/workers", "greater_than_equal", f"must be >= 1, got {shown(workers)}")
+    questions = Shard.parse(shard).part(grid.questions())
     kept = Folder(folder).opened() if folder else None
     results = _kept([kept] if kept else [], questions)
     left = {one.key: one.document for one in questions if one.key not in results}
@@ -95,11 +107,10 @@ def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
 
 
 def _kept(folders: Iterable[Folder], questions: Iterable[Question]) -> dict[str, Result]:
+    wanted = {one.key for one in questions}
     results: dict[str, Result] = {}
     for folder in folders:
-        for one in questions:
-            if one.key not in results and (found := folder.find(one.key)):
-                results[one.key] = found
+        results |= folder.results(wanted)
     return results
 
 

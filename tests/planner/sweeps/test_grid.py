@@ -78,6 +78,7 @@ def test_a_model_in_a_file_keeps_its_name_as_input() -> None:
 
 BATCH = "training.global_batch_size"
 ENDLESS = "training" + ".x" * 5000
+DIGITS = "cluster.groups." + "9" * 5000
 BAD: list[tuple[str, Any, str]] = [
     ("no object", [], ""),
     ("unknown part", {"axis": {}}, "/axis"),
@@ -108,6 +109,7 @@ BAD: list[tuple[str, Any, str]] = [
      "/axes/training.tokens.x/0"),
     ("beyond a list", grid({"cluster.groups.1.nodes": [8]}, base={"cluster": {"groups": [{}]}}),
      "/axes/cluster.groups.1.nodes/0"),
+    ("digits", grid({DIGITS: [8]}, base={"cluster": {"groups": []}}), join("/axes", DIGITS) + "/0"),
     ("twice", grid({BATCH: [64], "/training/global_batch_size": [1]}),
      "/axes/~1training~1global_batch_size/0"),
     ("in a point too", grid({BATCH: [64]}, [{BATCH: 64}]), f"/axes/{BATCH}/0"),

@@ -17,7 +17,7 @@ from planner.problems import RequestError
 from planner.sweeps import question
 from planner.sweeps.grid import parse_grid
 from planner.sweeps.question import OUTCOMES, Result, ask
-from planner.sweeps.run import Shard, merge
+from planner.sweeps.run import merge
 from planner.sweeps.run import sweep as run
 from planner.sweeps.table import COLUMNS, parquet_bytes
 
@@ -144,7 +144,7 @@ def test_one_question_asked_twice_is_worked_once(tmp_path: Path) -> None:
 def test_shards_make_up_the_whole(tmp_path: Path) -> None:
     grid, whole = parse_grid(PLANS), sweep(PLANS, workers=1)
     folders = [tmp_path / str(i) for i in range(4)]
-    parts = [run(grid, folder, workers=1, shard=Shard(i, 4)) for i, folder in enumerate(folders, 1)]
+    parts = [run(grid, folder, workers=1, shard=f"{i}/4") for i, folder in enumerate(folders, 1)]
     assert sorted(len(part.rows) for part in parts) == [3, 4, 4, 4]
     rows = [row for part in parts for row in part.rows]
     assert all(row in rows for row in whole.rows)
@@ -155,14 +155,22 @@ def test_shards_make_up_the_whole(tmp_path: Path) -> None:
     assert kept == [row for row in whole.rows if row in parts[0].rows or row in parts[2].rows]
     # In one folder, as where machines share a file system.
     for i in range(1, 4):
-        run(grid, tmp_path / "all", workers=1, shard=Shard(i, 3))
+        run(grid, tmp_path / "all", workers=1, shard=f"{i}/3")
     assert merge(grid, [tmp_path / "all"]) == whole
 
 
-@pytest.mark.parametrize("shard", [(0, 4), (5, 4), (1, 0), (-1, -1)])
-def test_no_such_shard(shard: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "shard", ["0/4", "5/4", "1/0", "-1/4", "3", "", "x/y", "²/2", 3, "1" * 5000]
+)
+def test_no_such_shard(shard: Any) -> None:
     with pytest.raises(RequestError, match="/shard"):
         sweep(PLANS, shard=shard)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_no_such_workers(workers: Any) -> None:
+    with pytest.raises(RequestError, match="/workers: must be >= 1"):
+        sweep(PLANS, workers=workers)
 
 
 def test_refused(tmp_path: Path) -> None:
