@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from planner.problems import refuse
+from planner.problems import refuse, shown
 from planner.sweeps.question import Result, ask
 
 # Rounds that end with dead workers, one after the other and without an answer in between.
@@ -98,10 +98,12 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     # Ray's raises.
     streaming = type("StreamingRayBackend", (RayBackend,), {"supports_return_generator": True})
     register_parallel_backend("ray", streaming)
-    here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
+    address = os.environ.get("RAY_ADDRESS")
+    here = {} if address else {"num_cpus": workers}
     own = not ray.is_initialized()
     if own:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
+        with _reaching(address):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
     try:
         # Ray prints what becomes of its workers, where the answer belongs.
         with redirect_stdout(sys.stderr):
@@ -124,13 +126,26 @@ def _dask(workers: int | None) -> Iterator[Ready]:
     try:
         client = nullcontext(get_client())
     except ValueError:
-        if dask.config.get("scheduler-address", None):
-            client = Client()
+        if address := dask.config.get("scheduler-address", None):
+            with _reaching(address):
+                client = Client()
         else:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     with client:
         # Where a question has killed too many workers, Dask says nothing and joblib waits on.
         yield Ready("dask", (KilledWorker, TimeoutError), patience_s=PATIENCE_S)
+
+
+@contextmanager
+def _reaching(address: str | None) -> Iterator[None]:
+    """Refuse the address of a cluster that does not answer."""
+    try:
+        yield
+    except OSError as error:  # ConnectionError and TimeoutError are some
+        if address is None:
+            raise
+        detail = f"no cluster answers at {shown(address)}: {error}"
+        raise refuse("/backend", "unreachable", detail, address) from None
 
 
 def _need(extra: str, module: str | None = None) -> None:

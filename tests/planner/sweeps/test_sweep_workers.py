@@ -199,3 +199,14 @@ def test_a_question_that_kills_its_workers(
     # Nothing else is held up or lost, beyond what was asked beside it at the end.
     assert len(got) == len(set(got)) >= len(questions) - 4
     assert "always" not in got
+
+
+@pytest.mark.exhaustive
+def test_no_cluster_at_the_address(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Dask; Ray goes on trying for minutes."""
+    pytest.importorskip("distributed")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "127.0.0.1:9")
+    running = start("--backend", "dask", "--json")
+    assert running.process.wait(_DEADLINE_S) == 2
+    (problem,) = json.loads(running.out.read_text())["errors"]
+    assert (problem["pointer"], problem["got"]) == ("/backend", "127.0.0.1:9")
