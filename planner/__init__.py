@@ -15,10 +15,13 @@ and the service, whole or as keywords, and return the same answers as typed obje
 each thing to mend; `plan`, `why` and `sensitivity` raise `planner.search.SpaceTooLarge` where the
 limits leave more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`,
 with every reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
+
+`sweep` asks many requests at once, a grid of them, and returns a table.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,8 +35,9 @@ if TYPE_CHECKING:
     from planner.request import PlanRequest
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
+    from planner.sweeps.run import SweepAnswer
 
-__all__ = ["__version__", "emit", "estimate", "plan", "sensitivity", "size", "why"]
+__all__ = ["__version__", "emit", "estimate", "plan", "sensitivity", "size", "sweep", "why"]
 
 
 def plan(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> PlanAnswer:
@@ -110,6 +114,48 @@ def sensitivity(
 
     asked = analysis.parse_sensitivity(_document(document, parts))
     return analysis.sensitivity(asked.request, asked.sensitivity)
+
+
+def sweep(
+    document: Mapping[str, Any] | None = None,
+    *,
+    results: str | os.PathLike[str] | None = None,
+    backend: str = "local",
+    workers: int | None = None,
+    shard: str = "1/1",
+    **parts: Any,
+) -> SweepAnswer:
+    """A row for each request of a grid: `base`, and what varies as `axes` and `points`.
+
+        >>> from planner import sweep
+        >>> answer = sweep(
+        ...     base={"model": "llama-3.1-8b", "training": {"seq_length": 8192}},
+        ...     axes={"cluster": ["1x8xh100-sxm"], "training.global_batch_size": [64, 128]},
+        ...     workers=1,
+        ... )
+        >>> [row["outcome"] for row in answer.rows]
+        ['fits', 'fits']
+
+    results: a folder where each result is kept once it is there; a sweep that was ended goes on
+    from it.  backend: local, ray or dask.  workers: how many at a time, None: one per core.
+    shard: 3/64 asks only the third of 64 parts.  Raises RequestError where the grid is no
+    good, planner.sweeps.workers.WorkersLost where workers die again and again.
+    """
+    from pathlib import Path
+
+    from planner.problems import RequestError, wrong_type
+    from planner.sweeps.grid import parse_grid
+    from planner.sweeps.run import sweep as run
+
+    if not isinstance(document, Mapping | None):
+        raise RequestError([wrong_type("", "an object", document)])
+    return run(
+        parse_grid({**(document or {}), **parts}),
+        None if results is None else Path(results),
+        backend=backend,
+        workers=workers,
+        shard=shard,
+    )
 
 
 def _request(

@@ -33,6 +33,7 @@ from planner.lint import command as lint_commands
 from planner.options import request_options
 from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
+from planner.sweeps import command as sweep_commands
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
 from planner.validate.results_command import validations
@@ -288,6 +289,7 @@ app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)
 app.command("calibrate")(calibrate)
+app.add_typer(sweep_commands.app, name="sweep")
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 app.command("dryrun")(dryrun)

@@ -25,6 +25,7 @@ from planner.limits import bounds, modules
 from planner.loading import plain
 from planner.problems import (
     MOST_PROBLEMS,
+    Contradiction,
     Problem,
     RequestError,
     join,
@@ -51,7 +52,7 @@ def parse_request(document: Any, *, need_plan: bool = False, mixed: bool = False
 
     need_plan: the question is about one plan, so the document must have one.  mixed: nodes may
     differ.
-    Raises RequestError with every problem found.
+    Raises RequestError with every problem found; Contradiction where each part is fine alone.
     """
     document = plain(document)
     if not isinstance(document, dict):
@@ -120,10 +121,11 @@ class _Parser:
         profile = self.part("profile", self.profile)
         plan = self.part("plan", lambda value: self.plan(value, cluster, search))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
+        kind = RequestError if self.problems else Contradiction
         if model is not None and cluster is not None and training is not None:
             self.problems += contradictions(model, cluster, training, mixed)
         if self.problems or model is None or cluster is None or training is None:
-            raise RequestError(self.problems)
+            raise kind(self.problems)
         return PlanRequest(
             model=model,
             cluster=cluster,

@@ -73,6 +73,10 @@ class RequestError(ValueError):
         )
 
 
+class Contradiction(RequestError):
+    """Parts of a request that are fine alone and cannot be asked together."""
+
+
 def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     found = tuple(problems)
     listed = [problem for problem in found if problem.code != _MORE]

@@ -1,0 +1,1 @@
+"""Sweeps: many requests from one grid, asked on many workers, kept as they are answered."""

@@ -1,0 +1,107 @@
+"""One question of a sweep, from the request's document to one flat result."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Document, PlanReport
+from planner.documents import parse_request
+from planner.explain import report
+from planner.problems import RequestError
+from planner.request import PlanRequest
+from planner.search import SpaceTooLarge, cost_model, search
+from planner.solve import IllegalPlan, estimate, memory_reason, prepared
+
+Outcome = Literal[
+    "fits",
+    "nothing_fits",
+    "does_not_fit",
+    "illegal",
+    "bad_input",
+    "space_too_large",
+    "failed",
+    "not_asked",
+]
+# Each after "12 requests": in words.
+OUTCOMES: dict[Outcome, str] = {
+    "fits": "with a plan that fits",
+    "nothing_fits": "where nothing fits",
+    "does_not_fit": "whose plan does not fit",
+    "illegal": "whose plan cannot run",
+    "bad_input": "with bad input",
+    "space_too_large": "whose search is too large",
+    "failed": "that the planner failed at (please report)",
+    "not_asked": "not asked yet",
+}
+
+
+class Result(Document):
+    """What a sweep keeps of an answer: the plan and its figures, or the reason for none.
+
+    plan: the best one, or the request's own.  iteration_time_low_s and _high_s: the error band.
+    """
+
+    outcome: Outcome
+    accelerators: int | None = None
+    num_micro_batches: int | None = None
+    iteration_time_s: float | None = None
+    iteration_time_low_s: float | None = None
+    iteration_time_high_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_accelerator: float | None = None
+    mfu: float | None = None
+    peak_bytes: float | None = None
+    capacity_bytes: float | None = None
+    days: float | None = None
+    cost_usd: float | None = None
+    energy_kwh: float | None = None
+    plan: ParallelPlan | None = None
+    reason: str | None = None
+
+
+def ask(document: dict[str, Any]) -> Result:
+    """The result of one request; whatever is wrong with it is a result too."""
+    try:
+        return _answer(parse_request(document))
+    except RequestError as error:
+        return Result(outcome="bad_input", reason="; ".join(map(str, error.problems)))
+    except IllegalPlan as error:
+        return Result(outcome="illegal", reason=str(error))
+    except SpaceTooLarge as error:
+        return Result(outcome="space_too_large", reason=str(error))
+    except Exception as error:  # a fault of ours in one question must not end the others
+        return Result(outcome="failed", reason=f"{type(error).__name__}: {error}")
+
+
+def _answer(request: PlanRequest) -> Result:
+    if request.plan is not None:
+        own = estimate(request, request.plan).estimate
+        return _figures(request, own, "fits" if own.fits else "does_not_fit")
+    # As solve.find has it, without the front, the baseline and the launch files around the best.
+    asked, rules = prepared(request)
+    found = search(asked, rules, top_k=1)
+    model = cost_model(request)
+    if found.best:
+        return _figures(request, report(model, request, found.best[0]), "fits")
+    if found.nearest:
+        reason = memory_reason(report(model, request, found.nearest[0])).text
+    else:
+        assert found.counts is not None
+        reason = "no plan is legal: " + "; ".join(found.counts.examples.values())
+    accelerators = request.cluster.accelerators
+    return Result(outcome="nothing_fits", reason=reason, accelerators=accelerators)
+
+
+def _figures(request: PlanRequest, own: PlanReport, outcome: Outcome) -> Result:
+    shared = Result.model_fields.keys() & PlanReport.model_fields.keys()
+    return Result(
+        **{name: getattr(own, name) for name in shared},
+        outcome=outcome,
+        reason=None if own.fits else memory_reason(own).text,
+        accelerators=request.cluster.accelerators,
+        iteration_time_low_s=own.error_band.low_s,
+        iteration_time_high_s=own.error_band.high_s,
+        peak_bytes=own.memory.peak_bytes,
+        capacity_bytes=own.memory.capacity_bytes,
+    )
