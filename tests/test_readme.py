@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from planner import cli
+from planner.data_folder import VARIABLE
 from planner.documents import parse_request
+from planner.failures import FINE
 from planner.loading import parse_text
+from planner.sweeps.grid import parse_grid
+from planner.validate.run_command import OUTSIDE
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -37,8 +41,23 @@ def test_python(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_requests() -> None:
-    for block in blocks("yaml"):
-        assert parse_request(parse_text(block)).search.limits
+    request, grid = map(parse_text, blocks("yaml"))
+    assert parse_request(request).search.limits
+    assert parse_grid(grid).count == 6
+
+
+@pytest.mark.exhaustive
+def test_commands_that_run_torch(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order: the last lists what the first kept.  A real run may be outside its prediction."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (block,) = blocks("bash")
+    for line in block.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "planner"
+        assert cli.run(words) in ((FINE, OUTSIDE) if words[0] == "validate" else (FINE,))
+        assert capsys.readouterr().out
 
 
 def test_the_two_commands() -> None:
