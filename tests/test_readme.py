@@ -41,7 +41,7 @@ def test_python(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_requests() -> None:
-    request, grid = map(parse_text, blocks("yaml"))
+    grid, request = map(parse_text, blocks("yaml"))
     assert parse_request(request).search.limits
     assert parse_grid(grid).count == 6
 

@@ -368,6 +368,8 @@ def test_bad_request(
         request.write_text(json.dumps(asked))
     except ValueError:  # Python itself will not write such a number
         return
+    if code == "mixed_cluster":
+        return  # what `plan` answers: tests/planner/mixed
     with bounded_work():
         status, out, err = ask("plan", str(request), "--json")
     assert (status, err) == (2, "")

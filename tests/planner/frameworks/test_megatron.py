@@ -326,6 +326,7 @@ REFUSED += [
         ),
     ),
     ("framework_unsupported", "flash-attention 1", launch(attention_kernel="flash1")),
+    ("framework_unsupported", "wholly in fp32", launch(training={"precision": "fp32"})),
     (
         "framework_unsupported",
         "fp8 recipe rowwise",

@@ -20,6 +20,7 @@ from planner.sweeps import workers
 from planner.sweeps.question import ask
 from planner.sweeps.workers import WorkersLost, answers
 from tests.fixtures.deadly import deadly
+from tests.fixtures.signals import interruptible
 
 # Searches of a tenth of a second, long enough to be killed in.
 SEARCHES: dict[str, Any] = {
@@ -58,6 +59,7 @@ class Sweep:
                 [sys.executable, "-m", "planner.cli", "sweep", str(grid), *options],
                 stdout=out,
                 stderr=err,
+                preexec_fn=interruptible,
                 start_new_session=True,  # so that the end of a test takes all of it along
             )
 

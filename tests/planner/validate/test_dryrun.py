@@ -19,6 +19,7 @@ from planner.documents import parse_request
 from planner.problems import RequestError
 from planner.validate.dryrun import DryRunReport, RankReport, dry_run
 from planner.validate.tracing import Limits, TraceFailed
+from tests.fixtures.signals import interruptible
 
 LLAMA = {
     "num_layers": 8,
@@ -248,7 +249,9 @@ def test_no_trace_outlives_the_command(sign: int, tmp_path: Path) -> None:
     path = tmp_path / "request.json"
     path.write_text(json.dumps(document(LLAMA, {"dp": 8})))
     command = [sys.executable, "-m", "planner.cli", "dryrun", str(path), "--ranks", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    ) as process:
         deadline = time.monotonic() + 60
         while not (own := _traces(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from planner import cli
+from planner.failures import FINE
 from planner.validate import launchers
+from planner.validate.run_command import OUTSIDE
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import IMAGE, small_run
 
@@ -65,16 +67,15 @@ class TestCommand:
     def test_submits_follows_and_reports(
         self, ask: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Its tolerances are wide: that a figure is right is for other tests."""
+        """That a figure is right is for other tests: it may be outside."""
         folder = str(tmp_path / "run")
-        wide = ("--time-tolerance", "10", "--memory-tolerance", "10", "--json")
-        assert (
-            ask("--launcher", "local", "--output", folder, "--steps", "2", "--submit", *wide) == 0
-        )
+        words = ("--launcher", "local", "--output", folder, "--steps", "2", "--submit", "--json")
+        judged = ask(*words)
+        assert judged in (FINE, OUTSIDE)
         report = json.loads(capsys.readouterr().out)
         assert report["environment"]["processes"] == 1
         assert report["losses"][-1] < report["losses"][0]
-        assert cli.run(["validate", "--follow", folder, *wide]) == 0
+        assert cli.run(["validate", "--follow", folder, "--json"]) == judged
         again = json.loads(capsys.readouterr().out)
         assert again["ranks"] == report["ranks"]
 
