@@ -32,6 +32,30 @@ _GIVES_WAY = {
     "pp": "so long a way through the pipeline, and messages between nodes",
 }
 
+# What a run hides where a field is smaller than it was; "": nothing of its own.
+_HIDES: dict[str, dict[str, str]] = {
+    "plan": {
+        **_GIVES_WAY,
+        "ep": "exchanges between so many ranks",
+        "vpp": "the chunks of a rank",
+        "schedule": "the order of the pipeline",
+        "dp_shard": "shard groups of that size",
+        "zero_stage": "sharding: nobody is left to share with",
+        "recompute_num_layers": "",
+    },
+    "model": {
+        "num_layers": "what many layers add up to",
+        "hidden_size": "the efficiency of large matrices",
+        "head_dim": "",
+        "num_attention_heads": "",
+        "num_query_groups": "",
+        "ffn_hidden_size": "",
+        "vocab_size": "the cost of the head and its logits",
+        "moe": "routing over so many experts",
+    },
+    "training": {"seq_length": "the share of attention", "global_batch_size": ""},
+}
+
 
 class Change(Spec):
     """A field that was scaled: what it was, what it is, and what the run cannot show of it."""
@@ -236,49 +260,19 @@ def _batch(
 
 def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
     """Every field that differs, and what that hides."""
-    assert asked.plan is not None
-    assert used.plan is not None
-    for name, hides in _GIVES_WAY.items():
-        yield from _change("plan", asked.plan, used.plan, name, hides)
-    rest = {
-        "ep": "exchanges between so many ranks",
-        "vpp": "the chunks of a rank",
-        "schedule": "the order of the pipeline",
-        "dp_shard": "shard groups of that size",
-        "zero_stage": "sharding: nobody is left to share with",
-        "recompute_num_layers": "",
-    }
-    for name, hides in rest.items():
-        yield from _change("plan", asked.plan, used.plan, name, hides)
-    of_model = {
-        "num_layers": "what many layers add up to",
-        "hidden_size": "the efficiency of large matrices",
-        "head_dim": "",
-        "num_attention_heads": "",
-        "num_query_groups": "",
-        "ffn_hidden_size": "",
-        "vocab_size": "the cost of the head and its logits",
-        "moe": "routing over so many experts",
-    }
-    for name, hides in of_model.items():
-        yield from _change("model", asked.model, used.model, name, hides)
-    of_training = {
-        "seq_length": "the share of attention",
-        "global_batch_size": "",
-    }
-    for name, hides in of_training.items():
-        yield from _change("training", asked.training, used.training, name, hides)
+    for part, fields in _HIDES.items():
+        was, now = getattr(asked, part), getattr(used, part)
+        for name, hides in fields.items():
+            before, after = getattr(was, name), getattr(now, name)
+            if before != after:
+                yield Change(
+                    field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides
+                )
     if asked.cluster.name != used.cluster.name:
         yield Change(
             field="cluster", was=asked.cluster.name, now=used.cluster.name,
             hides="kernels, links and memory of the machine that was asked for",
         )  # fmt: skip
-
-
-def _change(part: str, was: Spec, now: Spec, name: str, hides: str) -> Iterator[Change]:
-    before, after = getattr(was, name), getattr(now, name)
-    if before != after:
-        yield Change(field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides)
 
 
 def _plain(value: Any) -> Any:
