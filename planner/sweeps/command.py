@@ -128,7 +128,10 @@ def _watched(
 
 
 def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: bool) -> int:
+    """Write and print all; the exit code tells of a fault of ours in any question."""
     from planner import output
+
+    code = OUR_FAULT if answer.outcomes.get("failed") else FINE
 
     # All are made before one is written: what is refused leaves nothing half done.
     files = {
@@ -140,7 +143,7 @@ def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: boo
         output.write_picture(path, data)
     if json:
         output.print_json(answer)
-        return FINE
+        return code
     from planner.sweeps.screen import sweep_screen
 
     screen = output.Screen()
@@ -149,4 +152,4 @@ def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: boo
         screen.print(f"wrote {path}", soft_wrap=True, markup=False)
     if not files:
         screen.print("All columns of all rows: --csv FILE, --parquet FILE", markup=False)
-    return FINE
+    return code

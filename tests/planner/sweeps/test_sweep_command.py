@@ -15,6 +15,8 @@ import pyarrow.parquet
 import pytest
 
 from planner import cli, sweep
+from planner.request import PlanRequest
+from planner.sweeps import question
 from planner.sweeps.run import SweepAnswer
 from tests.planner.sweeps.test_sweep import BASE, PLANS
 from tests.planner.test_documents import LLAMA_CONFIG
@@ -156,3 +158,22 @@ def test_a_bar_on_the_terminal(grid: Path) -> None:
     assert running.wait() == 0
     assert b"sweeping" in shown
     assert b"0/15" in shown
+
+
+def test_a_fault_of_ours_in_one_question_is_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other rows are there all the same."""
+    answered = question._answer
+
+    def failing(request: PlanRequest) -> question.Result:
+        if request.training.global_batch_size == 64:
+            raise ZeroDivisionError("division by zero")
+        return answered(request)
+
+    monkeypatch.setattr(question, "_answer", failing)
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"base": BASE, "axes": {"training.global_batch_size": [64, 128]}}))
+    assert cli.run(["sweep", str(path), "--workers", "1", "--json"]) == 1
+    outcomes = [row["outcome"] for row in json.loads(capsys.readouterr().out)["rows"]]
+    assert outcomes == ["failed", "fits"]
