@@ -34,6 +34,7 @@ from planner.frameworks.rank_orders import ORDERS, grids, order_of
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
+from planner.validate.worker import load_script
 from tests.fixtures.frameworks import pytorch_gradients
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other
 from tests.fixtures.launches import MODELS, TP2, launch, unreached, written
@@ -292,7 +293,7 @@ def script(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def imported(case: str, rank: int) -> Any:
         request, plan = CASES[case]
         written(tmp_path, PYTORCH.write(request, plan))
-        module = pytorch_gradients.load(tmp_path / "train.py")
+        module = load_script(tmp_path / "train.py")
         assert not dist.is_initialized()
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.accelerators)
         module.setup(torch.device("cpu"), torch.device("meta"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import local
@@ -14,6 +15,7 @@ from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.problems import RequestError
 from planner.request import PlanRequest
+from planner.solve import illegal
 from planner.validate.native import native
 from planner.validate.scale import MOST_CPU_PROCESSES, scaled
 
@@ -111,11 +113,15 @@ class TestScale:
         zero=st.sampled_from([0, 1, 3]),
         kind=st.sampled_from(["llama-3.1-70b", "gpt3-175b"]),
     )
-    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        deadline=None,
+        max_examples=60,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
     def test_drawn_plans_come_out_runnable(
         self, tp: int, pp: int, dp: int, vpp: int, schedule: str, zero: int, kind: str
     ) -> None:
-        """Whatever was legal at full scale is either runnable here or refused with a reason."""
+        """Whatever is legal at full scale can be run here."""
         plan = {
             "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "dp": dp, "vpp": vpp,
             "schedule": schedule, "zero_stage": zero, "stack": "torch",
@@ -125,9 +131,10 @@ class TestScale:
         per_node = min(tp * pp * dp, 8)
         try:
             asked = request(plan, kind, f"{nodes}x{per_node}xh100-sxm", seq_length=2048)
-            small = scaled(asked)
-        except RequestError:
-            return
+        except RequestError:  # a schedule and a number of chunks that contradict each other
+            assume(False)
+        assume(not illegal(asked, asked.plan))
+        small = scaled(asked)
         used = native(small.request, compiled=False)
         assert used.plan.accelerators <= MOST_CPU_PROCESSES
         assert not FRAMEWORK.reasons(used.request, used.plan)
@@ -136,10 +143,11 @@ class TestScale:
                 assert getattr(small.plan, name) > 1 or getattr(asked.plan, name) == 1
 
 
-def test_local_processes_share_the_cores() -> None:
+def test_local_processes_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no nvidia-smi tells of GPUs
+    local.cluster.cache_clear()
     alone, many = local.cluster(1), local.cluster(4 * local.cpu_cores())
-    if alone.groups[0].accelerator.id != local.CPU_ID:
-        pytest.skip("this machine has GPUs")
+    local.cluster.cache_clear()
     one, shared = alone.groups[0].accelerator, many.groups[0].accelerator
     assert shared.peak_flop_per_s("fp32") == pytest.approx(one.peak_flop_per_s("fp32") / 4)
     assert many.accelerators == 4 * local.cpu_cores()
