@@ -17,9 +17,13 @@ from api.log import RequestLog
 from api.routes import (
     bundles,
     catalog,
+    comparisons,
     estimates,
+    explanations,
     health,
+    info,
     lints,
+    models,
     plans,
     ranks,
     sensitivities,
@@ -67,6 +71,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sensitivities,
         sizings,
         catalog,
+        models,
+        explanations,
+        comparisons,
+        info,
     ):
         v1.include_router(routes.router)
     app.include_router(v1)
