@@ -84,7 +84,7 @@ def _add(kind: str, entry: type[BaseModel]) -> None:
             raise HTTPException(404, str(error)) from None
 
     router.add_api_route(
-        f"/{kind}/{{id}}",
+        f"/{kind}/{{id:path}}",  # an alias may have slashes
         one,
         name=kind[:-1],
         description=f"One of the {kind}, by its id or an alias.",
