@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
@@ -33,6 +34,9 @@ from api.routes import (
 from api.settings import Settings
 from planner.version import __version__
 
+if TYPE_CHECKING:
+    from planner.store import Store
+
 _WEB = Path(__file__).parent.parent / "web"
 
 
@@ -45,7 +49,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
         app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
+        app.state.store = await to_thread.run_sync(_open_store, settings)
         yield
+        app.state.store.close()
 
     app = FastAPI(
         title="parallel-planner",
@@ -82,6 +88,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_api_route("/", _index, include_in_schema=False, methods=["GET", "HEAD"])
     schema.describe(app)
     return app
+
+
+def _open_store(settings: Settings) -> Store:
+    from planner.store import Store
+
+    return Store.open(settings.database_url, settings.max_result_bytes)
 
 
 async def _index() -> FileResponse:
