@@ -1,15 +1,15 @@
-/* <DaysCostChart found=${SizingAnswer} onOpen=${(row) => …} />
+/* <DaysCostChart found=${SizingAnswer} nameOf=${(kind) => name} onOpen=${(row) => …} />
    Days against cost, or against the number of accelerators: a line per kind over its sizes. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
-import { count, money, number } from "../format.js";
+import { big, count, money, number } from "../format.js";
 import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
 const AXES = {
-  cost_usd: { label: "Cost", show: money },
+  cost_usd: { label: "Cost", show: (usd) => `$${big(usd)}` },
   accelerators: { label: "Accelerators", show: count },
 };
 
@@ -21,9 +21,9 @@ const COLUMNS = [
   { key: "on_front", label: "On the front" },
 ];
 
-const said = (row) => `${count(row.accelerators)} × ${row.accelerator}: ${number(row.days)} days${row.cost_usd === null ? "" : `, ${money(row.cost_usd)}`}${row.exceeds.length ? "; beyond a limit" : ""}`;
+const said = (nameOf) => (row) => `${count(row.accelerators)} × ${nameOf(row.accelerator)}: ${number(row.days)} days${row.cost_usd === null ? "" : `, ${money(row.cost_usd)}`}${row.exceeds.length ? "; beyond a limit" : ""}`;
 
-export function DaysCostChart({ found, onOpen }) {
+export function DaysCostChart({ found, nameOf, onOpen }) {
   const runs = found.rows.filter((row) => row.plan);
   const priced = runs.some((row) => row.cost_usd !== null);
   const [chosen, setAxis] = useState("cost_usd");
@@ -37,9 +37,9 @@ export function DaysCostChart({ found, onOpen }) {
   </div>`;
   const draw = (Plot, width) => {
     const figure = Plot.plot({
-      width, height: Math.min(420, Math.max(280, width * 0.42)), marginLeft: 56, marginBottom: 40, marginTop: 24, marginRight: 24,
-      x: { type: "log", label: `${AXES[axis].label} →`, tickFormat: AXES[axis].show, ticks: width < 500 ? 4 : 8, grid: true, nice: true },
-      y: { type: "log", label: "↑ Days", tickFormat: (value) => number(value), ticks: 6, grid: true, nice: true },
+      className: "plot", width, height: Math.min(420, Math.max(280, width * 0.42)), marginLeft: 56, marginBottom: 40, marginTop: 24, marginRight: 24,
+      x: { type: "log", label: `${AXES[axis].label} →`, tickFormat: AXES[axis].show, ticks: width < 500 ? 3 : 7, grid: true },
+      y: { type: "log", label: "↑ Days", tickFormat: (value) => (value < 1 ? `${number(value, 2)}` : number(value)), ticks: 5, grid: true },
       color: { domain: kinds, range: kinds.map((_, i) => SERIES[i % SERIES.length]) },
       symbol: { domain: kinds },
       marks: [
@@ -50,9 +50,9 @@ export function DaysCostChart({ found, onOpen }) {
         Plot.dot(rows.filter((row) => row.on_front), { x: axis, y: "days", r: 8, stroke: "currentColor", strokeWidth: 1.25 }),
         Plot.dot(rows, {
           className: "points", x: axis, y: "days", fill: "accelerator", symbol: "accelerator", r: 4.5,
-          fillOpacity: (row) => (row.exceeds.length ? 0.3 : 1), ariaLabel: said,
+          fillOpacity: (row) => (row.exceeds.length ? 0.3 : 1), ariaLabel: said(nameOf),
         }),
-        Plot.tip(rows, Plot.pointer({ x: axis, y: "days", title: said })),
+        Plot.tip(rows, Plot.pointer({ x: axis, y: "days", title: said(nameOf) })),
       ],
     });
     const points = figure.querySelectorAll(".points > *");
@@ -70,11 +70,11 @@ export function DaysCostChart({ found, onOpen }) {
     });
     return figure;
   };
-  const legend = html`<ul class="legend">${kinds.map((kind, i) => html`<li key=${kind}><i style=${{ background: SERIES[i % SERIES.length] }}></i>${kind}</li>`)}
+  const legend = html`<ul class="legend">${kinds.map((kind, i) => html`<li key=${kind}><i style=${{ background: SERIES[i % SERIES.length] }}></i>${nameOf(kind)}</li>`)}
     <li><i class="ring"></i>nothing else is both faster and cheaper</li></ul>`;
   return html`
     <${ChartFrame} title=${axis === "cost_usd" ? "Days against cost" : "Days by number of accelerators"} name="days-cost" columns=${COLUMNS} rows=${runs} tools=${tools}
-      caption=${`One line per kind, a point per number of accelerators; faint points miss a limit. Click one to open it in Plan.${left.length ? ` Not drawn, no price or nothing fits: ${left.join(", ")}.` : ""}`}>
+      caption=${`One line per kind, a point per number of accelerators; faint points miss a limit. Click one to open it in Plan.${left.length ? ` Not drawn, no price or nothing fits: ${left.map(nameOf).join(", ")}.` : ""}`}>
       <${PlotFigure} draw=${draw} deps=${[found, axis]} label="Days against cost, by kind" height=${280} />
       ${legend}
     <//>`;

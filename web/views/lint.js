@@ -123,7 +123,7 @@ function Verdict({ found }) {
   const [group] = cluster.groups;
   const counts = Object.entries(HEADS).map(([severity, head]) => [found.findings.filter((one) => one.severity === severity).length, head.toLowerCase()]).filter(([n]) => n);
   return html`
-    <p class="asked">${found.framework} · ${model.name} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(training.global_batch_size)} × ${count(training.seq_length)} tokens · ${training.precision}</p>
+    <p class="asked">${found.framework} · ${count(model.num_layers)} layers of ${count(model.hidden_size)} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(training.global_batch_size)} × ${count(training.seq_length)} tokens · ${training.precision}</p>
     <h2 class="verdict ${kind}"><${Icon} name=${kind === "good" ? "check" : "alert"} /> ${said}</h2>
     ${counts.length > 0 && html`<p class="lead">${counts.map(([n, head]) => `${n} ${n === 1 ? head.slice(0, -1) : head}`).join(", ")}</p>`}
     ${found.estimate && html`<${Report} title="As it is" report=${found.estimate} />`}
@@ -188,14 +188,14 @@ function Better({ title, better, gain }) {
 
 function Findings({ found }) {
   if (!found.findings.length) return null;
-  const text = (name, line) => files.value.find((one) => one.name === name)?.text.split("\n")[line - 1]?.trim();
+  const text = (name, line) => files.value.find((one) => one.name === name)?.text.split("\n")[line - 1]?.replace(/\\$/, "").trim();
   return html`
     <section class="card findings" aria-label="Findings">
       ${Object.entries(HEADS).map(([severity, head]) => {
         const own = found.findings.filter((one) => one.severity === severity);
         return own.length > 0 && html`
           <h2 key=${severity}>${head} <span class="badge">${own.length}</span></h2>
-          <ul>${own.map((one) => html`<li class=${severity}>
+          <ul>${own.map((one) => html`<li class=${`is-${severity}`}>
             <p><b>${one.text}</b></p>
             <p class="muted">${one.line ? html`<span class="place">${one.file}:${one.line}</span> <code>${text(one.file, one.line) ?? one.option}</code>` : one.option && html`<code>${one.option}</code>`}
               ${one.gain ? ` · ${percent(one.gain)} of the iteration` : ""}</p></li>`)}</ul>`;

@@ -1,22 +1,27 @@
 /* Cluster sizing: what to rent for this model and these tokens, and when it is done. */
 
 import { html } from "htm/preact";
-import { useSignalEffect } from "@preact/signals";
+import { signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
+import { catalog } from "../api.js";
 import { DaysCostChart } from "../charts/days_cost.js";
-import { big, count, energy, money, number, percent, planLine, seconds, unit } from "../format.js";
-import { units } from "../state.js";
+import { big, count, energy, money, number, percent, planLine, unit } from "../format.js";
 import { canonical } from "../url.js";
 import { Dialog } from "../ui/dialog.js";
 import { Progress } from "../ui/progress.js";
 import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
-import { asked, openRow, sizes, sizing } from "./size_state.js";
+import { asked, openRow, sizes } from "./size_state.js";
 
 const PAUSE_MS = 500;
 
 export const days = (value) => (value < 2 ? unit(number(value * 24), "hours") : unit(number(value), "days"));
-const name = (row) => `${count(row.accelerators)} × ${row.accelerator}`;
+const share = (value) => percent(value, value < 0.1 ? 2 : 3);
+/* Kinds by the names people call them. */
+const titles = signal({});
+catalog("accelerators").then((all) => { titles.value = Object.fromEntries(all.map(({ id, spec }) => [id, spec.name])); }, () => {});
+const kind = (id) => titles.value[id] ?? id;
+const name = (row) => `${count(row.accelerators)} × ${kind(row.accelerator)}`;
 
 export default function Size() {
   const [sheet, setSheet] = useState(false);
@@ -46,7 +51,7 @@ export default function Size() {
           </div>
         </section>
         ${found && html`
-          <${DaysCostChart} found=${found} onOpen=${openRow} />
+          <${DaysCostChart} found=${found} nameOf=${kind} onOpen=${openRow} />
           <${Rows} found=${found} />
           <${RestsOn} found=${found} />`}
       </div>
@@ -81,7 +86,7 @@ function Choices({ found }) {
   const merged = new Map();
   for (const [label, at] of cards) merged.set(at, [...(merged.get(at) ?? []), label]);
   return html`
-    <h2 class="verdict">Rent <b>${name(first)}</b>: done in <b>${days(first.days)}</b>${first.cost_usd === null ? ", cost unknown" : html` for <b>${money(first.cost_usd)}</b>`}</h2>
+    <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
     <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
     <ul class="choices">
       ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
@@ -96,13 +101,13 @@ function Choice({ label, row }) {
       <b>${name(row)}</b>
       <span class="choice-figures"><span>${days(row.days)}</span><span>${row.cost_usd === null ? "no price known" : money(row.cost_usd)}</span>${row.energy_kwh !== null && html`<span>${energy(row.energy_kwh)}</span>`}</span>
       <span class="muted">${planLine(row.plan)}</span>
-      <span class="muted">MFU ${percent(row.mfu)} · ${percent(row.memory_headroom)} of memory free · ${percent(1 - row.effective_share)} lost to failures and checkpoints</span>
+      <span class="muted">MFU ${percent(row.mfu)} · ${share(row.memory_headroom)} of memory free · ${share(1 - row.effective_share)} lost to failures and checkpoints</span>
       <span class="choice-open">Open in Plan →</span>
     </button></li>`;
 }
 
 function StopsPaying({ found }) {
-  const step = found.steps[found.stops_paying];
+  const step = found.stops_paying;
   if (!step) return null;
   const slow = found.rows[step.row];
   const fast = found.rows[step.faster_row];
@@ -125,23 +130,22 @@ const EXCEEDS = { deadline: "late", budget: "over budget", power: "over power" }
 function marks(row, i, found) {
   const own = row.exceeds.map((limit) => EXCEEDS[limit]);
   for (const one of ["cheapest", "fastest", "fewest"]) if (found[one] === i) own.push(one);
-  if (row.on_front) own.push("on the front");
   return own.join(", ");
 }
 
 const COLUMNS = [
-  { key: "accelerator", label: "Kind" },
   { key: "accelerators", label: "Number", number: true },
+  { key: "accelerator", label: "Kind", show: kind },
   { key: "days", label: "Days", number: true, show: (value, row) => (value === null ? row.reason : number(value)) },
   { key: "cost_usd", label: "Cost", number: true, show: money },
+  { key: "marks", label: "What it is" },
   { key: "power_watts", label: "Power, kW", number: true, show: (value) => number(value === null ? null : value / 1000) },
   { key: "energy_kwh", label: "Energy", number: true, show: energy },
   { key: "mfu", label: "MFU", number: true, show: (value) => percent(value) },
-  { key: "memory_headroom", label: "Memory free", number: true, show: (value) => percent(value) },
+  { key: "memory_headroom", label: "Memory free", number: true, show: share },
   { key: "effective_share", label: "Time used", number: true, title: "share of the wall clock that trains; the rest goes to failures and checkpoints", show: (value) => percent(value) },
   { key: "tokens_per_usd", label: "Tokens per $", number: true, show: (value) => big(value) },
   { key: "plan", label: "Plan", value: (row) => row.plan && planLine(row.plan) },
-  { key: "marks", label: "" },
 ];
 
 const SHOWN = { front: "Front", kept: "Within limits", all: "All" };

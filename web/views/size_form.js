@@ -25,7 +25,7 @@ export function SizeForm() {
       <${Model} />
       <${Section} title="Training">
         <${NumberField} ...${training("tokens", { label: "Tokens", title: "of the whole training: 1T, 15e12" })} />
-        <div class="field-pair">
+        <div class="two">
           <${NumberField} ...${training("seq_length", { label: "Sequence" })} />
           <${NumberField} ...${training("global_batch_size", { label: "Batch", unit: "seq." })} />
         </div>
