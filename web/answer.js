@@ -1,0 +1,149 @@
+/* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
+
+import { html } from "htm/preact";
+import { bytes, count, energy, money, number, percent, seconds, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import {
+  answer, busy, cancel, change, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
+  resolved, searchNow, togglePin, units,
+} from "./state.js";
+import { Icon } from "./ui/icon.js";
+
+export function Answer({ onEdit }) {
+  const shown = report.value;
+  const found = answer.value;
+  return html`
+    <section class="answer card" aria-label="Answer" aria-busy=${String(Boolean(busy.value))}>
+      <${Progress} />
+      <div class="answer-top">
+        <p class="asked">${asked()}</p>
+        <button type="button" class="edit" onClick=${onEdit}>Change</button>
+      </div>
+      <${Trouble} />
+      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "waiting" : ""}">
+        ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
+          : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
+          : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
+              <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
+          : !problems.value.length && !failure.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+      </div>
+      ${shown && html`<${Footing} shown=${shown} />`}
+    </section>`;
+}
+
+/* Why the numbers are not those of the form, and what to do about it. */
+function Trouble() {
+  const marked = problems.value.length;
+  if (!marked && !failure.value) return null;
+  const last = report.value ? " The numbers below are of the last request that could be answered." : "";
+  return html`<div class="notice bad" role="alert">
+    ${marked
+      ? `${marked === 1 ? problems.value[0].detail.replace(/^./, (char) => char.toUpperCase()) : `${marked} fields need mending`}: see the form.${last}`
+      : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
+  </div>`;
+}
+
+function asked() {
+  const known = resolved.value;
+  if (!known) return "";
+  const { groups } = known.cluster;
+  const { seq_length, global_batch_size, precision } = known.training;
+  return `${known.model.name} · ${groups.map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ")} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
+}
+
+function Progress() {
+  if (!busy.value) return html`<div class="progress" hidden></div>`;
+  const told = progress.value;
+  const share = told?.total ? told.done / told.total : null;
+  return html`
+    <div class="progress ${share === null ? "unknown" : ""}" role="progressbar" aria-label="Search"
+      aria-valuenow=${share === null ? undefined : Math.round(share * 100)}>
+      <i style=${{ transform: `scaleX(${share ?? 1})` }}></i>
+    </div>
+    ${busy.value === "search" && html`<div class="progress-text">
+      <span>${told?.total ? `${count(told.done)} of ${count(told.total)} plans` : "Searching"}</span>
+      <button type="button" class="link" onClick=${cancel}>Cancel</button></div>`}`;
+}
+
+/* Fields worth a chip: those that split the work always, the others where they say something. */
+const CHIPS = [
+  ["tp", "TP", () => true], ["pp", "PP", () => true], ["dp", "DP", () => true],
+  ["cp", "CP", (v) => v > 1], ["ep", "EP", (v) => v > 1], ["etp", "ETP", (v, { ep }) => v > 1 || (ep > 1 && v !== 1)],
+  ["vpp", "VPP", (v) => v > 1], ["micro_batch_size", "micro batch", () => true],
+  ["zero_stage", "ZeRO", () => true], ["recompute", "recompute", () => true], ["schedule", "schedule", (_, { pp }) => pp > 1],
+];
+
+function Headline({ shown }) {
+  const best = answer.value?.best;
+  const isBest = !picked.value;
+  const limits = request.value.search ?? {};
+  const pinned = isPinned(shown.plan);
+  return html`
+    <div class="headline">
+      <h2>${!shown.fits ? "Does not fit" : isBest ? "Fastest plan" : "Picked plan"}</h2>
+      <div class="headline-tools">
+        ${!isBest && best && html`<button type="button" onClick=${() => pick(null)}>Back to the fastest</button>`}
+        <button type="button" class="quiet" aria-pressed=${String(pinned)} title="Keep this plan, to compare it with another" onClick=${() => togglePin(shown.plan)}><${Icon} name="pin" />${pinned ? "Pinned" : "Pin"}</button>
+      </div>
+      <div class="chips">
+        ${CHIPS.filter(([name, , says]) => says(shown.plan[name], shown.plan)).map(([name, label]) => {
+          const fixed = limits[name] !== undefined;
+          const now = shown.plan[name];
+          return html`<button key=${name} type="button" class="chip ${fixed ? "fixed" : ""}" aria-pressed=${String(fixed)}
+            title=${fixed ? `${words(name)} is bound; click to free it` : `Keep ${words(name)} at ${now}`}
+            onClick=${() => change(`/search/${name}`, fixed ? undefined : now)}>
+            <span>${label}</span> <b>${now}</b>${fixed && html`<${Icon} name="lock" />`}</button>`;
+        })}
+      </div>
+    </div>`;
+}
+
+function Figures({ shown }) {
+  const { error_band: band, memory, iteration_time_s: time } = shown;
+  const baseline = answer.value?.baseline;
+  const off = [band.low_s / time - 1, band.high_s / time - 1];
+  const mfu = [shown.mfu / (1 + off[1]), shown.mfu / (1 + off[0])];
+  const used = memory.peak_bytes / memory.capacity_bytes;
+  const speedup = baseline && fresh.value ? baseline.report.iteration_time_s / time : null;
+  const trained = shown.days !== null && shown.days !== undefined;
+  const figure = (label, main, more, title, below) => html`
+    <div class="figure" title=${title}><dt>${label}</dt><dd><${Amount} text=${main} /><span>${more}</span>${below}</dd></div>`;
+  return html`
+    <dl class="figures">
+      ${figure("Per iteration", seconds(time), `${number(band.low_s)}–${seconds(band.high_s)}`, band.basis)}
+      ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
+      ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
+      ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}`, shown.definitions.peak_bytes, html`<${Meter} used=${used} />`)}
+      ${trained
+        ? figure("Training", unit(number(shown.days), "days"), [shown.cost_usd !== null && money(shown.cost_usd), shown.energy_kwh !== null && energy(shown.energy_kwh)].filter(Boolean).join(" · "))
+        : figure("Training", "–", "say how many tokens")}
+      ${baseline && figure("Speed-up", times(speedup), "over a careful hand", `A careful hand: ${baseline.rule}`)}
+    </dl>`;
+}
+
+/* The number large, its unit small. */
+function Amount({ text }) {
+  const [amount, ...unitName] = text.split(SPACE);
+  return html`<b>${amount}${unitName.length > 0 && html`<small>${SPACE}${unitName.join(SPACE)}</small>`}</b>`;
+}
+
+const Meter = ({ used }) => html`
+  <i class="meter ${used > 1 ? "over" : used > 0.95 ? "tight" : ""}" role="img" aria-label=${`${Math.round(used * 100)} percent`}>
+    <i style=${{ width: `${Math.min(100, used * 100)}%` }}></i></i>`;
+
+function Footing({ shown }) {
+  const found = answer.value;
+  const { profile } = found ?? {};
+  const launch = found?.launch;
+  return html`
+    <div class="footing">
+      <details><summary>${shown.assumptions.length} assumptions, ${shown.not_modelled.length} not modelled</summary>
+        <div class="notes">
+          <div><h4>Assumed</h4><ul>${shown.assumptions.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+          <div><h4>Not modelled</h4><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+        </div>
+      </details>
+      ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
+      <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
+      ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}
+    </div>`;
+}
