@@ -11,8 +11,8 @@ const MOST_HIGH = 480; // px; more nodes scroll
 const CELLS = [34, 26, 20, 14, 10, 8, 6]; // px
 const PREFERRED = ["pp", "dp", "dp_shard", "dp_replicate", "cp", "tp"];
 
-/** A RanksAnswer as a map; `order` is the control that chooses the rank order. */
-export function RankMap({ answer, order }) {
+/** A RanksAnswer as a map. */
+export function RankMap({ answer }) {
   const ranks = useMemo(() => new Ranks(answer), [answer]);
   const choices = ranks.colourings();
   const usual = PREFERRED.map((name) => `axis ${name}`).find((key) => choices.some(([known]) => known === key));
@@ -39,7 +39,6 @@ export function RankMap({ answer, order }) {
   const high = Math.min(size.total, MOST_HIGH);
   return html`<div class="rank-map">
     <div class="rank-map-tools">
-      ${order}
       <label>
         <span>Colour by</span>
         <select value=${colouring} onChange=${(event) => setColouring(event.target.value)} disabled=${!choices.length}>
@@ -70,24 +69,31 @@ export function RankMap({ answer, order }) {
       </div>
       <${Details} ranks=${ranks} rank=${shown} kept=${shown === kept} />
     </div>
-    <p class="visually-hidden" role="status">${rank < 0 && kept >= 0 ? spoken(ranks, kept) : ""}</p>
+    <p class="for-readers" role="status">${rank < 0 && kept >= 0 ? spoken(ranks, kept) : ""}</p>
   </div>`;
 }
 
-/** The groups of an answer as columns and rows of a table. */
+/** The groups of an answer, for the table behind the map: { columns, rows }. */
 export function ranksTable(answer) {
   return {
-    columns: ["groups", "size", "count", "link", "ranks", "carries"],
-    rows: answer.groups.map((kind) => [
-      kind.name,
-      kind.size,
-      kind.count,
-      Object.entries(kind.links)
+    columns: [
+      { key: "name", label: "Groups" },
+      { key: "size", label: "Ranks each", number: true },
+      { key: "count", label: "Count", number: true },
+      { key: "link", label: "Link" },
+      { key: "ranks", label: "First groups" },
+      { key: "carries", label: "Carries" },
+    ],
+    rows: answer.groups.map((kind) => ({
+      name: kind.name,
+      size: kind.size,
+      count: kind.count,
+      link: Object.entries(kind.links)
         .map(([name, count]) => (count === kind.count ? name : `${count} ${name}`))
         .join(", "),
-      kind.ranks.slice(0, 2).map(rankWords).join("; ") + (kind.count > 2 ? "; …" : ""),
-      kind.carries,
-    ]),
+      ranks: kind.ranks.slice(0, 2).map(rankWords).join("; ") + (kind.count > 2 ? "; …" : ""),
+      carries: kind.carries,
+    })),
   };
 }
 

@@ -65,7 +65,7 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, label }) {
       </div>
       ${read.at && html`<div class="chart-tip" aria-hidden="true" style=${tipPlace(read.at)}>${read.text}</div>`}
     </div>
-    <p class="visually-hidden" role="status">${read.at ? "" : read.text}</p>
+    <p class="for-readers" role="status">${read.at ? "" : read.text}</p>
     <p class="chart-hint">
       ${read.text && !read.at
         ? read.text
@@ -76,19 +76,25 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, label }) {
   </div>`;
 }
 
-/** What the numbers of each rank are, for who would rather read: columns and rows of a table. */
+/** The numbers of each rank, for the table behind the chart: { columns, rows }. */
 export function timelineTable(answer) {
-  const lanes = lanesOf(answer);
   const causes = Object.keys(answer.idle_s[0] ?? {});
+  const time = (key, label) => ({ key, label, number: true, show: (value) => secondsText(value) });
   return {
-    columns: ["rank", "work", "idle", ...causes.map((cause) => `idle: ${cause}`), "peak in flight"],
-    rows: lanes.map((lane) => [
-      lane.rank,
-      secondsText(lane.busy_s),
-      `${(Math.max(0, 1 - lane.busy_s / answer.makespan_s) * 100).toFixed(1)} %`,
-      ...causes.map((cause) => secondsText(answer.idle_s[lane.rank][cause])),
-      Number(answer.peak_in_flight[lane.rank].toPrecision(4)),
-    ]),
+    columns: [
+      { key: "rank", label: "Rank", number: true },
+      time("work_s", "Work"),
+      time("idle_s", "Idle"),
+      ...causes.map((cause) => time(`idle_${cause}_s`, `Idle: ${cause}`)),
+      { key: "peak_in_flight", label: "Most in flight", number: true },
+    ],
+    rows: lanesOf(answer).map(({ rank, busy_s }) => ({
+      rank,
+      work_s: busy_s,
+      idle_s: Math.max(0, answer.makespan_s - busy_s),
+      ...Object.fromEntries(causes.map((cause) => [`idle_${cause}_s`, answer.idle_s[rank][cause]])),
+      peak_in_flight: answer.peak_in_flight[rank],
+    })),
   };
 }
 
