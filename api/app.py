@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
@@ -17,9 +18,13 @@ from api.log import RequestLog
 from api.routes import (
     bundles,
     catalog,
+    comparisons,
     estimates,
+    explanations,
     health,
+    info,
     lints,
+    models,
     plans,
     ranks,
     sensitivities,
@@ -28,6 +33,9 @@ from api.routes import (
 )
 from api.settings import Settings
 from planner.version import __version__
+
+if TYPE_CHECKING:
+    from planner.store import Store
 
 _WEB = Path(__file__).parent.parent / "web"
 
@@ -41,7 +49,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
         app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
+        app.state.store = await to_thread.run_sync(_open_store, settings)
         yield
+        app.state.store.close()
 
     app = FastAPI(
         title="parallel-planner",
@@ -67,6 +77,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sensitivities,
         sizings,
         catalog,
+        models,
+        explanations,
+        comparisons,
+        info,
     ):
         v1.include_router(routes.router)
     app.include_router(v1)
@@ -74,6 +88,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_api_route("/", _index, include_in_schema=False, methods=["GET", "HEAD"])
     schema.describe(app)
     return app
+
+
+def _open_store(settings: Settings) -> Store:
+    from planner.store import Store
+
+    return Store.open(settings.database_url, settings.max_result_bytes)
 
 
 async def _index() -> FileResponse:

@@ -123,6 +123,24 @@ class TestRows:
         assert saved == pytest.approx(first.days - last.days)
         assert all(step.usd_per_day_saved > 0 for step in answer.steps)
 
+    def test_scaling_stops_paying_at_the_first_steep_step(self, answer: SizingAnswer) -> None:
+        def steep(place: int) -> bool:
+            step = answer.steps[place]
+            slow = answer.rows[step.row]
+            assert slow.cost_usd is not None
+            assert slow.days is not None
+            return step.usd_per_day_saved > 2 * slow.cost_usd / slow.days
+
+        assert answer.stops_paying == next(filter(steep, range(len(answer.steps))), None)
+
+    def test_fewest_accelerators_that_keep_the_limits(self) -> None:
+        found = size(asked(deadline_days=20))
+        kept = [row for row in found.rows if not row.exceeds and row.days is not None]
+        assert found.fewest is not None
+        chosen = found.rows[found.fewest]
+        assert chosen in kept
+        assert chosen.accelerators == min(row.accelerators for row in kept)
+
     def test_processes_find_what_one_finds(self, answer: SizingAnswer) -> None:
         assert compute(parse_sizing(asked()), workers=2).rows == answer.rows
 
