@@ -28,7 +28,7 @@ MEDIA_TYPES = {
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
 # The style element that Observable Plot puts into each chart, with the class name "plot".
-_PLOT_STYLE = "'sha256-PLOT'"
+_PLOT_STYLE = "'sha256-+TfQir1nvDucAdvE6XUQBt4ayUjpAWkbw2kCdSfekHM='"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ export const big = short([[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]);
 
 export function money(usd) {
   if (!known(usd)) return NONE;
-  const [size, name] = [[1e9, "B"], [1e6, "M"], [1e5, "k"]].find(([least]) => usd >= least) ?? [1, ""];
+  const [size, name] = [[1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([least]) => usd >= 10 * least) ?? [1, ""];
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 

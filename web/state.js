@@ -222,6 +222,11 @@ export function change(pointer, value) {
 
 export const field = (pointer) => get(request.value, pointer);
 
+/* What the service said of a place in the request, and of what lies inside it. */
+export const problemsAt = (pointer, inside = false) => problems.value.filter(
+  (one) => one.pointer === pointer || (inside && one.pointer.startsWith(`${pointer}/`)),
+);
+
 /* Replace the request whole, with a way back. */
 export function replace(document, text) {
   const before = request.peek();

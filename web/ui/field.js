@@ -15,7 +15,7 @@
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { change, field, problems as requestProblems, resolved } from "../state.js";
+import { change, field, problemsAt, resolved } from "../state.js";
 import { get } from "../pointer.js";
 
 const POWERS = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 };
@@ -113,11 +113,6 @@ export const CheckField = ({ id, label, title, value, usual = false, onChange, p
     <label for=${id} title=${title}>${label}</label>
     ${problems.map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}
   </div>`;
-
-/* What the service said of a place in the request, and of what lies inside it. */
-export const problemsAt = (pointer, inside = false) => requestProblems.value.filter(
-  (one) => one.pointer === pointer || (inside && one.pointer.startsWith(`${pointer}/`)),
-);
 
 export function Bound({ pointer, of, usual, inside = false, ...props }) {
   return html`<${of} id=${`f${pointer.replaceAll("/", "-")}`} value=${field(pointer)}

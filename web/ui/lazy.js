@@ -12,7 +12,7 @@ export function Lazy({ load, props = {} }) {
     let here = true;
     load().then(
       (module) => here && setPart({ load, Part: module.default }),
-      (error) => here && setPart({ load, error }),
+      (error) => { console.error(error); if (here) setPart({ load, error }); },
     );
     return () => { here = false; };
   }, [load]);
