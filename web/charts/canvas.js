@@ -1,5 +1,7 @@
 // What charts on a canvas share: sharp pixels, the page's colours, drawing when something changed.
 
+import { resolved } from "./palette.js";
+
 const THEME = { attributes: true, attributeFilter: ["data-theme", "class", "style"] };
 
 /** Keep a canvas drawn: draw(context, width, height, colour) runs at most once a frame, after
@@ -17,14 +19,13 @@ export function paint(canvas, draw) {
     const ratio = window.devicePixelRatio || 1;
     const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
-    const style = getComputedStyle(canvas);
     const colour = (name) => {
-      if (!colours.has(name)) colours.set(name, style.getPropertyValue(`--${name}`).trim());
+      if (!colours.has(name)) colours.set(name, resolved(`var(--${name})`));
       return colours.get(name);
     };
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    context.font = `11px ${style.fontFamily}`;
+    context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
     draw(context, width, height, colour);
   };
   const redraw = () => {
@@ -72,7 +73,7 @@ export function fills(context, colour) {
       on.fillRect(0, 0, 6, 6);
     }
     on.globalAlpha = sign.alpha;
-    on.strokeStyle = colour(kind === "C" ? "tl-C" : "tl-ink");
+    on.strokeStyle = colour(kind === "C" ? "bad" : "ink");
     on.lineWidth = sign.width;
     on.lineCap = "round";
     on.stroke(new Path2D(sign.path));

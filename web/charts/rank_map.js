@@ -38,15 +38,14 @@ export function RankMap({ answer }) {
   const other = (by) => CELLS[CELLS.indexOf(now) + by];
   const high = Math.min(size.total, MOST_HIGH);
   return html`<div class="rank-map">
-    <div class="rank-map-tools">
-      <label>
-        <span>Colour by</span>
+    <div class="canvas-tools">
+      <label class="inline">Colour by
         <select value=${colouring} onChange=${(event) => setColouring(event.target.value)} disabled=${!choices.length}>
           ${choices.map(([key, text]) => html`<option value=${key} selected=${key === colouring}>${text}</option>`)}
         </select>
       </label>
       <${Search} most=${answer.world_size - 1} find=${(found) => view.current.follow(found)} />
-      <span class="timeline-zoom">
+      <span class="canvas-zoom">
         <button type="button" aria-label="Smaller cells" title="Smaller cells" disabled=${!other(1)} onClick=${() => setCell(other(1))}>−</button>
         <button type="button" aria-label="Larger cells" title="Larger cells" disabled=${!other(-1)} onClick=${() => setCell(other(-1))}>+</button>
         <button type="button" onClick=${() => setCell(null)}>Fit</button>
@@ -55,7 +54,7 @@ export function RankMap({ answer }) {
     <${Legend} values=${values} />
     ${answer.warnings.map((warning) => html`<p class="rank-map-warning"><b aria-hidden="true">!</b> ${warning.text}</p>`)}
     <div class="rank-map-both">
-      <div class="rank-map-scroll" ref=${scroll} style=${{ maxHeight: `${high}px` }}>
+      <div class="canvas-scroll" ref=${scroll} style=${{ maxHeight: `${high}px` }}>
         <div style=${{ height: `${size.total}px` }}>
           <canvas
             ref=${canvas}
@@ -101,10 +100,10 @@ function Legend({ values }) {
   let most = 0;
   for (const value of values) most = Math.max(most, value);
   const shown = Math.min(most + 1, HUES);
-  return html`<ul class="timeline-legend rank-map-legend">
-    ${Array.from({ length: shown }, (_, i) => html`<li><i class=${`rank-swatch-${i}`} aria-hidden="true"></i>${i}</li>`)}
+  return html`<ul class="legend">
+    ${Array.from({ length: shown }, (_, i) => html`<li><i class=${`action rank-${i}`} aria-hidden="true"></i>${i}</li>`)}
     ${most >= HUES && html`<li>… ${most}: colours repeat, with a bar at the foot</li>`}
-    <li><i class="swatch-frame" aria-hidden="true"></i>tensor-parallel group</li>
+    <li><i class="action tensor-frame" aria-hidden="true"></i>tensor-parallel group</li>
   </ul>`;
 }
 
@@ -113,8 +112,7 @@ function Search({ most, find }) {
     const { value, validity } = event.target;
     if (value !== "" && validity.valid) find(Number(value));
   };
-  return html`<label>
-    <span>Rank</span>
+  return html`<label class="inline">Rank
     <input type="number" min="0" max=${most} placeholder="0" onInput=${go} />
   </label>`;
 }
@@ -122,7 +120,7 @@ function Search({ most, find }) {
 function Details({ ranks, rank, kept }) {
   if (rank < 0) {
     return html`<div class="rank-map-details">
-      <p class="chart-hint">
+      <p class="muted">
         Point at an accelerator, tap it, or use the arrow keys: its place, its groups, and the link that each group
         needs. <kbd>Enter</kbd> or a click keeps it.
       </p>
@@ -143,7 +141,7 @@ function Details({ ranks, rank, kept }) {
         ${ranks.answer.groups.map((kind, i) => {
           const members = ranks.members(kind, rank);
           return html`<tr title=${kind.carries}>
-            <th scope="row"><i class=${`group-mark group-${i % 6}`} aria-hidden="true"></i>${kind.name}</th>
+            <th scope="row"><i class="group-mark" style=${{ background: `var(--c${(i % 6) + 1})` }} aria-hidden="true"></i>${kind.name}</th>
             <td>${rankWords(members)} <small>(${members.length})</small></td>
             <td>${ranks.link(members)}</td>
           </tr>`;

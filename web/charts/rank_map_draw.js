@@ -23,14 +23,14 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
     const x = EDGE + (node % columns) * (box.width + gap);
     const y = EDGE + Math.floor(node / columns) * (box.height + gap);
     context.fillStyle = colour("tl-idle");
-    context.strokeStyle = colour("tl-grid");
+    context.strokeStyle = colour("line");
     context.beginPath();
     context.roundRect(x + 0.5, y + 0.5, box.width - 1, box.height - 1, 4);
     context.fill();
     context.stroke();
     if (head) {
       font(10);
-      context.fillStyle = colour("tl-quiet");
+      context.fillStyle = colour("muted");
       context.textAlign = "left";
       context.fillText(`node ${node}`, x + 5, y + head / 2 + 2);
     }
@@ -51,7 +51,7 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
     context.fillRect(x + inset, y + inset, layout.cell - 2 * inset, layout.high - 2 * inset);
     // Beyond eight values colours repeat: the later rounds have a bar, so that 1 is not 9.
     if (value >= HUES) {
-      context.fillStyle = colour("tl-ink");
+      context.fillStyle = colour("ink");
       context.globalAlpha *= 0.5;
       const round = Math.min(Math.floor(value / HUES), 3);
       context.fillRect(x + inset, y + layout.high - inset - 2, ((layout.cell - 2 * inset) * round) / 3, 2);
@@ -61,7 +61,7 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
     if (size >= 8) {
       font(size);
       context.textAlign = "center";
-      context.fillStyle = colour("tl-ink");
+      context.fillStyle = colour("ink");
       context.fillText(at, x + layout.cell / 2, y + layout.high / 2 + 0.5);
     }
     context.globalAlpha = 1;
@@ -78,13 +78,13 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
       const mine = marked.map((members, i) => [members, i]).filter(([members]) => members.has(at));
       const thick = layout.cell >= 14 ? 3 : 2;
       mine.forEach(([, i], k) => {
-        context.fillStyle = colour(`group-${i % 6}`);
+        context.fillStyle = colour(`c${(i % 6) + 1}`);
         const part = (layout.cell - 2) / mine.length;
         context.fillRect(x + 1 + k * part, y + 1, part, thick);
       });
     }
     const { x, y } = layout.corner(rank);
-    context.strokeStyle = colour("tl-ink");
+    context.strokeStyle = colour("ink");
     context.lineWidth = 2.5;
     context.strokeRect(x, y, layout.cell, layout.high);
   }
@@ -114,10 +114,10 @@ function tensorGroups(context, colour, ranks, layout, node) {
     if (group(at + layout.wide) !== mine) side(path, x, foot, right, foot);
   }
   context.lineWidth = layout.cell >= 14 ? 1.2 : 0.7;
-  context.strokeStyle = colour("tl-quiet");
+  context.strokeStyle = colour("muted");
   context.stroke(frames.fine);
   context.lineWidth = 2;
-  context.strokeStyle = colour("tl-C");
+  context.strokeStyle = colour("bad");
   context.setLineDash([4, 2]);
   context.stroke(frames.bad);
   context.setLineDash([]);

@@ -8,6 +8,8 @@ import { kindsIn, KINDS, lanesOf, lengths, LETTERS } from "./lanes.js";
 import { AXIS, drawTimeline, rowsOf, sides, unitOf } from "./timeline_draw.js";
 
 const MOST_HIGH = 520; // px; more lanes scroll
+const OPENING = 20; // px of an action in the first view, where all of them would be narrower than
+const MUSH = 6; // px
 const BUTTONS = [
   ["-", "−", "Zoom out"],
   ["+", "+", "Zoom in"],
@@ -16,33 +18,33 @@ const BUTTONS = [
 
 /** A TimelineAnswer as lanes of actions, each with its memory under it.
  *
- * span_s, most: seconds and activations that fill the picture, where several share a scale. */
-export function Timeline({ answer, span_s = answer.makespan_s, most, label }) {
+ * span_s, most: seconds and activations that fill the picture, where several share a scale; those
+ * with the same Set `together` also move and zoom as one. */
+export function Timeline({ answer, span_s = answer.makespan_s, most, together, label }) {
   const data = useMemo(() => {
     const lanes = lanesOf(answer);
     const peak = most ?? Math.max(...answer.peak_in_flight);
-    return { answer, lanes, kinds: kindsIn(lanes), ...lengths(lanes), most: peak };
-  }, [answer, most]);
+    return { answer, lanes, kinds: kindsIn(lanes), ...lengths(lanes), span_s, most: peak };
+  }, [answer, span_s, most]);
   const canvas = useRef(null);
   const scroll = useRef(null);
   const chart = useRef(null);
   const [read, setRead] = useState({ text: "", at: null });
   const [zoom, setZoom] = useState(1);
   useEffect(() => {
-    const made = new TimelineView(canvas.current, scroll.current, data, span_s, setRead, setZoom);
+    const made = new TimelineView(canvas.current, scroll.current, data, together ?? new Set(), setRead, setZoom);
     chart.current = made;
     setRead({ text: "", at: null });
-    setZoom(1);
     return () => made.stop();
-  }, [data, span_s]);
+  }, [data]);
   const rows = rowsOf(data.lanes.length);
   const high = AXIS + 8 + rows.pitch * data.lanes.length;
   const shown = Math.min(high, MOST_HIGH);
   const name = label ?? `${answer.title}, ${answer.stages} stages, ${answer.micro_batches} micro-batches`;
   return html`<div class="timeline">
-    <div class="timeline-tools">
+    <div class="canvas-tools">
       <${Legend} kinds=${data.kinds} chunks=${answer.chunks} most=${data.most} />
-      <span class="timeline-zoom">
+      <span class="canvas-zoom">
         <output>${zoom > 1.01 ? `×${zoom < 10 ? zoom.toFixed(1) : Math.round(zoom)}` : ""}</output>
         ${BUTTONS.map(
           ([key, sign, title]) =>
@@ -52,7 +54,7 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, label }) {
         )}
       </span>
     </div>
-    <div class="timeline-scroll" ref=${scroll} style=${{ maxHeight: `${shown}px` }}>
+    <div class="canvas-scroll" ref=${scroll} style=${{ maxHeight: `${shown}px` }}>
       <div style=${{ height: `${high}px` }}>
         <canvas
           ref=${canvas}
@@ -63,10 +65,10 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, label }) {
           style=${{ height: `${shown}px` }}
         ></canvas>
       </div>
-      ${read.at && html`<div class="chart-tip" aria-hidden="true" style=${tipPlace(read.at)}>${read.text}</div>`}
+      ${read.at && html`<div class="canvas-tip" aria-hidden="true" style=${tipPlace(read.at)}>${read.text}</div>`}
     </div>
     <p class="for-readers" role="status">${read.at ? "" : read.text}</p>
-    <p class="chart-hint">
+    <p class="canvas-hint">
       ${read.text && !read.at
         ? read.text
         : html`Drag to move, <kbd>Ctrl</kbd> + wheel or pinch to zoom. Keys: <kbd>←</kbd> <kbd>→</kbd> <kbd>↑</kbd>
@@ -99,11 +101,11 @@ export function timelineTable(answer) {
 }
 
 function Legend({ kinds, chunks, most }) {
-  return html`<ul class="timeline-legend">
-    ${kinds.map((kind) => html`<li><i class=${`swatch-${kind}`} aria-hidden="true"></i>${KINDS[kind]}</li>`)}
-    <li><i class="swatch-idle" aria-hidden="true"></i>idle</li>
-    ${chunks > 1 && html`<li><i class="swatch-F swatch-odd" aria-hidden="true"></i>fainter: odd chunks</li>`}
-    <li><i class="swatch-memory" aria-hidden="true"></i>activations held, full height ${Number(most.toPrecision(4))}</li>
+  return html`<ul class="legend">
+    ${kinds.map((kind) => html`<li><i class=${`action action-${kind}`} aria-hidden="true"></i>${KINDS[kind]}</li>`)}
+    <li><i class="action action-idle" aria-hidden="true"></i>idle</li>
+    ${chunks > 1 && html`<li><i class="action action-F action-odd" aria-hidden="true"></i>fainter: odd chunks</li>`}
+    <li><i class="action action-memory" aria-hidden="true"></i>activations held, full height ${Number(most.toPrecision(3))}</li>
   </ul>`;
 }
 
@@ -116,8 +118,9 @@ function secondsText(seconds) {
 
 /** The moving part: what shows, what is picked, and what gestures and keys do to them. */
 class TimelineView {
-  constructor(canvas, scroll, data, span_s, say, zoomed) {
-    Object.assign(this, { canvas, scroll, data, span_s, say, zoomed });
+  constructor(canvas, scroll, data, together, say, zoomed) {
+    const { span_s } = data;
+    Object.assign(this, { canvas, scroll, data, span_s, together, say, zoomed });
     this.least_s = Math.max(span_s * 1e-6, Math.min(span_s, 2 * data.least_s));
     this.view = { from_s: 0, width_s: span_s, top: scroll.scrollTop };
     this.picked = { rank: 0, index: -1 };
@@ -140,18 +143,32 @@ class TimelineView {
       this.view.top = scroll.scrollTop;
       this.painter.redraw();
     });
+    const others = [...together].map((other) => other.view.width_s);
+    together.add(this);
+    this.look(0, Math.max(this.opening(), ...others));
   }
 
   stop() {
+    this.together.delete(this);
     this.off.abort();
     this.painter.stop();
   }
 
+  /** Seconds to show at first: all, or where that would be mush, the first actions. */
+  opening() {
+    const { wide } = sides(this.canvas.clientWidth);
+    const telling_s = (this.data.mean_s * wide) / OPENING;
+    return this.data.mean_s * wide < this.span_s * MUSH ? Math.max(telling_s, this.least_s) : this.span_s;
+  }
+
   look(from_s, width_s) {
-    this.view.width_s = clamp(width_s, this.least_s, this.span_s);
-    this.view.from_s = clamp(from_s, 0, this.span_s - this.view.width_s);
-    this.zoomed(this.span_s / this.view.width_s);
-    this.painter.redraw();
+    const wide = clamp(width_s, this.least_s, this.span_s);
+    for (const one of this.together) {
+      one.view.width_s = wide;
+      one.view.from_s = clamp(from_s, 0, this.span_s - wide);
+      one.zoomed(this.span_s / wide);
+      one.painter.redraw();
+    }
   }
 
   zoom(factor, at = 0.5) {

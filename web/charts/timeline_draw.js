@@ -27,7 +27,7 @@ export function sides(width) {
   return { left, right, wide: Math.max(1, width - left - right) };
 }
 
-/** Draw what `view` shows: { from_s, width_s, top } with the data of one timeline.
+/** Draw what `view` shows, { from_s, width_s, top }, of a timeline span_s long.
  *
  * data: { answer, lanes, kinds, mean_s, most }; picked: { rank, index } outlines that action's
  * micro-batch wherever it passes. */
@@ -37,7 +37,7 @@ export function drawTimeline(context, width, height, colour, data, view, picked)
   const scale = wide / view.width_s;
   const dense = data.mean_s * scale < LEAST;
   const styles = fills(context, colour);
-  const frame = { ...view, scale, wide, dense, styles, colour, rows, data };
+  const frame = { ...view, span_s: data.span_s, scale, wide, dense, styles, colour, rows, data };
   const first = Math.max(0, Math.floor((view.top - rows.pitch) / rows.pitch));
   const chosen = data.lanes[picked.rank]?.batch[picked.index] ?? -1;
   grid(context, frame, left, height);
@@ -71,8 +71,8 @@ const xOf = (frame, time) => (time - frame.from_s) * frame.scale;
 function grid(context, frame, left, height) {
   const { colour, wide } = frame;
   const [unit, sign] = unitOf(frame.width_s);
-  context.strokeStyle = colour("tl-grid");
-  context.fillStyle = colour("tl-quiet");
+  context.strokeStyle = colour("line");
+  context.fillStyle = colour("muted");
   context.lineWidth = 1;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
@@ -85,6 +85,13 @@ function grid(context, frame, left, height) {
     context.fillText(i === 0 ? `${value} ${sign}` : value, x, AXIS - 10);
   });
   context.stroke();
+  if (frame.width_s >= frame.span_s) return;
+  // Which part of the whole is on show.
+  context.fillRect(left + (frame.from_s / frame.span_s) * wide, 0, Math.max(3, (frame.width_s / frame.span_s) * wide), 3);
+  context.fillStyle = colour("line");
+  context.globalCompositeOperation = "destination-over";
+  context.fillRect(left, 0, wide, 3);
+  context.globalCompositeOperation = "source-over";
 }
 
 /** The unit an axis of so many seconds is marked in: its seconds and its sign. */
@@ -98,7 +105,7 @@ function label(context, frame, lane, y, left, width) {
   const { answer } = data;
   const size = clamp(rows.pitch - 2, 8, 11);
   context.font = context.font.replace(/^[\d.]+px/, `${size}px`);
-  context.fillStyle = colour("tl-quiet");
+  context.fillStyle = colour("muted");
   context.textBaseline = "middle";
   context.textAlign = "right";
   context.fillText(lane.rank, left - 8, y + rows.bar / 2);
@@ -142,7 +149,7 @@ function actions(context, frame, lane) {
     context.fill(path);
   }
   context.globalAlpha = 1;
-  context.fillStyle = frame.colour("tl-ink");
+  context.fillStyle = frame.colour("ink");
   context.font = context.font.replace(/^[\d.]+px/, `${size}px`);
   context.textAlign = "center";
   context.textBaseline = "middle";
@@ -237,7 +244,7 @@ function outline(context, frame, lane, chosen, picked) {
     if (xOf(frame, lane.start[i]) > wide) break;
     if (lane.batch[i] === chosen) box(i);
   }
-  context.strokeStyle = frame.colour("tl-ink");
+  context.strokeStyle = frame.colour("ink");
   context.lineWidth = 1.6;
   context.stroke(path);
   if (alone < 0) return;

@@ -109,7 +109,7 @@ function flagsText({ flags }) {
 function Flags({ flags }) {
   const groups = [...new Set(flags.map(({ group }) => group))];
   return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Flags">
-    <table class="flags">
+    <table class="flags plain-table">
       <caption class="for-readers">Every flag, its value and why</caption>
       <thead><tr><th scope="col">Flag</th><th scope="col">Value</th><th scope="col">Why</th></tr></thead>
       ${groups.map((group) => html`<tbody key=${group}>

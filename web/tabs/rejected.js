@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond } from "../format.js";
+import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { Trouble } from "./asked.js";
@@ -50,14 +50,13 @@ function Rejected({ counts }) {
     { key: "count", label: "Combinations", number: true },
     { key: "example", label: "For example" },
   ];
-  const caption = `Of ${count(counts.enumerated)} combinations ${count(counts.dominated)} are surely slower than another; these do not run, and ${count(counts.feasible)} do. Bars are on a logarithmic scale.`;
-  const share = (number) => Math.max(1, (Math.log10(number + 1) / Math.log10(most + 1)) * 100);
+  const caption = `Of ${count(counts.enumerated)} combinations ${count(counts.dominated)} are surely slower than another; these do not run, and ${count(counts.feasible)} do.`;
   return html`<${ChartFrame} title="Turned away" caption=${caption} name="rejected" columns=${columns} rows=${rows}>
-    <ul class="reason-bars">
+    <ul class="reason-list">
       ${rows.map((row) => html`<li key=${row.code}>
         <span class="reason-name">${row.reason}</span>
-        <span class="reason-bar" aria-hidden="true"><i style=${{ width: `${share(row.count)}%` }}></i></span>
         <b>${count(row.count)}</b>
+        <span class="share" aria-hidden="true"><i style=${{ width: `${(row.count / most) * 100}%` }}></i></span>
         ${row.example && html`<small>${row.example}</small>`}
       </li>`)}
     </ul>
@@ -135,7 +134,7 @@ const HEADS = {
 function Verdict({ found }) {
   const [icon, head] = HEADS[found.verdict];
   const { estimate, smallest_change: change } = found;
-  return html`<div class=${`verdict ${icon === "alert" ? "bad" : ""}`}>
+  return html`<div class=${`verdict ${icon}`}>
     <h4><${Icon} name=${icon} /> ${head(found)}</h4>
     ${found.reasons.length > 0 && html`<ul>${found.reasons.map(({ code, text }) => html`<li key=${code}><b>${REASONS[code] ?? code}.</b> ${text}</li>`)}</ul>`}
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
@@ -143,7 +142,7 @@ function Verdict({ found }) {
       ${estimate.fits && html` <button type="button" class="link" onClick=${() => pick(estimate.plan)}>Show this plan</button>`}</p>`}
     ${found.verdict === "slower" && html`<${Where} differences=${found.differences_s} />`}
     ${change && html`<div class="smallest-change">
-      <p><b>The smallest change that fits:</b> ${Object.entries(change.set).map(([name, value]) => `${fieldName(name)} ${value}`).join(", ")}.
+      <p><b>The smallest change that fits:</b> ${Object.entries(change.set).map(([name, to]) => `${fieldName(name)} ${value(to)}`).join(", ")}.
         ${" "}Then ${tokensPerSecond(change.tokens_per_s)} with ${bytes(change.peak_bytes, units.value)}.</p>
       <button type="button" onClick=${() => use(change)}>Use ${planLine(change.plan)}</button>
     </div>`}
@@ -164,6 +163,6 @@ function Where({ differences }) {
   return html`<table class="where"><caption>Where the time goes, against the best</caption><tbody>
     ${rows.map(([part, s]) => html`<tr key=${part}><th scope="row">${labels[part] ?? part}</th>
       <td class="number">${s > 0 ? "+" : "−"}${seconds(Math.abs(s))}</td>
-      <td class="reason-bar" aria-hidden="true"><i class=${s > 0 ? "more" : "less"} style=${{ width: `${(Math.abs(s) / most) * 100}%` }}></i></td></tr>`)}
+      <td class="share" aria-hidden="true"><i class=${s > 0 ? "more" : "less"} style=${{ width: `${(Math.abs(s) / most) * 100}%` }}></i></td></tr>`)}
   </tbody></table>`;
 }

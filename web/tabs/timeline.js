@@ -115,7 +115,7 @@ function Schedules({ plan, answer }) {
   return html`<details class="card schedules">
     <summary>All schedules on this pipeline: ${answer.schedules.filter((row) => !row.reason).length} can run</summary>
     <${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
-      columns=${COLUMNS} rows=${answer.schedules} filter=${false}
+      columns=${COLUMNS.filter(({ key: name }) => name !== "reason" || answer.schedules.some(({ reason }) => reason))} rows=${answer.schedules} filter=${false}
       onRow=${(row) => !row.reason && choose(plan, row)} isCurrent=${(row) => same(row, current)} />
   </details>`;
 }

@@ -1,10 +1,11 @@
 /* Two plans side by side: what differs, the same axes for both, and how much it matters. */
 
 import { html } from "htm/preact";
+import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { memoryParts, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, value, words } from "../format.js";
+import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, value, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { useAsked, Trouble } from "../tabs/asked.js";
 import { Icon } from "../ui/icon.js";
@@ -108,7 +109,7 @@ function Stacked({ title, parts, found, of, bound, show, name }) {
         </div>
         <span class="number">${show(total(report))}</span>
       </div>`)}
-      <ul class="key">${used.map(({ key, label, colour }) => html`<li key=${key}><i style=${{ background: colour }} aria-hidden="true"></i>${label}</li>`)}</ul>
+      <ul class="legend">${used.map(({ key, label, colour }) => html`<li key=${key}><i style=${{ background: colour }} aria-hidden="true"></i>${label}</li>`)}</ul>
     </div>
   <//>`;
 }
@@ -117,7 +118,21 @@ const PARTS = {
   result: "Result", plan: "Plan", model: "Model", cluster: "Cluster", training: "Training", profile: "Profile",
   time_parts_s: "Time of one iteration", memory: "Memory", memory_parts_bytes: "Memory of the fullest stage",
 };
-const LABELS = Object.fromEntries([...timeParts, ...memoryParts].map(({ key, label }) => [key, label]));
+const LABELS = {
+  ...Object.fromEntries([...timeParts, ...memoryParts].map(({ key, label }) => [key, label])),
+  iteration_time_s: "Per iteration",
+  tokens_per_s: "Throughput",
+  tokens_per_s_per_accelerator: "Throughput per accelerator",
+  model_flop_per_s_per_accelerator: "Model FLOP/s per accelerator",
+  mfu: "MFU",
+  mfu_causal: "MFU, causal attention",
+  hfu: "HFU",
+  num_micro_batches: "Micro-batches",
+  fits: "Fits",
+  days: "Days",
+  cost_usd: "Cost",
+  energy_kwh: "Energy",
+};
 const SHARES = new Set(["mfu", "mfu_causal", "hfu"]);
 
 /* How to show a value of this name: the unit is the last word of it. */
@@ -127,6 +142,7 @@ function shown(part, name) {
   if (name.endsWith("tokens_per_s") || name.startsWith("tokens_per_s")) return (item) => tokensPerSecond(item);
   if (name.startsWith("model_flop_per_s")) return (item) => teraflops(item);
   if (name.endsWith("_usd")) return (item) => money(item);
+  if (name.endsWith("_kwh")) return (item) => energy(item);
   if (SHARES.has(name)) return (item) => percent(item);
   return value;
 }
@@ -143,7 +159,7 @@ function Rows({ rows }) {
       <label class="inline"><input type="checkbox" checked=${onlyDifferent.value} onChange=${({ target }) => { onlyDifferent.value = target.checked; }} /> Differences only</label>
     </div>
     <div class="table-scroll" tabindex="0" role="region" aria-label="Side by side">
-      <table class="compare-table">
+      <table class="compare-table plain-table">
         <caption class="for-readers">Values of both plans; the difference is B less A</caption>
         <thead><tr><th scope="col">Value</th><th scope="col" class="number">A</th><th scope="col" class="number">B</th><th scope="col" class="number">Δ</th><th scope="col" class="number">B / A</th></tr></thead>
         ${groups.map((part) => html`<tbody key=${part}>
@@ -173,6 +189,7 @@ function Row({ row }) {
 function Timelines({ a, b }) {
   const first = useAsked("/v1/timelines", a.document);
   const second = useAsked("/v1/timelines", b.document);
+  const together = useMemo(() => new Set(), []);
   const both = [["A", first], ["B", second]];
   const there = both.map(([, { answer: found }]) => found).filter(Boolean);
   const span_s = Math.max(...there.map((found) => found.makespan_s));
@@ -181,6 +198,6 @@ function Timelines({ a, b }) {
     ${problem && html`<${Trouble} key=${`${label}-problem`} problem=${problem} />`}
     ${found && !problem && html`<${ChartFrame} key=${label} title=${`${label}: ${found.title}`} name=${`timeline-${label}`}
       caption=${`Pipeline of ${label}; both on one scale of ${seconds(span_s)}.`} ...${timelineTable(found)}>
-      <${Timeline} answer=${found} span_s=${span_s} most=${most} label=${`Pipeline of ${label}`} />
+      <${Timeline} answer=${found} span_s=${span_s} most=${most} together=${together} label=${`Pipeline of ${label}`} />
     <//>`}`);
 }
