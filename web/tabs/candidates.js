@@ -92,7 +92,7 @@ export default function CandidatesTab() {
         ${" "}${count(found.counts.costed)} priced, ${count(found.counts.feasible)} fit.
       </p>
       <span class="spring"></span>
-      ${path && html`<fieldset class="choice"><legend class="for-readers">Which candidates</legend>
+      ${path && html`<fieldset class="radios"><legend class="for-readers">Which candidates</legend>
         ${[["feasible", "Fit"], ["memory", "Out of memory"]].map(([key, label]) => html`
           <label key=${key}><input type="radio" name="candidates" value=${key} checked=${status.value === key}
             onChange=${() => { status.value = key; }} /> ${label}</label>`)}

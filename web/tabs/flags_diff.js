@@ -3,8 +3,8 @@
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { post } from "../api.js";
-import { fieldName, percent, value } from "../format.js";
-import { report, request } from "../state.js";
+import { fieldName, value } from "../format.js";
+import { open, report, request } from "../state.js";
 import { DataTable } from "../ui/table.js";
 import { Trouble } from "./asked.js";
 
@@ -49,37 +49,17 @@ const FIELDS = [
   { key: "yours", label: "Your script", show: value },
   { key: "ours", label: "This plan", show: value },
 ];
-const CHANGES = [
-  { key: "option", label: "Option", show: (name) => html`<code>${name}</code>` },
-  { key: "before", label: "Your script", show: setting },
-  { key: "after", label: "Should be", show: setting },
-  { key: "why", label: "Why" },
-];
-
-function setting(text) {
-  if (text === null) return "absent";
-  return text === "" ? "set" : html`<code>${text}</code>`;
-}
-
 function Difference({ answer, plan }) {
   const read = answer.request.plan;
   const fields = Object.keys(plan)
     .filter((field) => JSON.stringify(read?.[field]) !== JSON.stringify(plan[field]))
     .map((field) => ({ field, yours: read?.[field], ours: plan[field] }));
-  const better = answer.mended ?? answer.best;
-  const saved = answer.gain && (answer.gain.inside_error
-    ? `The fastest plan for it is within the model's error (${percent(answer.gain.share, 2)}).`
-    : `The fastest plan for it saves ${percent(answer.gain.share, 2)} of the time.`);
+  const count = answer.findings.length;
   return html`
     <h4>${VERDICTS[answer.verdict]}</h4>
-    ${saved && html`<p>${saved}</p>`}
-    <ul class="findings">
-      ${answer.findings.map((finding) => html`<li class=${finding.severity}>
-        <b>${finding.severity}</b> ${finding.text} ${finding.line > 0 && html`<small>line ${finding.line}</small>`}
-      </li>`)}
-    </ul>
+    ${count > 0 && html`<p>${count} ${count === 1 ? "finding" : "findings"}, the first: ${answer.findings[0].text}.
+      ${" "}<button type="button" class="link" onClick=${() => open("lint")}>All of it in Lint</button></p>`}
     ${read && (fields.length
       ? html`<${DataTable} caption="Fields of the plan that differ" visibleCaption columns=${FIELDS} rows=${fields} filter=${false} />`
-      : html`<p>It says the very plan on show.</p>`)}
-    ${better && html`<${DataTable} name="changes" caption="Options to change" visibleCaption columns=${CHANGES} rows=${better.changes} filter=${false} />`}`;
+      : html`<p>It says the very plan on show.</p>`)}`;
 }

@@ -84,7 +84,11 @@ function WhyNot() {
   const base = report.value?.plan ?? answer.value.nearest?.[0]?.plan;
   const [told, setTold] = useState({});
   const [recompute, setRecompute] = useState(base?.recompute);
-  useEffect(() => setRecompute(base?.recompute), [base]);
+  const [tp, setTp] = useState(base?.tp);
+  useEffect(() => {
+    setRecompute(base?.recompute);
+    setTp(base?.tp);
+  }, [base]);
   if (!base) return null;
   const ask = async (event) => {
     event.preventDefault();
@@ -101,7 +105,7 @@ function WhyNot() {
   return html`<section class="card why-not" aria-labelledby="why-not">
     <h3 id="why-not">Why not this plan?</h3>
     <form onSubmit=${ask} key=${JSON.stringify(base)}>
-      ${NUMBERS.map((name) => html`<${Whole} key=${name} name=${name} value=${base[name]} />`)}
+      ${NUMBERS.map((name) => html`<${Whole} key=${name} name=${name} value=${base[name]} onInput=${name === "tp" && setTp} />`)}
       ${Object.entries(CHOICES).map(([name, values]) => html`<div class="field" key=${name}>
         <label for=${`why-${name}`}>${fieldName(name)}</label>
         <select id=${`why-${name}`} name=${name} onChange=${({ target }) => name === "recompute" && setRecompute(target.value)}>
@@ -109,7 +113,7 @@ function WhyNot() {
         </select>
       </div>`)}
       ${recompute === "full" && html`<${Whole} name="recompute_num_layers" label="layers redone" value=${layers} />`}
-      <label class="inline"><input type="checkbox" name="sequence_parallel" defaultChecked=${base.sequence_parallel} /> sequence parallel</label>
+      <label class="inline"><input type="checkbox" name="sequence_parallel" disabled=${tp === 1} defaultChecked=${base.sequence_parallel} /> sequence parallel</label>
       <button class="primary" disabled=${told.busy}>${told.busy ? "Asking …" : "Ask"}</button>
     </form>
     <div role="status">
@@ -119,9 +123,10 @@ function WhyNot() {
   </section>`;
 }
 
-const Whole = ({ name, value, label = fieldName(name) }) => html`<div class="field">
+const Whole = ({ name, value, onInput, label = fieldName(name) }) => html`<div class="field">
   <label for=${`why-${name}`}>${label}</label>
-  <input id=${`why-${name}`} name=${name} type="number" min="1" max="1000000" required defaultValue=${value} />
+  <input id=${`why-${name}`} name=${name} type="number" min="1" max="1000000" required defaultValue=${value}
+    onInput=${({ target }) => onInput && onInput(Number(target.value))} />
 </div>`;
 
 const HEADS = {
@@ -134,7 +139,7 @@ const HEADS = {
 function Verdict({ found }) {
   const [icon, head] = HEADS[found.verdict];
   const { estimate, smallest_change: change } = found;
-  return html`<div class=${`verdict ${icon}`}>
+  return html`<div class=${`why-verdict ${icon}`}>
     <h4><${Icon} name=${icon} /> ${head(found)}</h4>
     ${found.reasons.length > 0 && html`<ul>${found.reasons.map(({ code, text }) => html`<li key=${code}><b>${REASONS[code] ?? code}.</b> ${text}</li>`)}</ul>`}
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
@@ -163,6 +168,6 @@ function Where({ differences }) {
   return html`<table class="where"><caption>Where the time goes, against the best</caption><tbody>
     ${rows.map(([part, s]) => html`<tr key=${part}><th scope="row">${labels[part] ?? part}</th>
       <td class="number">${s > 0 ? "+" : "−"}${seconds(Math.abs(s))}</td>
-      <td class="share" aria-hidden="true"><i class=${s > 0 ? "more" : "less"} style=${{ width: `${(Math.abs(s) / most) * 100}%` }}></i></td></tr>`)}
+      <td class="share" aria-hidden="true"><i class=${s > 0 ? "slower" : "faster"} style=${{ width: `${(Math.abs(s) / most) * 100}%` }}></i></td></tr>`)}
   </tbody></table>`;
 }
