@@ -1,5 +1,6 @@
 /* A question that a part of the page puts to the service by itself.
 
+   useCatalog(kind)               → the list of a kind of things, empty until it is there
    useAsked(path, body, params)   → {answer, problem, busy}: asked again when the question changes;
                                     the last answer stays until the next is there; null asks nothing
    <Trouble problem=${…} />       what the service refused, one sentence each
@@ -7,10 +8,11 @@
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
-import { post } from "../api.js";
+import { catalog, post } from "../api.js";
 import { canonical } from "../url.js";
 
 const MOST_KEPT = 24;
+const PAUSE_MS = 200;
 const kept = new Map(); // the latest answers, so that going back to a tab shows it at once
 
 function remember(key, answer) {
@@ -25,7 +27,7 @@ export function useAsked(path, body) {
   useEffect(() => {
     if (!key || kept.has(key)) return undefined;
     const leave = new AbortController();
-    post(path, body, { signal: leave.signal }).then(
+    const ask = () => post(path, body, { signal: leave.signal }).then(
       (answer) => {
         remember(key, answer);
         setTold({ key, answer });
@@ -36,7 +38,12 @@ export function useAsked(path, body) {
         setTold({ key, problem: error.problem });
       },
     );
-    return () => leave.abort();
+    // What follows somebody's typing waits for a pause.
+    const timer = setTimeout(ask, told.key ? PAUSE_MS : 0);
+    return () => {
+      clearTimeout(timer);
+      leave.abort();
+    };
   }, [key]);
   if (!key) return { answer: null, problem: null, busy: false };
   if (kept.has(key)) {
@@ -45,6 +52,12 @@ export function useAsked(path, body) {
   }
   const mine = told.key === key;
   return { answer: told.answer ?? null, problem: mine ? (told.problem ?? null) : null, busy: !mine };
+}
+
+export function useCatalog(kind) {
+  const [list, setList] = useState([]);
+  useEffect(() => { catalog(kind).then(setList, () => {}); }, [kind]);
+  return list;
 }
 
 export function Trouble({ problem, children }) {

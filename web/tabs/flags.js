@@ -2,35 +2,34 @@
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
-import { blob, catalog, download } from "../api.js";
+import { blob, call, download } from "../api.js";
 import { count } from "../format.js";
 import { change, persist, pick, question, report } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Tabs } from "../ui/tabs.js";
 import { toast } from "../ui/toast.js";
-import { NoPlan, Trouble, useAsked } from "./asked.js";
+import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 import { FlagsDiff } from "./flags_diff.js";
-import { useInfo } from "./ranks.js";
 
 const shown = persist("flags_for", null); // a framework; null: the request's own
 const launcher = persist("launcher", "");
 
-export function useCatalog(kind) {
-  const [list, setList] = useState([]);
-  useEffect(() => { catalog(kind).then(setList, () => {}); }, [kind]);
-  return list;
+function useLaunchers() {
+  const [names, setNames] = useState([]);
+  useEffect(() => { call("/v1/info").then(({ launchers }) => setNames(launchers), () => {}); }, []);
+  return names;
 }
 
 export default function FlagsTab() {
   const frameworks = useCatalog("frameworks");
-  const info = useInfo();
+  const launchers = useLaunchers();
   if (!question.value) return html`<${NoPlan} />`;
   const current = shown.value ?? question.value.search?.framework ?? "megatron";
   const items = frameworks.map((framework) => ({
     id: `flags-${framework.id}`,
     label: framework.title,
-    render: () => html`<${Launch} key=${framework.id} of=${framework} launchers=${info?.launchers ?? []} />`,
+    render: () => html`<${Launch} key=${framework.id} of=${framework} launchers=${launchers} />`,
   }));
   if (!items.length) return html`<div class="loading" aria-busy="true"></div>`;
   return html`<div class="flags-tab">

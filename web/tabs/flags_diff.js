@@ -49,6 +49,7 @@ const FIELDS = [
   { key: "yours", label: "Your script", show: value },
   { key: "ours", label: "This plan", show: value },
 ];
+
 function Difference({ answer, plan }) {
   const read = answer.request.plan;
   const fields = Object.keys(plan)

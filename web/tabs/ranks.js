@@ -1,31 +1,23 @@
 /* Which rank of the plan on show sits where, in the order of any framework. */
 
 import { html } from "htm/preact";
-import { useEffect, useState } from "preact/hooks";
-import { call } from "../api.js";
 import { ChartFrame } from "../charts/frame.js";
 import { RankMap, ranksTable } from "../charts/rank_map.js";
 import { count } from "../format.js";
 import { persist, question } from "../state.js";
-import { NoPlan, Trouble, useAsked } from "./asked.js";
+import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 
 const order = persist("rank_order_of", null); // a framework; null: the request's own
 
-export const useInfo = () => {
-  const [info, setInfo] = useState(null);
-  useEffect(() => { call("/v1/info").then(setInfo, () => {}); }, []);
-  return info;
-};
-
 export default function RanksTab() {
   const asked = question.value;
-  const info = useInfo();
+  const frameworks = useCatalog("frameworks");
   const current = order.value ?? asked?.search?.framework ?? "megatron";
   const { answer, problem, busy } = useAsked(`/v1/ranks?order=${encodeURIComponent(current)}`, asked);
   if (!asked) return html`<${NoPlan} />`;
   const tools = html`<label class="inline">Rank order
     <select value=${current} onChange=${({ target }) => { order.value = target.value; }}>
-      ${(info?.frameworks ?? [current]).map((name) => html`<option key=${name} value=${name} selected=${name === current}>${name}</option>`)}
+      ${frameworks.map(({ id, title }) => html`<option key=${id} value=${id} selected=${id === current}>${title}</option>`)}
     </select>
   </label>`;
   return html`<div aria-busy=${String(busy)}>

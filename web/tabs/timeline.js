@@ -1,6 +1,7 @@
 /* The pipeline of the plan on show, step by step, under its own schedule or any other. */
 
 import { html } from "htm/preact";
+import { useState } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
 import { download, post } from "../api.js";
@@ -9,7 +10,7 @@ import { persist, question } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { NoPlan, Trouble, useAsked } from "./asked.js";
+import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 
 const TRACE = "application/vnd.chrome-trace+json";
 const chosen = persist("schedule", null); // {schedule, chunks} instead of the plan's own
@@ -21,11 +22,10 @@ const key = ({ schedule, chunks }) => `${schedule} ${chunks}`;
 export default function TimelineTab() {
   const asked = question.value;
   const drawn = asked && withSchedule(asked, chosen.value);
-  const schedules = useAsked("/v1/schedule-comparisons", asked);
   const { answer, problem, busy } = useAsked("/v1/timelines", drawn);
   if (!asked) return html`<${NoPlan} />`;
   const tools = html`
-    <${Choice} plan=${asked.plan} rows=${schedules.answer?.schedules ?? []} />
+    <${Choice} plan=${asked.plan} />
     <button type="button" title="A Chrome trace: open it at ui.perfetto.dev or chrome://tracing" onClick=${() => save(drawn)}>
       <${Icon} name="download" /> Trace
     </button>`;
@@ -40,7 +40,7 @@ export default function TimelineTab() {
         <${Timeline} answer=${answer} />
       <//>`}
     ${problem && html`<div class="chart card"><header>${tools}</header></div>`}
-    ${schedules.answer && html`<${Schedules} plan=${asked.plan} answer=${schedules.answer} />`}
+    <${Schedules} asked=${asked} />
   </div>`;
 }
 
@@ -63,18 +63,19 @@ async function save(asked) {
   }
 }
 
-function Choice({ plan, rows }) {
+/* All schedules there are, with the numbers of chunks each can have or that are usual. */
+function Choice({ plan }) {
+  const schedules = useCatalog("schedules");
   const current = chosen.value ?? own(plan);
-  const runs = rows.filter((row) => !row.reason);
-  const label = (row) => `${row.title}${row.chunks > 1 ? `, ${row.chunks} chunks` : ""}`;
-  const option = (row) => html`<option key=${key(row)} value=${key(row)} selected=${same(row, current)} title=${row.reason}>
-    ${label(row)}${same(row, own(plan)) ? " (the plan's)" : ""}
-  </option>`;
-  const pick = ({ target }) => choose(plan, runs.find((row) => key(row) === target.value));
+  const options = schedules.flatMap(({ id, title, chunk_counts: counts }) => {
+    const any = counts.length ? counts : [...new Set([2, 4, Math.max(2, plan.vpp)])].sort((a, b) => a - b);
+    return any.map((chunks) => ({ schedule: id, chunks, label: any.length > 1 ? `${title}, ${chunks} chunks` : title }));
+  });
+  const pick = ({ target }) => choose(plan, options.find((row) => key(row) === target.value));
   return html`<label class="inline">Schedule
     <select value=${key(current)} onChange=${pick}>
-      ${!runs.some((row) => same(row, current)) && html`<option value=${key(current)} selected>${current.schedule}</option>`}
-      ${runs.map(option)}
+      ${options.map((row) => html`<option key=${key(row)} value=${key(row)} selected=${same(row, current)}>
+        ${row.label}${same(row, own(plan)) ? " (the plan's)" : ""}</option>`)}
     </select>
   </label>`;
 }
@@ -110,12 +111,18 @@ const COLUMNS = [
   { key: "reason", label: "Why not here" },
 ];
 
-function Schedules({ plan, answer }) {
-  const current = chosen.value ?? own(plan);
-  return html`<details class="card schedules">
-    <summary>All schedules on this pipeline: ${answer.schedules.filter((row) => !row.reason).length} can run</summary>
-    <${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
-      columns=${COLUMNS.filter(({ key: name }) => name !== "reason" || answer.schedules.some(({ reason }) => reason))} rows=${answer.schedules} filter=${false}
-      onRow=${(row) => !row.reason && choose(plan, row)} isCurrent=${(row) => same(row, current)} />
+/* Side by side, once somebody wants to see them: that takes the service a second. */
+function Schedules({ asked }) {
+  const [open, setOpen] = useState(false);
+  const { answer, problem, busy } = useAsked("/v1/schedule-comparisons", open ? asked : null);
+  const current = chosen.value ?? own(asked.plan);
+  const columns = COLUMNS.filter(({ key: name }) => name !== "reason" || answer?.schedules.some(({ reason }) => reason));
+  return html`<details class="card schedules" onToggle=${({ target }) => setOpen(target.open)} aria-busy=${String(busy)}>
+    <summary>All schedules on this pipeline</summary>
+    <${Trouble} problem=${problem} />
+    ${open && answer && html`<${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
+      columns=${columns} rows=${answer.schedules} filter=${false}
+      onRow=${(row) => !row.reason && choose(asked.plan, row)} isCurrent=${(row) => same(row, current)} />`}
+    ${open && !answer && !problem && html`<div class="loading"></div>`}
   </details>`;
 }
