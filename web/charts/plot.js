@@ -1,6 +1,7 @@
 /* loadPlot() → Observable Plot, with d3, fetched after the first paint and once.
    <PlotFigure draw=${(Plot, width, d3) => element} deps=${[…]} label="…" height=${240} />
-     draw    makes the SVG for a width in pixels; drawn again when deps, width or theme change */
+     draw    makes the SVG for a width in pixels; drawn again when deps or width change, and a focus
+             inside goes to the new mark with tabindex 0 */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -33,7 +34,9 @@ export function PlotFigure({ draw, deps, label, height = 260 }) {
   useEffect(() => {
     if (!libraries || !width) return;
     const [Plot, d3] = libraries;
+    const focused = box.current.contains(document.activeElement);
     box.current.replaceChildren(draw(Plot, width, d3));
+    if (focused) box.current.querySelector('[tabindex="0"]')?.focus();
   }, [libraries, width, ...deps]);
   return html`<div class="plot-box" role="group" aria-label=${label} style=${{ minHeight: `${height}px` }} ref=${box}></div>`;
 }
