@@ -35,7 +35,9 @@ export function PlotFigure({ draw, deps, label, height = 260 }) {
     if (!libraries || !width) return;
     const [Plot, d3] = libraries;
     const focused = box.current.contains(document.activeElement);
-    box.current.replaceChildren(draw(Plot, width, d3));
+    const chart = draw(Plot, width, d3);
+    chart.querySelectorAll("g[aria-label]").forEach((group) => group.setAttribute("role", "group"));
+    box.current.replaceChildren(chart);
     if (focused) box.current.querySelector('[tabindex="0"]')?.focus();
   }, [libraries, width, ...deps]);
   return html`<div class="plot-box" role="group" aria-label=${label} style=${{ minHeight: `${height}px` }} ref=${box}></div>`;
