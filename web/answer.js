@@ -19,7 +19,7 @@ export function Answer({ onEdit }) {
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
       <${Trouble} />
-      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "waiting" : ""}">
+      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "outdated" : ""}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
           : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>

@@ -18,7 +18,7 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to results</a>
     <${Header} />
-    <main id="main" tabindex="-1" aria-label=${label}><h1 class="for-readers">${label}</h1><${Lazy} load=${load} /></main>
+    <main id="main" tabindex="-1" aria-label=${label}><${Lazy} load=${load} /></main>
     <${Help} />
     <${KeyDialog} />
     <${Toasts} />`;

@@ -24,6 +24,7 @@ export default function Plan() {
   const [sheet, setSheet] = useState(false);
   return html`
     <div class="plan-view">
+      <h1 class="for-readers">Plan</h1>
       ${narrow.value
         ? html`<${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>`
         : html`<div class="form-column"><${Form} /></div>`}
