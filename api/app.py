@@ -27,6 +27,7 @@ from api.routes import (
     timelines,
 )
 from api.settings import Settings
+from api.waiting import Waiting
 from planner.version import __version__
 
 _WEB = Path(__file__).parent.parent / "web"
@@ -52,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings = settings
+    app.add_middleware(Waiting)  # inside of what else sees a call
     app.add_middleware(RequestLog)
     problems.install(app)
     v1 = APIRouter(
