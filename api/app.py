@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.responses import FileResponse
 
-from api import problems, schema
+from api import pages, problems, schema
 from api.dependencies import require_key
 from api.gate import Gate
 from api.log import RequestLog
 from api.routes import (
     bundles,
     catalog,
+    comparisons,
     estimates,
+    explanations,
     health,
+    info,
     lints,
+    models,
     plans,
     ranks,
     sensitivities,
@@ -30,7 +33,8 @@ from api.settings import Settings
 from api.waiting import Waiting
 from planner.version import __version__
 
-_WEB = Path(__file__).parent.parent / "web"
+if TYPE_CHECKING:
+    from planner.store import Store
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -42,7 +46,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
         app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
+        app.state.store = await to_thread.run_sync(_open_store, settings)
         yield
+        app.state.store.close()
 
     app = FastAPI(
         title="parallel-planner",
@@ -69,14 +75,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sensitivities,
         sizings,
         catalog,
+        models,
+        explanations,
+        comparisons,
+        info,
     ):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
-    app.add_api_route("/", _index, include_in_schema=False, methods=["GET", "HEAD"])
+    pages.install(app)
     schema.describe(app)
     return app
 
 
-async def _index() -> FileResponse:
-    return FileResponse(_WEB / "index.html")
+def _open_store(settings: Settings) -> Store:
+    from planner.store import Store
+
+    return Store.open(settings.database_url, settings.max_result_bytes)

@@ -23,6 +23,8 @@ class Settings:
     max_concurrency: searches at one time.  max_wait_s: how long another one waits for its turn.
     api_keys_sha256: SHA-256 of each key that is let in, in hex.  Empty: no key is asked for, and
     then only this machine can be served.
+    database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
+    that are kept; past it the oldest go.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +33,8 @@ class Settings:
     max_concurrency: int = 4
     api_keys_sha256: frozenset[str] = frozenset()
     max_wait_s: float = 3.0
+    database_url: str | None = None
+    max_result_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
         if not self.api_keys_sha256 and not _is_loopback(self.host):
@@ -43,7 +47,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """PLANNER_HOST, _PORT, _MAX_BODY_BYTES, _MAX_CONCURRENCY, _API_KEYS_SHA256."""
+        """Each field by its name: PLANNER_HOST, PLANNER_PORT and so on."""
         keys = environment.get("PLANNER_API_KEYS_SHA256", "")
         return cls(
             host=environment.get("PLANNER_HOST", cls.host),
@@ -55,6 +59,10 @@ class Settings:
                 environment, "PLANNER_MAX_CONCURRENCY", cls.max_concurrency, 1, 1_024
             ),
             api_keys_sha256=frozenset(re.split(r"[\s,]+", keys.strip().lower())) - {""},
+            database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
+            max_result_bytes=_integer(
+                environment, "PLANNER_MAX_RESULT_BYTES", cls.max_result_bytes, 1 << 20, 1 << 40
+            ),
         )
 
     def listening(self, host: str | None, port: int | None) -> Self:

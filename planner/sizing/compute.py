@@ -34,6 +34,8 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
+# A day saved at more than so many times what a day of training costs no longer pays by itself.
+STEEP = 2.0
 
 
 def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
@@ -45,14 +47,22 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
     priced = [i for i in allowed if rows[i].cost_usd is not None]
+
+    def least(places: list[int], *names: str) -> int | None:
+        """The row with the least of the first, and of the next where that is equal."""
+        order = {i: [_or_most(getattr(rows[i], name)) for name in names] for i in places}
+        return min(places, key=order.__getitem__, default=None)
+
     return SizingAnswer(
         request=asked.document(),
         version=__version__,
         rows=tuple(rows),
         front=tuple(front),
         steps=tuple(_steps(rows, front)),
-        cheapest=min(priced, key=lambda i: (rows[i].cost_usd, rows[i].days), default=None),
-        fastest=min(allowed, key=lambda i: (rows[i].days, rows[i].cost_usd or 0.0), default=None),
+        cheapest=least(priced, "cost_usd", "days"),
+        fastest=least(allowed, "days", "cost_usd"),
+        fewest=least(allowed, "accelerators", "cost_usd", "days"),
+        stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _steep(rows, s)), None),
         smallest={
             kind: next(
                 (i for i, row in enumerate(rows) if row.accelerator == kind and not row.reason),
@@ -61,6 +71,8 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
             for kind in asked.sizing.accelerators
         },
         space=_space(asked.base),
+        assumed=_assumed(asked),
+        prices_date=hardware.prices_date(),
         assumptions=tuple(_assumptions(asked, rows)),
         sizing_time_s=time.perf_counter() - began,
     )
@@ -232,6 +244,44 @@ def _steps(rows: list[Row], front: list[int]) -> Iterator[Step]:
         )  # fmt: skip
 
 
+def _hull(rows: list[Row], front: list[int]) -> list[int]:
+    """The front without what saves its days for more money each than a step over it does."""
+    hull: list[int] = []
+    for place in front:
+        while len(hull) > 1 and _a_day(rows, hull[-2], hull[-1]) > _a_day(rows, hull[-1], place):
+            hull.pop()
+        hull.append(place)
+    return hull
+
+
+def _a_day(rows: list[Row], slow: int, fast: int) -> float:
+    """Dollars for each day that one row saves over another."""
+    step = next(_steps(rows, [slow, fast]))
+    return step.usd_per_day_saved
+
+
+def _steep(rows: list[Row], step: Step) -> bool:
+    slow = rows[step.row]
+    a_day_usd = (slow.cost_usd or 0.0) / (slow.days or 1.0)
+    return step.usd_per_day_saved > STEEP * a_day_usd
+
+
+def _or_most(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _assumed(asked: SizingRequest) -> dict[str, float]:
+    """What is used where the request says nothing, or what it says instead."""
+    sizing = asked.sizing
+    cluster = _cluster(sizing.accelerators[0], 1, 1, sizing)
+    return {
+        "pue": cluster.pue,
+        "failures_per_1000_node_days": cluster.failures_per_1000_node_days or 0.0,
+        "detect_s": sizing.detect_s,
+        "restart_s": sizing.restart_s,
+    }
+
+
 def _space(request: PlanRequest) -> dict[str, Any]:
     """The limits of the search, which every row keeps to."""
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
@@ -254,8 +304,7 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
         yield Note(code="price", text=text)
     rate = sizing.failures_per_1000_node_days
     source = "as given" if rate is not None else "the catalog's default (Llama 3: 3.8)"
-    if rate is None:
-        rate = asked.base.cluster.failures_per_1000_node_days or 0.0
+    rate = _assumed(asked)["failures_per_1000_node_days"]
     yield Note(code="failures", text=f"{rate:g} failures per 1000 node-days, {source}")
     yield Note(
         code="restart",

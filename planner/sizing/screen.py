@@ -13,8 +13,6 @@ from planner.formats import days, dollars, energy, memory_words, plan_words, sha
 from planner.sizing.answer import Row, SizingAnswer
 from planner.sizing.request import SizingRequest
 
-# A day saved at more than so many times what a day of the cheapest costs no longer pays by itself.
-_STEEP = 2.0
 _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
 
 
@@ -121,20 +119,20 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
 
 def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
     """The first step whose day saved costs much more than a day of what it replaces."""
-    for step in answer.steps:
-        slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
-        assert slow.cost_usd is not None
-        assert slow.days is not None
-        if step.usd_per_day_saved > _STEEP * slow.cost_usd / slow.days:
-            yield Text()
-            yield prose(
-                f"Scaling stops paying after {slow.accelerators:,} x {slow.accelerator}: "
-                f"{fast.accelerators:,} x {fast.accelerator} saves {days(step.days_saved)} for "
-                f"{dollars(step.cost_added_usd)} more, {dollars(step.usd_per_day_saved)} a day "
-                f"saved, where a day of training costs {dollars(slow.cost_usd / slow.days)}",
-                indent=0, hanging=2,
-            )  # fmt: skip
-            return
+    if answer.stops_paying is None:
+        return
+    step = answer.stops_paying
+    slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
+    assert slow.cost_usd is not None
+    assert slow.days is not None
+    yield Text()
+    yield prose(
+        f"Scaling stops paying after {slow.accelerators:,} x {slow.accelerator}: "
+        f"{fast.accelerators:,} x {fast.accelerator} saves {days(step.days_saved)} for "
+        f"{dollars(step.cost_added_usd)} more, {dollars(step.usd_per_day_saved)} a day "
+        f"saved, where a day of training costs {dollars(slow.cost_usd / slow.days)}",
+        indent=0, hanging=2,
+    )  # fmt: skip
 
 
 def _smallest(answer: SizingAnswer) -> Iterator[RenderableType]:

@@ -123,6 +123,29 @@ class TestRows:
         assert saved == pytest.approx(first.days - last.days)
         assert all(step.usd_per_day_saved > 0 for step in answer.steps)
 
+    def test_scaling_stops_paying_at_a_steep_step(self, answer: SizingAnswer) -> None:
+        """No step from there on saves its days for less, and one before it was worth its money."""
+        step = answer.stops_paying
+        assert step is not None
+        slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
+        a_day = slow.cost_usd / slow.days
+        assert step.usd_per_day_saved > 2 * a_day
+        assert step.usd_per_day_saved == pytest.approx(
+            (fast.cost_usd - slow.cost_usd) / (slow.days - fast.days)
+        )
+        for i in answer.front[answer.front.index(step.row) + 1 :]:
+            row = answer.rows[i]
+            price = (row.cost_usd - slow.cost_usd) / (slow.days - row.days)
+            assert price >= step.usd_per_day_saved * (1 - 1e-9)
+
+    def test_fewest_accelerators_that_keep_the_limits(self) -> None:
+        found = size(asked(deadline_days=20))
+        kept = [row for row in found.rows if not row.exceeds and row.days is not None]
+        assert found.fewest is not None
+        chosen = found.rows[found.fewest]
+        assert chosen in kept
+        assert chosen.accelerators == min(row.accelerators for row in kept)
+
     def test_processes_find_what_one_finds(self, answer: SizingAnswer) -> None:
         assert compute(parse_sizing(asked()), workers=2).rows == answer.rows
 

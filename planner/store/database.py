@@ -1,0 +1,147 @@
+"""The database: SQLite or PostgreSQL, opened, migrated, and its failures under one name."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from planner.data_folder import data_folder
+
+FILE = "planner.sqlite"
+_BUSY_S = 15.0  # that a writer of SQLite waits for another one
+_CONNECT_S = 5
+_LOCK = 7_215_900_001  # of PostgreSQL, held while the tables are migrated
+_WRITES = "writes"
+_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class Unavailable(RuntimeError):
+    """The database does not answer, or cannot write; the message says which, and no secrets."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """Transactions on one database."""
+
+    engine: sa.Engine
+
+    @classmethod
+    def open(cls, url: str | None = None) -> Self:
+        """The database at a URL, its tables as this version has them.  Raises Unavailable."""
+        engine = _sqlite(data_folder(FILE)) if url is None else _engine(url)
+        database = cls(engine)
+        with database.writing() as connection:
+            if not database.is_file:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            _migrate(connection)
+        return database
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is SQLite, which one machine has to itself."""
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads.  Raises Unavailable."""
+        with _told(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
+        with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
+            yield connection
+
+    def insert(self, table: sa.Table) -> Any:
+        """An INSERT that can say what happens on a conflict."""
+        return _INSERTS[self.engine.dialect.name](table)
+
+    def now(self) -> float:
+        """Seconds since 1970, as all rows have them."""
+        return time.time()
+
+    def ping(self) -> None:
+        """Raise Unavailable where the database does not answer."""
+        with self.reading() as connection:
+            connection.execute(sa.select(1))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        raise Unavailable(str(error.orig).strip().splitlines()[0][:200]) from None
+    except sa.exc.TimeoutError:
+        raise Unavailable("all connections to the database are taken") from None
+    except sa.exc.DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        raise Unavailable("the connection to the database was lost") from None
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise Unavailable("the database's URL cannot be read") from None
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite(Path(parsed.database or FILE))
+    return sa.create_engine(
+        parsed.set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        pool_size=8,
+        pool_timeout=_CONNECT_S,
+        connect_args={"connect_timeout": _CONNECT_S},
+        hide_parameters=True,  # what users ask has no place in messages
+    )
+
+
+def _sqlite(path: Path) -> sa.Engine:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"cannot write {path.parent}: {error.strerror}") from None
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": _BUSY_S, "check_same_thread": False},
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def opened(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, and not before a first write
+        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        # Who reads first and then writes would be refused where another wrote in between.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _migrate(connection: sa.Connection) -> None:
+    """Bring the tables to what this version expects, in the transaction of the connection."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,353 @@
+"""Jobs as users see them, and the only ways in which their rows change.
+
+A job is queued until a server begins it.  Whoever begins it gets a `Claim`; all that a run writes
+goes through its claim and is refused (`Superseded`) once another server has begun the same job, or
+somebody has deleted it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import sqlalchemy as sa
+
+from planner.answer import Document
+from planner.store.database import Database
+from planner.store.keys import claim as claim_key
+from planner.store.tables import JOB_EVENTS, JOBS
+
+Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+STATES: tuple[State, ...] = get_args(State)
+OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
+MOST_EVENTS = 2000  # that are kept of one job, the newest
+
+
+class QueueFull(RuntimeError):
+    """As many jobs wait as may."""
+
+
+class NotCancellable(ValueError):
+    """A job that is over."""
+
+
+class StillRunning(ValueError):
+    """A job that is not over, and so cannot be deleted."""
+
+
+class Superseded(BaseException):
+    """The job is no longer this run's: another server has it, or it was deleted."""
+
+
+class Progress(Document):
+    """How far a job's phase is; total 0: nobody knows."""
+
+    done: int = 0
+    total: int = 0
+    text: str = ""
+
+
+class Job(Document):
+    """A job; times in seconds since 1970.  error: a problem document."""
+
+    id: str
+    kind: Kind
+    state: State
+    phase: str
+    progress: Progress
+    attempts: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    request: dict[str, Any]
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+
+class JobEvent(Document):
+    """Something that happened to a job; numbers rise by one, `done` is the last."""
+
+    number: int
+    event: Literal["progress", "log", "done"]
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to write about a job: of one server, from one beginning on."""
+
+    job_id: str
+    token: str
+
+
+class Jobs:
+    """The table of jobs and that of their events."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        kind: Kind,
+        request: Any,
+        *,
+        most_waiting: int,
+        owner: str = "",
+        key: str | None = None,
+        fingerprint: str = "",
+    ) -> tuple[Job, bool]:
+        """Queue a job; it, and whether it is new.
+
+        key: the caller's idempotency key; one that came before gives the job of that time.
+        Raises QueueFull, planner.store.keys.Mismatch.
+        """
+        name = f"{kind[:2]}_{uuid.uuid4().hex}"
+        with self._database.writing() as connection:
+            if key is not None:
+                kept = claim_key(self._database, connection, owner, key, fingerprint, name)
+                if there := _one(connection, kept):
+                    return there, False
+                name = kept  # of a job that was deleted, or the new one
+            waiting = sa.select(sa.func.count()).where(JOBS.c.state == "queued")
+            if (connection.scalar(waiting) or 0) >= most_waiting:
+                raise QueueFull(f"{most_waiting} jobs wait already")
+            row = {
+                "id": name, "kind": kind, "state": "queued", "phase": "waiting", "done": 0,
+                "total": 0, "text": "", "request": json.dumps(request), "attempts": 0,
+                "sent": False, "created_at": self._database.now(),
+            }  # fmt: skip
+            connection.execute(sa.insert(JOBS).values(row))
+            _note(self._database, connection, name, [_told(connection, name)])
+            job = _one(connection, name)
+            assert job is not None
+            return job, True
+
+    def get(self, id: str) -> Job | None:
+        """The job with this id."""
+        with self._database.reading() as connection:
+            return _one(connection, id)
+
+    def page(
+        self,
+        limit: int,
+        *,
+        kind: Kind | None = None,
+        state: State | None = None,
+        after: str | None = None,
+    ) -> list[Job]:
+        """Jobs, the newest first; after: the id of the last one of the page before."""
+        found = sa.select(JOBS).order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit)
+        if kind is not None:
+            found = found.where(JOBS.c.kind == kind)
+        if state is not None:
+            found = found.where(JOBS.c.state == state)
+        if after is not None:
+            at = sa.select(JOBS.c.created_at).where(JOBS.c.id == after).scalar_subquery()
+            same = sa.and_(JOBS.c.created_at == at, JOBS.c.id < after)
+            found = found.where(sa.or_(JOBS.c.created_at < at, same))
+        with self._database.reading() as connection:
+            return [_job(row) for row in connection.execute(found)]
+
+    def events(self, id: str, after: int = 0, limit: int = MOST_EVENTS) -> list[JobEvent]:
+        """What happened to a job after the event with this number."""
+        found = (
+            sa.select(JOB_EVENTS)
+            .where(JOB_EVENTS.c.job_id == id, JOB_EVENTS.c.number > after)
+            .order_by(JOB_EVENTS.c.number)
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            return [
+                JobEvent(number=row.number, event=row.event, data=json.loads(row.data))
+                for row in connection.execute(found)
+            ]
+
+    def cancel(self, id: str) -> Job | None:
+        """Have a job stop; one that waits is cancelled at once.  Raises NotCancellable."""
+        with self._database.writing() as connection:
+            job = _one(connection, id, lock=True)
+            if job is None:
+                return None
+            if job.state in OVER:
+                raise NotCancellable(f"the job has {job.state}")
+            if job.state == "queued":
+                self._end(connection, id, "cancelled")
+            else:
+                _set(connection, id, state="cancelling")
+                _note(self._database, connection, id, [_told(connection, id)])
+            return _one(connection, id)
+
+    def delete(self, id: str) -> bool:
+        """Forget a job that is over, and its events; whether there was one.  StillRunning."""
+        with self._database.writing() as connection:
+            job = _one(connection, id, lock=True)
+            if job is not None and job.state not in OVER:
+                raise StillRunning(f"the job is {job.state}: cancel it first")
+            connection.execute(sa.delete(JOBS).where(JOBS.c.id == id))
+            return job is not None
+
+    def forget(self, before: float) -> None:
+        """Delete all that were over before a time."""
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(JOBS).where(JOBS.c.finished_at < before))
+
+    def unsent(self) -> list[Job]:
+        """Jobs that wait and that no queue has, the oldest first."""
+        found = sa.select(JOBS).where(JOBS.c.state == "queued", ~JOBS.c.sent)
+        with self._database.reading() as connection:
+            return [_job(row) for row in connection.execute(found.order_by(JOBS.c.created_at))]
+
+    def sent(self, id: str) -> None:
+        """A queue has it now."""
+        with self._database.writing() as connection:
+            _set(connection, id, sent=True)
+
+    def begin(self, id: str) -> Claim | None:
+        """Take a job to run it; None where it is over.  Claims before this one count no more."""
+        claim = Claim(id, uuid.uuid4().hex)
+        with self._database.writing() as connection:
+            job = _one(connection, id, lock=True)
+            if job is None or job.state in OVER:
+                return None
+            cancelling = job.state == "cancelling"
+            _set(
+                connection,
+                id,
+                token=claim.token,
+                state="cancelling" if cancelling else "running",
+                attempts=job.attempts + 1,
+                started_at=job.started_at or self._database.now(),
+            )
+            _note(self._database, connection, id, [_told(connection, id)])
+        return claim
+
+    def report(
+        self, claim: Claim, phase: str, progress: Progress, logs: Sequence[str] = ()
+    ) -> State:
+        """Say where a job is and what its processes said; its state, which may be `cancelling`.
+
+        Raises Superseded.
+        """
+        with self._database.writing() as connection:
+            state = _held(connection, claim).state
+            _set(connection, claim.job_id, phase=phase, **progress.model_dump())
+            told = [("log", {"text": text}) for text in logs]
+            told.append(_told(connection, claim.job_id))
+            _note(self._database, connection, claim.job_id, told)
+        return state
+
+    def state(self, claim: Claim) -> State:
+        """The state of a job that is run.  Raises Superseded."""
+        with self._database.reading() as connection:
+            return _held(connection, claim, lock=False).state
+
+    def finished_step(self, claim: Claim) -> None:
+        """Count attempts anew: a step is done that is not done again.  Raises Superseded."""
+        with self._database.writing() as connection:
+            _held(connection, claim)
+            _set(connection, claim.job_id, attempts=1)
+
+    def finish(
+        self,
+        claim: Claim,
+        state: State,
+        *,
+        result: dict[str, Any] | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> None:
+        """End a job.  Raises Superseded."""
+        with self._database.writing() as connection:
+            _held(connection, claim)
+            self._end(connection, claim.job_id, state, result, error)
+
+    def release(self, claim: Claim) -> None:
+        """Give a job back, to be begun again: this attempt does not count.  Raises Superseded."""
+        with self._database.writing() as connection:
+            job = _held(connection, claim)
+            state = "queued" if job.state == "running" else job.state
+            _set(
+                connection, claim.job_id, state=state, phase="waiting", token=None,
+                attempts=job.attempts - 1,
+            )  # fmt: skip
+            _note(self._database, connection, claim.job_id, [_told(connection, claim.job_id)])
+
+    def _end(
+        self,
+        connection: sa.Connection,
+        id: str,
+        state: State,
+        result: dict[str, Any] | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> None:
+        _set(
+            connection, id, state=state, phase=state, token=None,
+            finished_at=self._database.now(),
+            result=None if result is None else json.dumps(result),
+            error=None if error is None else json.dumps(error),
+        )  # fmt: skip
+        data = _told(connection, id)[1] | ({} if error is None else {"error": error})
+        _note(self._database, connection, id, [("done", data)])
+
+
+def _one(connection: sa.Connection, id: str, lock: bool = False) -> Job | None:
+    found = sa.select(JOBS).where(JOBS.c.id == id)
+    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    return None if row is None else _job(row)
+
+
+def _held(connection: sa.Connection, claim: Claim, lock: bool = True) -> Job:
+    found = sa.select(JOBS).where(JOBS.c.id == claim.job_id, JOBS.c.token == claim.token)
+    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    if row is None:
+        raise Superseded(claim.job_id)
+    return _job(row)
+
+
+def _set(connection: sa.Connection, id: str, **values: Any) -> None:
+    connection.execute(sa.update(JOBS).where(JOBS.c.id == id).values(values))
+
+
+def _told(connection: sa.Connection, id: str) -> tuple[str, dict[str, Any]]:
+    """A progress event of how the job stands."""
+    job = _one(connection, id)
+    assert job is not None
+    return "progress", {
+        "state": job.state, "phase": job.phase, "attempts": job.attempts,
+        **job.progress.model_dump(),
+    }  # fmt: skip
+
+
+def _note(
+    database: Database,
+    connection: sa.Connection,
+    id: str,
+    events: Iterable[tuple[str, dict[str, Any]]],
+) -> None:
+    """Add events to a job whose row this transaction has locked."""
+    of = JOB_EVENTS.c.job_id == id
+    number = connection.scalar(sa.select(sa.func.max(JOB_EVENTS.c.number)).where(of)) or 0
+    rows = [
+        {"job_id": id, "number": n, "event": event, "data": json.dumps(data), "at": database.now()}
+        for n, (event, data) in enumerate(events, start=number + 1)
+    ]
+    connection.execute(sa.insert(JOB_EVENTS), rows)
+    old = JOB_EVENTS.c.number <= number + len(rows) - MOST_EVENTS
+    connection.execute(sa.delete(JOB_EVENTS).where(of, old))
+
+
+def _job(row: sa.Row[Any]) -> Job:
+    return Job(
+        **{name: getattr(row, name) for name in Job.model_fields if name in _PLAIN},
+        progress=Progress(done=row.done, total=row.total, text=row.text),
+        request=json.loads(row.request),
+        result=None if row.result is None else json.loads(row.result),
+        error=None if row.error is None else json.loads(row.error),
+    )
+
+
+_PLAIN = Job.model_fields.keys() - {"progress", "request", "result", "error"}

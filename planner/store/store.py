@@ -1,0 +1,47 @@
+"""The parts of the store over one database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from planner.store.database import Database
+from planner.store.jobs import Jobs
+from planner.store.keys import Keys
+from planner.store.results import Results
+from planner.store.saved_plans import SavedPlans
+from planner.store.servers import Servers
+
+RESULT_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Store:
+    """Everything that is kept, by kind."""
+
+    database: Database
+    results: Results
+    saved_plans: SavedPlans
+    keys: Keys
+    jobs: Jobs
+    servers: Servers
+
+    @classmethod
+    def open(cls, url: str | None = None, result_bytes: int = RESULT_BYTES) -> Self:
+        """The store at a database URL, migrated; None: a file in the data folder.
+
+        result_bytes: of all results together; past it the oldest go.
+        """
+        database = Database.open(url)
+        return cls(
+            database,
+            Results(database, result_bytes),
+            SavedPlans(database),
+            Keys(database),
+            Jobs(database),
+            Servers(database),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
