@@ -34,8 +34,6 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
-# A day saved at more than so many times what a day of training costs no longer pays by itself.
-STEEP = 2.0
 
 
 def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
@@ -261,9 +259,10 @@ def _a_day(rows: list[Row], slow: int, fast: int) -> float:
 
 
 def _steep(rows: list[Row], step: Step) -> bool:
+    """Whether a day saved costs more than a day of the training that it shortens."""
     slow = rows[step.row]
     a_day_usd = (slow.cost_usd or 0.0) / (slow.days or 1.0)
-    return step.usd_per_day_saved > STEEP * a_day_usd
+    return step.usd_per_day_saved > a_day_usd
 
 
 def _or_most(value: float | None) -> float:

@@ -124,12 +124,12 @@ class TestRows:
         assert all(step.usd_per_day_saved > 0 for step in answer.steps)
 
     def test_scaling_stops_paying_at_a_steep_step(self, answer: SizingAnswer) -> None:
-        """No step from there on saves its days for less, and one before it was worth its money."""
+        """A day saved there costs more than a day of training; no step from there on costs less."""
         step = answer.stops_paying
         assert step is not None
         slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
         a_day = slow.cost_usd / slow.days
-        assert step.usd_per_day_saved > 2 * a_day
+        assert step.usd_per_day_saved > a_day
         assert step.usd_per_day_saved == pytest.approx(
             (fast.cost_usd - slow.cost_usd) / (slow.days - fast.days)
         )
