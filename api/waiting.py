@@ -15,13 +15,13 @@ from dataclasses import asdict
 
 import anyio
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.problems import internal_document
 from planner.progress import Step, Watch, ignore, watched
 
 EVENTS = "text/event-stream"
-CLIENT_LEFT = 499  # for the log: nobody is there to read it
 _LEAST_S = 0.1  # between two events of progress
 
 
@@ -42,7 +42,7 @@ class Waiting:
             await self.app(scope, receive, send)
             return
         body_is_read, left = anyio.Event(), threading.Event()
-        started = answered = False
+        answered = False
         failure: Exception | None = None
 
         async def received() -> Message:
@@ -52,8 +52,7 @@ class Waiting:
             return message
 
         async def sent(message: Message) -> None:
-            nonlocal started, answered
-            started = True
+            nonlocal answered
             answered = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
@@ -79,10 +78,8 @@ class Waiting:
                 failure = error
             tasks.cancel_scope.cancel()
         if left.is_set():
-            if not started:
-                await send({"type": "http.response.start", "status": CLIENT_LEFT, "headers": []})
-                await send({"type": "http.response.body"})
-        elif failure:
+            raise ClientDisconnect
+        if failure:
             if stream:
                 await stream.fail()
             raise failure
