@@ -59,7 +59,7 @@ class SizingAnswer(Document):
     first; cheapest, fastest, fewest (accelerators): of those that keep all limits; smallest: by
     kind, the first size that anything fits on.  Numbers of rows are their places in `rows`.
     stops_paying: the first step, of those that save most for their money, whose day saved costs
-    much more than a day of the training it shortens.  assumed: the numbers in use of what the
+    more than a day of the training it shortens.  assumed: the numbers in use of what the
     request may leave open.
     """
 

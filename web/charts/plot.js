@@ -6,6 +6,12 @@
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
+/* Plot names the groups of its marks, which readers cannot be told of; the marks have names. */
+const named = (figure) => {
+  for (const group of figure.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label");
+  return figure;
+};
+
 const script = (path) => new Promise((resolve, reject) => {
   const element = Object.assign(document.createElement("script"), {
     src: new URL(path, import.meta.url), onload: resolve, onerror: () => reject(new Error(path)),
@@ -35,7 +41,7 @@ export function PlotFigure({ draw, deps, label, height = 260 }) {
     if (!libraries || !width) return;
     const [Plot, d3] = libraries;
     const focused = box.current.contains(document.activeElement);
-    box.current.replaceChildren(draw(Plot, width, d3));
+    box.current.replaceChildren(named(draw(Plot, width, d3)));
     if (focused) box.current.querySelector('[tabindex="0"]')?.focus();
   }, [libraries, width, ...deps]);
   return html`<div class="plot-box" role="group" aria-label=${label} style=${{ minHeight: `${height}px` }} ref=${box}></div>`;

@@ -25,10 +25,15 @@ const runs = ({ fixed, fixed_change: change }) => fixed?.fits && change !== null
 const again = ({ replanned_change: change, fixed_change: held, fixed }) => change !== null && (!fixed?.fits || Math.abs(change - held) >= QUIET);
 export const moves = (input) => input.points.some((point) => !runs(point) || Math.abs(point.fixed_change) >= QUIET || Math.abs(point.replanned_change) >= QUIET);
 
+const times = (factor) => Number(factor.toPrecision(3));
+
+/* Words next to a place: away from the middle, but not over the edge. */
+const beside = (at, side) => ((at > 50 && at < 65) || at < 35 || (at === 50 && side === "more") ? { left: `calc(${at}% + 0.6rem)` } : { right: `calc(${100 - at}% + 0.6rem)` });
+
 const place = (change, most) => 50 + (50 * Math.log1p(change)) / most;
 
 export function Tornado({ inputs, measure, current, onSelect }) {
-  const changes = inputs.flatMap(ends).flatMap((point) => [runs(point) && point.fixed_change, again(point) && point.replanned_change]).filter((one) => one !== false && one !== null);
+  const changes = inputs.flatMap(ends).flatMap((point) => [runs(point) && point.fixed_change, again(point) && point.replanned_change]).filter((one) => typeof one === "number");
   const most = 1.06 * Math.max(0.02, ...changes.map((change) => Math.abs(Math.log1p(change))));
   const ticks = [];
   for (const change of TICKS) {
@@ -50,7 +55,7 @@ export function Tornado({ inputs, measure, current, onSelect }) {
 }
 
 function told(input) {
-  const parts = ends(input).map((point) => `times ${number(point.factor)}: ${runs(point) ? signed(point.fixed_change) : "the plan does not run"}${again(point) ? `, planned again ${signed(point.replanned_change)}` : ""}`);
+  const parts = ends(input).map((point) => `times ${times(point.factor)}: ${runs(point) ? signed(point.fixed_change) : "the plan does not run"}${again(point) ? `, planned again ${signed(point.replanned_change)}` : ""}`);
   return `${input.title}, ${inputValue(input.value, input.unit)}. ${parts.join("; ")}`;
 }
 
@@ -61,7 +66,7 @@ function Row({ input, most, ticks, current, onSelect }) {
     return html`
       ${runs(point) && html`<i class="bar ${side}" style=${{ left: `${Math.min(at, 50)}%`, width: `${Math.abs(at - 50)}%` }}></i>`}
       ${again(point) && html`<i class="again ${side}" style=${{ left: `${place(point.replanned_change, most)}%` }}></i>`}
-      ${!runs(point) && html`<em class=${side}>×${number(point.factor)} ${point.fixed ? "does not fit" : "cannot run"}</em>`}`;
+      ${!runs(point) && html`<em style=${beside(again(point) ? place(point.replanned_change, most) : at, side)}>×${times(point.factor)} ${point.fixed ? "does not fit" : "cannot run"}</em>`}`;
   });
   return html`
     <li><button type="button" class="tornado-row" aria-pressed=${String(current)} aria-label=${told(input)} onClick=${onSelect}>

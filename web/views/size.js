@@ -13,7 +13,7 @@ import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
 import { asked, openRow, sizes } from "./size_state.js";
 
-const PAUSE_MS = 500;
+const PAUSE_MS = 300;
 
 export const days = (value) => (value < 2 ? unit(number(value * 24), "hours") : unit(number(value), "days"));
 const share = (value) => percent(value, value < 0.1 ? 2 : 3);
@@ -108,12 +108,12 @@ function Choice({ label, row }) {
 
 function StopsPaying({ found }) {
   const step = found.stops_paying;
-  if (!step) return null;
+  if (!step) return found.steps.length > 0 && html`<p class="stops-paying">Up to the largest number here, a day saved costs less than a day of training: scaling still pays.</p>`;
   const slow = found.rows[step.row];
   const fast = found.rows[step.faster_row];
   return html`
     <p class="stops-paying"><b>Scaling stops paying after ${name(slow)}</b> (${days(slow.days)}, ${money(slow.cost_usd)}):
-      ${" "}${name(fast)} is done ${days(step.days_saved)} earlier for ${money(step.cost_added_usd)} more, which is ${money(step.usd_per_day_saved)} for each day saved.</p>`;
+      ${" "}${name(fast)} is done ${days(step.days_saved)} earlier for ${money(step.cost_added_usd)} more, which is ${money(step.usd_per_day_saved)} for each day saved, where a day of training costs ${money(slow.cost_usd / slow.days)}.</p>`;
 }
 
 /* No cluster keeps the limits, or nothing fits at all: what comes nearest. */

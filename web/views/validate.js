@@ -5,7 +5,7 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { count, planLine } from "../format.js";
-import { persist, question, report, resolved } from "../state.js";
+import { busy as searching, persist, question, report, resolved } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
@@ -24,7 +24,7 @@ const ASKS = {
       [NumberField, "steps", { label: "Timed steps", usual: 10 }],
       [NumberField, "warmup_steps", { label: "Steps before them", usual: 2 }],
       [CheckField, "check_numerics", { label: "Compare gradients with one process" }],
-      [NumberField, "time_tolerance", { label: "Time may miss by", unit: "%", scale: 0.01, usual: undefined, title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
+      [NumberField, "time_tolerance", { label: "Time may miss by", unit: "%", scale: 0.01, usual: "20, on GPUs 5", title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
       [NumberField, "memory_tolerance", { label: "Memory may miss by", unit: "%", scale: 0.01, usual: 0.03 }],
     ],
   },
@@ -111,7 +111,7 @@ function Ask() {
         ${known && report.value
           ? html`<p>${known.model.name} on ${count(known.cluster.groups[0].nodes * known.cluster.groups[0].accelerators_per_node)} × ${known.cluster.groups[0].accelerator.name}</p>
             <p class="muted">${planLine(report.value.plan)}</p>`
-          : html`<p class="muted">There is no plan on show.</p>`}
+          : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
       </fieldset>
       ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}
