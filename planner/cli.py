@@ -31,6 +31,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.progress_bar import bar
 from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -94,7 +95,8 @@ def plan(
     asked = read_request(source, given, limits=True, mixed=True)
     if len(asked.cluster.groups) > 1:
         return _plan_mixed(asked, report, json)
-    answer = solve.find(asked)
+    with bar("searching"):
+        answer = solve.find(asked)
     if report is not None:
         shown = terminal.plan_screen(answer, asked_of(asked), paper())
         pictures = timeline_commands.best_timeline(answer)
@@ -150,7 +152,8 @@ def why(
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     assert asked.plan is not None
-    answer = solve.why(asked, asked.plan)
+    with bar("searching"):
+        answer = solve.why(asked, asked.plan)
     if json:
         output.print_json(answer)
     else:
@@ -184,7 +187,8 @@ def emit_files(
         raise typer.BadParameter("--output needs a folder")
     asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
     try:
-        bundle = emit(asked, launcher)
+        with bar("searching"):
+            bundle = emit(asked, launcher)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
@@ -310,7 +314,8 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     from planner.drawing.page import write_page
     from planner.mixed.screen import mixed_screen
 
-    answer = mixed.find(asked)
+    with bar("searching"):
+        answer = mixed.find(asked)
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
     if json:

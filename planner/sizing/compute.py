@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -21,6 +21,7 @@ from cost_models.units import DAY_S, HOUR_S
 from planner.answer import ErrorBand, Note
 from planner.consistency import contradictions
 from planner.explain import report
+from planner.progress import step, within_a_step
 from planner.request import PlanRequest
 from planner.search import cost_model, search
 from planner.sizing.answer import Limit, Row, SizingAnswer, Step
@@ -37,16 +38,12 @@ CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
 MOST_KEPT = 2000  # best plans, a few kilobytes each
 
-Progress = Callable[[int, int], None]
 
-
-def size(
-    asked: SizingRequest, workers: int = 1, progress: Progress = lambda done, of: None
-) -> SizingAnswer:
+def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     """Every kind in every number; workers: processes that search at the same time."""
     began = time.perf_counter()
     clusters = list(_clusters(asked.sizing))
-    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers, progress)]
+    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers)]
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
@@ -82,23 +79,21 @@ def size(
     )
 
 
-def _rows(
-    asked: SizingRequest, clusters: list[ClusterSpec], workers: int, progress: Progress
-) -> list[Row]:
+def _rows(asked: SizingRequest, clusters: list[ClusterSpec], workers: int) -> list[Row]:
     work = partial(_row, asked)
     if workers < 2 or len(clusters) < 2 * workers:
-        return list(_counted(map(work, clusters), len(clusters), progress))
+        return list(_counted(map(work, clusters), len(clusters)))
     # The largest first: a worker that ends last has little left.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters), progress)
+        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters))
         by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(clusters))]
 
 
-def _counted(rows: Iterable[Row], total: int, progress: Progress) -> Iterator[Row]:
+def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
     for done, row in enumerate(rows, 1):
-        progress(done, total)
+        step(done, total)
         yield row
 
 
@@ -184,7 +179,8 @@ def _best(document: str) -> _Found | str:
     """The best plan of a request, or why there is none."""
     request = PlanRequest.model_validate_json(document)
     bound, rules = prepared(request)
-    outcome = search(bound, rules, top_k=1)
+    with within_a_step():
+        outcome = search(bound, rules, top_k=1)
     if not outcome.best:
         counts = outcome.counts
         assert counts is not None
