@@ -33,6 +33,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.progress_bar import bar
 from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -104,7 +105,8 @@ def plan(
         if any(figures.values()):
             raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
         return _plan_mixed(asked, report, json)
-    answer = solve.find(asked)
+    with bar("searching"):
+        answer = solve.find(asked)
     output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
     if report is not None:
         shown = terminal.plan_screen(answer, asked_of(asked), paper())
@@ -161,7 +163,8 @@ def why(
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     assert asked.plan is not None
-    answer = solve.why(asked, asked.plan)
+    with bar("searching"):
+        answer = solve.why(asked, asked.plan)
     if json:
         output.print_json(answer)
     else:
@@ -195,7 +198,8 @@ def emit_files(
         raise typer.BadParameter("--output needs a folder")
     asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
     try:
-        bundle = emit(asked, launcher)
+        with bar("searching"):
+            bundle = emit(asked, launcher)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
@@ -321,7 +325,8 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     from planner.drawing.page import write_page
     from planner.mixed.screen import mixed_screen
 
-    answer = mixed.find(asked)
+    with bar("searching"):
+        answer = mixed.find(asked)
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
     if json:

@@ -19,7 +19,7 @@ export function Answer({ onEdit }) {
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
       <${Trouble} />
-      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "waiting" : ""}">
+      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "outdated" : ""}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
           : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
@@ -138,8 +138,8 @@ function Footing({ shown }) {
     <div class="footing">
       <details><summary>${shown.assumptions.length} assumptions, ${shown.not_modelled.length} not modelled</summary>
         <div class="notes">
-          <div><h4>Assumed</h4><ul>${shown.assumptions.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
-          <div><h4>Not modelled</h4><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+          <div><h3>Assumed</h3><ul>${shown.assumptions.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+          <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}

@@ -22,7 +22,10 @@ export const percent = (share, digits = 3) =>
 export const times = (ratio) => (known(ratio) ? `${ratio.toFixed(2)}×` : NONE);
 
 export const BYTE_UNITS = { GiB: 2 ** 30, GB: 1e9 };
-export const bytes = (value, units = "GiB") => unit(number(value / BYTE_UNITS[units]), units);
+export function bytes(value, units = "GiB") {
+  const amount = value / BYTE_UNITS[units];
+  return unit(amount > 0 && amount < 0.01 ? "< 0.01" : number(amount, amount < 1 ? 2 : 3), units);
+}
 
 /* A value in the largest unit it fills: steps are [least value, size of the unit, name]. */
 const scaled = (steps) => (value, digits = 3) => {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +22,7 @@ from planner.command import (
 )
 from planner.failures import FINE
 from planner.options import request_options
+from planner.progress_bar import bar
 from planner.timeline_commands import PICTURES, Theme, picture
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def sensitivity(
     spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
     asked = read_request(source, given, limits=True, keep_plan=True, document=document)
     try:
-        with _watched() as progress:
-            answer = analysis.sensitivity(asked, spec, progress)
+        with bar("changing inputs"):
+            answer = analysis.sensitivity(asked, spec)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = _draw(answer, svg, {"png": png, "pdf": pdf}, theme)
@@ -126,17 +126,3 @@ def _draw(
     for path, data in drawn.items():
         write_picture(path, data)
     return list(drawn)
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("changing inputs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task("", total=None)
-    with bar:
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)

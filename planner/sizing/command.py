@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from planner.command import (
 )
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import merge, request_options
+from planner.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.sizing.request import SizingRequest
@@ -89,7 +89,8 @@ def size(
     given = {name: value for name, value in given.items() if name != "pue"}
     source = source_of(request_file, request)
     asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
-    answer = compute(asked, os.cpu_count() or 1, _progress)
+    with bar("searching clusters"):
+        answer = compute(asked, os.cpu_count() or 1)
     if report is not None:
         screen = sizing_screen(answer, asked, every_row=True)
         write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
@@ -101,13 +102,6 @@ def size(
     else:
         output.Screen().print(sizing_screen(answer, asked, every_row))
     return NOTHING_FITS if answer.fastest is None else FINE
-
-
-def _progress(done: int, of: int) -> None:
-    """A line on a terminal that is written over; nothing where nobody watches."""
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if done == of else "\r"
-        print(f"{done} of {of} clusters searched", end=end, file=sys.stderr, flush=True)
 
 
 def _read(

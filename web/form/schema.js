@@ -6,14 +6,14 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { words } from "../format.js";
-import { problemsAt } from "../state.js";
+import { firstAnswer, problemsAt } from "../state.js";
 import { CheckField, NumberField, SelectField, TextField } from "../ui/field.js";
 
 let described;
 export function useSchemas() {
   const [schemas, setSchemas] = useState(null);
   useEffect(() => {
-    described ??= call("/openapi.json").then((document) => document.components.schemas);
+    described ??= firstAnswer.then(() => call("/openapi.json")).then((document) => document.components.schemas);
     described.then(setSchemas, () => { described = undefined; });
   }, []);
   return schemas;

@@ -11,6 +11,7 @@ import pytest
 from planner import estimate, size
 from planner.cli import run
 from planner.problems import RequestError
+from planner.sizing import compute as compute_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
 from planner.sizing.picture import picture
@@ -172,6 +173,13 @@ class TestAssumptions:
         for before, after in zip(answer.rows, worse.rows, strict=True):
             assert after.days > before.days
             assert after.plan == before.plan
+
+    def test_other_assumptions_wait_for_no_search(self, answer: SizingAnswer) -> None:
+        searched = compute_module._best.cache_info().misses
+        prices = {"h100-sxm": 9.0}
+        found = size(asked(pue=1.9, prices_usd_per_accelerator_hour=prices, restart_s=60))
+        assert compute_module._best.cache_info().misses == searched
+        assert [row.plan for row in found.rows] == [row.plan for row in answer.rows]
 
     def test_a_price_changes_the_cost_and_is_named(self, answer: SizingAnswer) -> None:
         found = size(asked(prices_usd_per_accelerator_hour={"mi300x": 4.0}))
