@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from planner.command import (
     RequestFile,
     RequestOption,
     asked_of,
+    figure,
     nothing_fits,
     read_model,
     read_request,
@@ -84,19 +86,28 @@ def plan(
     request_file: RequestFile = None,
     request: RequestOption = None,
     report: Report = None,
+    png: Annotated[Path | None, figure("png", "memory, time, speed against memory")] = None,
+    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
+    svg: Annotated[Path | None, figure("svg", "the same")] = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
     from planner import next_steps, output, solve, terminal
     from planner.drawing.page import paper, write_page
+    from planner.drawing.plan_figure import plan_figure
+    from planner.problems import refuse
 
     source = source_of(request_file, request)
     asked = read_request(source, given, limits=True, mixed=True)
+    figures = {"png": png, "pdf": pdf, "svg": svg}
     if len(asked.cluster.groups) > 1:
+        if any(figures.values()):
+            raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
         return _plan_mixed(asked, report, json)
     with bar("searching"):
         answer = solve.find(asked)
+    output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
     if report is not None:
         shown = terminal.plan_screen(answer, asked_of(asked), paper())
         pictures = timeline_commands.best_timeline(answer)

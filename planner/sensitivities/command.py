@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -47,6 +47,7 @@ def sensitivity(
     json: Json = False,
     svg: Annotated[Path | None, picture("svg", "the tornado as a picture")] = None,
     png: Annotated[Path | None, picture("png", "the same (needs the extra `plot`)")] = None,
+    pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     report: Report = None,
     given: Mapping[str, Any],
@@ -68,7 +69,7 @@ def sensitivity(
             answer = analysis.sensitivity(asked, spec)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
-    written = _draw(answer, svg, png, theme)
+    written = _draw(answer, svg, {"png": png, "pdf": pdf}, theme)
     if report is not None:
         shown = sensitivity_screen(answer, asked_of(asked), paper())
         title = f"How a plan for {asked.model.name} moves with its inputs"
@@ -104,7 +105,10 @@ def _spec(
 
 
 def _draw(
-    answer: SensitivityAnswer, svg: Path | None, png: Path | None, theme: Theme
+    answer: SensitivityAnswer,
+    svg: Path | None,
+    figures: Mapping[Literal["png", "pdf"], Path | None],
+    theme: Theme,
 ) -> list[Path]:
     """Draw all first, then write: what is refused leaves nothing half done."""
     from planner.output import write_picture
@@ -114,10 +118,11 @@ def _draw(
         from planner.sensitivities.svg import tornado_svg
 
         drawn[svg] = tornado_svg(answer, theme.value).encode()
-    if png is not None:
-        from planner.sensitivities.png import tornado_png
+    for kind, path in figures.items():
+        if path is not None:
+            from planner.sensitivities.png import tornado_png
 
-        drawn[png] = tornado_png(answer, "dark" if theme == Theme.dark else "light")
+            drawn[path] = tornado_png(answer, "dark" if theme == Theme.dark else "light", kind)
     for path, data in drawn.items():
         write_picture(path, data)
     return list(drawn)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import Json, Report, RequestFile, RequestOption, load, read_model, source_of
+from planner.command import (
+    Json,
+    Report,
+    RequestFile,
+    RequestOption,
+    figure,
+    load,
+    read_model,
+    source_of,
+)
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import merge, request_options
 from planner.progress_bar import bar
@@ -55,6 +65,8 @@ def size(
         typer.Option("--all", help="every cluster, not only the front", rich_help_panel=_PANEL),
     ] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="days against cost")] = None,
+    png: Annotated[Path | None, figure("png", "days against cost")] = None,
+    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
     report: Report = None,
     json: Json = False,
     given: Mapping[str, Any],
@@ -63,6 +75,7 @@ def size(
     from planner import output
     from planner.drawing.page import write_page
     from planner.sizing.compute import size as compute
+    from planner.sizing.figure import sizing_figure
     from planner.sizing.picture import picture
     from planner.sizing.screen import sizing_screen
 
@@ -83,6 +96,7 @@ def size(
         write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
     if svg is not None:
         output.write_picture(svg, picture(answer).encode())
+    output.write_figures({"png": png, "pdf": pdf}, partial(sizing_figure, answer))
     if json:
         output.print_json(answer)
     else:

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from cost_models.catalog import hardware
+from cost_models.critical_batch import tokens_over_fewest
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
@@ -24,7 +25,7 @@ from planner.explain import report
 from planner.progress import step, within_a_step
 from planner.request import PlanRequest
 from planner.search import cost_model, search
-from planner.sizing.answer import Limit, Row, SizingAnswer, Step
+from planner.sizing.answer import BatchSize, Limit, Row, SizingAnswer, Step
 from planner.sizing.request import SizingRequest, SizingSpec
 from planner.solve import prepared
 from planner.version import __version__
@@ -71,6 +72,7 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
             )
             for kind in asked.sizing.accelerators
         },
+        batch_sizes=tuple(_batch_sizes(asked)),
         space=_space(asked.base),
         assumed=_assumed(asked),
         prices_date=hardware.prices_date(),
@@ -328,6 +330,22 @@ def _assumed(asked: SizingRequest) -> dict[str, float]:
     }
 
 
+def _batch_sizes(asked: SizingRequest) -> Iterator[BatchSize]:
+    """From an eighth to eight times the request's batch, in doublings."""
+    critical, training = asked.sizing.critical_batch_size, asked.base.training
+    if critical is None:
+        return
+    assert training.tokens is not None
+    own = training.global_batch_size
+    fewest = training.tokens / float(tokens_over_fewest(own, critical))
+    for batch in sorted({max(1, own * 2**k // 8) for k in range(7)}):
+        tokens = fewest * float(tokens_over_fewest(batch, critical))
+        yield BatchSize(
+            global_batch_size=batch, tokens=tokens, steps=tokens / (batch * training.seq_length),
+            efficient=batch <= critical,
+        )  # fmt: skip
+
+
 def _space(request: PlanRequest) -> dict[str, Any]:
     """The limits of the search, which every row keeps to."""
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
@@ -371,12 +389,12 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
         text=f"the same batch of {training.global_batch_size:,} sequences at every size",
     )
     if sizing.critical_batch_size is not None:
-        more = training.global_batch_size / sizing.critical_batch_size
+        more = float(tokens_over_fewest(training.global_batch_size, sizing.critical_batch_size))
         yield Note(
             code="critical_batch",
-            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences this one needs "
-            f"{1 + more:.2f} times the tokens of a very small one for the same loss (McCandlish et "
-            "al., arXiv 1812.06162); tokens are taken as given",
+            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences, as given, this "
+            f"one needs {more:.2f} times the tokens of a very small one for the same loss "
+            "(McCandlish et al., arXiv 1812.06162); tokens are taken as given",
         )
     narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(asked.base).items())
     yield Note(code="space", text=f"plans searched: {narrow or 'all'}")
