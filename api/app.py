@@ -32,6 +32,7 @@ from api.routes import (
     timelines,
 )
 from api.settings import Settings
+from api.waiting import Waiting
 from planner.version import __version__
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = Metrics()
     # The last one added is the first that sees a call.
+    app.add_middleware(Waiting)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Methods, routes=app)
     app.add_middleware(RequestLog, observe=app.state.metrics.observe)
@@ -85,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
+    app.include_router(plans.pages)
     pages.install(app)
     schema.describe(app)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from cost_models.catalog import hardware
+from cost_models.critical_batch import tokens_over_fewest
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
@@ -21,9 +22,10 @@ from cost_models.units import DAY_S, HOUR_S
 from planner.answer import ErrorBand, Note
 from planner.consistency import contradictions
 from planner.explain import report
+from planner.progress import step, within_a_step
 from planner.request import PlanRequest
 from planner.search import cost_model, search
-from planner.sizing.answer import Limit, Row, SizingAnswer, Step
+from planner.sizing.answer import BatchSize, Limit, Row, SizingAnswer, Step
 from planner.sizing.request import SizingRequest, SizingSpec
 from planner.solve import prepared
 from planner.version import __version__
@@ -37,16 +39,12 @@ CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
 MOST_KEPT = 2000  # best plans, a few kilobytes each
 
-Progress = Callable[[int, int], None]
 
-
-def size(
-    asked: SizingRequest, workers: int = 1, progress: Progress = lambda done, of: None
-) -> SizingAnswer:
+def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     """Every kind in every number; workers: processes that search at the same time."""
     began = time.perf_counter()
     clusters = list(_clusters(asked.sizing))
-    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers, progress)]
+    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers)]
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
@@ -74,6 +72,7 @@ def size(
             )
             for kind in asked.sizing.accelerators
         },
+        batch_sizes=tuple(_batch_sizes(asked)),
         space=_space(asked.base),
         assumed=_assumed(asked),
         prices_date=hardware.prices_date(),
@@ -82,23 +81,21 @@ def size(
     )
 
 
-def _rows(
-    asked: SizingRequest, clusters: list[ClusterSpec], workers: int, progress: Progress
-) -> list[Row]:
+def _rows(asked: SizingRequest, clusters: list[ClusterSpec], workers: int) -> list[Row]:
     work = partial(_row, asked)
     if workers < 2 or len(clusters) < 2 * workers:
-        return list(_counted(map(work, clusters), len(clusters), progress))
+        return list(_counted(map(work, clusters), len(clusters)))
     # The largest first: a worker that ends last has little left.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters), progress)
+        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters))
         by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(clusters))]
 
 
-def _counted(rows: Iterable[Row], total: int, progress: Progress) -> Iterator[Row]:
+def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
     for done, row in enumerate(rows, 1):
-        progress(done, total)
+        step(done, total)
         yield row
 
 
@@ -184,7 +181,8 @@ def _best(document: str) -> _Found | str:
     """The best plan of a request, or why there is none."""
     request = PlanRequest.model_validate_json(document)
     bound, rules = prepared(request)
-    outcome = search(bound, rules, top_k=1)
+    with within_a_step():
+        outcome = search(bound, rules, top_k=1)
     if not outcome.best:
         counts = outcome.counts
         assert counts is not None
@@ -332,6 +330,22 @@ def _assumed(asked: SizingRequest) -> dict[str, float]:
     }
 
 
+def _batch_sizes(asked: SizingRequest) -> Iterator[BatchSize]:
+    """From an eighth to eight times the request's batch, in doublings."""
+    critical, training = asked.sizing.critical_batch_size, asked.base.training
+    if critical is None:
+        return
+    assert training.tokens is not None
+    own = training.global_batch_size
+    fewest = training.tokens / float(tokens_over_fewest(own, critical))
+    for batch in sorted({max(1, own * 2**k // 8) for k in range(7)}):
+        tokens = fewest * float(tokens_over_fewest(batch, critical))
+        yield BatchSize(
+            global_batch_size=batch, tokens=tokens, steps=tokens / (batch * training.seq_length),
+            efficient=batch <= critical,
+        )  # fmt: skip
+
+
 def _space(request: PlanRequest) -> dict[str, Any]:
     """The limits of the search, which every row keeps to."""
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
@@ -375,12 +389,12 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
         text=f"the same batch of {training.global_batch_size:,} sequences at every size",
     )
     if sizing.critical_batch_size is not None:
-        more = training.global_batch_size / sizing.critical_batch_size
+        more = float(tokens_over_fewest(training.global_batch_size, sizing.critical_batch_size))
         yield Note(
             code="critical_batch",
-            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences this one needs "
-            f"{1 + more:.2f} times the tokens of a very small one for the same loss (McCandlish et "
-            "al., arXiv 1812.06162); tokens are taken as given",
+            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences, as given, this "
+            f"one needs {more:.2f} times the tokens of a very small one for the same loss "
+            "(McCandlish et al., arXiv 1812.06162); tokens are taken as given",
         )
     narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(asked.base).items())
     yield Note(code="space", text=f"plans searched: {narrow or 'all'}")

@@ -30,6 +30,18 @@ def answer() -> SizingAnswer:
     return size(asked())
 
 
+def test_batches_that_reach_the_same_loss() -> None:
+    """512 of a critical batch of 1,024: 1.5 times the fewest tokens, so 1,024 takes 2/1.5."""
+    assert size(asked(sizes=[64])).batch_sizes == ()
+    found = size(asked(sizes=[64], critical_batch_size=1024)).batch_sizes
+    by_size = {one.global_batch_size: one for one in found}
+    assert list(by_size) == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert by_size[512].tokens == pytest.approx(3e11)
+    assert by_size[512].steps == pytest.approx(3e11 / 512 / 4096)
+    assert by_size[1024].tokens == pytest.approx(4e11)
+    assert [one.efficient for one in found] == [True] * 5 + [False] * 2
+
+
 # SC'21: plan, batch and code of 2021 (arXiv 2104.04473, table 1 and section 5.1; GPT-3 by the plan
 # of the table's next smaller model, which the paper does not give for it).
 OF_2021 = {
