@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+import structlog
 from fastapi.testclient import TestClient
 
-from api import serve
+from api import log, serve
 from api.app import create_app
 from api.guard import Rates
 from api.log import _HEADERS
@@ -24,7 +24,7 @@ from api.problems import MEDIA_TYPE, Refused
 from api.settings import Settings
 from planner import cli, solve
 from planner.frameworks import FRAMEWORKS
-from tests.fixtures.service import serving
+from tests.fixtures.service import listening, serving
 
 KEYS = {"alice": "open sesame", "bob": "abracadabra"}
 WITH_KEYS = Settings(
@@ -38,6 +38,11 @@ ASK: dict[str, Any] = {
     "cluster": "1x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 64},
     "plan": {"tp": 8},
+}
+# What a framework cannot do without.
+NEEDS: dict[str, dict[str, Any]] = {
+    "colossalai": {"training": {**ASK["training"], "gradient_dtype": "bf16"}},
+    "mindspeed": {"cluster": "1x8xascend-910b1"},
 }
 HOSTILE = "\"'`$(touch pwned)`</script><script>alert(1)</script>;{{7*7}} %0d%0a ../../x \\"
 
@@ -160,8 +165,11 @@ def test_deep_and_wide_bodies_are_refused_at_once(client: TestClient) -> None:
 
 
 def test_the_log_tells_of_a_call_and_not_what_was_in_it(
-    client: TestClient, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    written = io.StringIO()
+    logger = structlog.wrap_logger(structlog.WriteLogger(written), processors=log.PROCESSORS)
+    monkeypatch.setattr(log, "_log", logger)
     headers = {"authorization": "Bearer SECRET", "x-api-key": "SECRET", "cookie": "SECRET"}
     client.post("/v1/ranks?order=SECRET", json=ASK | {"model": "SECRET"}, headers=headers)
     client.get("/v1/plans/pl_0%0Alevel=error")
@@ -174,7 +182,7 @@ def test_the_log_tells_of_a_call_and_not_what_was_in_it(
     assert failed.status_code == 500
     assert failed.json().keys() == {"type", "title", "status", "detail", "instance", "request_id"}
     assert all(failed.headers[name] for name in _HEADERS)
-    logged = capfd.readouterr().err
+    logged = written.getvalue()
     assert "SECRET" not in logged
     first, second, third = map(json.loads, logged.splitlines())
     assert (first["path"], first["status"], first["level"]) == ("/v1/ranks", 422, "info")
@@ -224,6 +232,7 @@ def test_a_hostile_name_is_a_name(client: TestClient, framework: str, tmp_path: 
     """In what is answered it is text, and in what is emitted it runs nothing."""
     model = client.get("/v1/catalog/models/llama-3.2-1b").json()["spec"] | {"name": HOSTILE}
     ask = {**ASK, "model": model, "plan": None, "search": {"framework": framework}}
+    ask |= NEEDS.get(framework, {})
     response = client.post("/v1/bundles", json=ask)
     assert response.headers["content-type"] == "application/json"
     assert response.status_code == 200, response.text
@@ -242,19 +251,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], socket.sock
     """Connections to a real server that waits for heads and bodies for half a second."""
     monkeypatch.setattr(serve, "_HEAD_S", 0.5)
     app = create_app(Settings(max_body_s=0.5))
-    config = uvicorn.Config(
-        app, port=0, http=serve.Patient, log_config=None,
-        h11_max_incomplete_event_size=serve._HEAD_BYTES,
-    )  # fmt: skip
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-        assert thread.is_alive()
-    address = running.servers[0].sockets[0].getsockname()
-    yield lambda: socket.create_connection(address, timeout=30)
-    running.should_exit = True
-    thread.join()
+    limits = {"http": serve.Patient, "h11_max_incomplete_event_size": serve._HEAD_BYTES}
+    with listening(app, **limits) as port:
+        yield lambda: socket.create_connection(("127.0.0.1", port), timeout=30)
 
 
 def answer(connection: socket.socket) -> bytes:
