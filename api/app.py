@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -10,11 +11,11 @@ from anyio import to_thread
 from fastapi import APIRouter, FastAPI
 
 from api import pages, problems, schema
-from api.gate import Gate
 from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.pool import Pool
 from api.routes import (
     bundles,
     catalog,
@@ -45,11 +46,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
-        app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
+        app.state.searches = Pool(
+            settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
+        )
+        app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
         app.state.store = await to_thread.run_sync(_open_store, settings)
+        await app.state.estimates.start()
         yield
+        app.state.searches.close()
+        app.state.estimates.close()
         app.state.store.close()
 
     app = FastAPI(

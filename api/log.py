@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import respond
+from api.work import where
 from planner.problems import internal_document
 
 _HEADERS = {
@@ -80,7 +80,7 @@ class RequestLog:
         except ClientDisconnect:
             status = _CLIENT_LEFT
         except Exception as error:
-            fault = _where(error)
+            fault = where(error)
             if status:  # too late for another answer
                 raise
             await respond(Request(scope), internal_document())(scope, receive, send_noting)
@@ -98,9 +98,3 @@ class RequestLog:
                 request_id=call,
                 **({"fault": fault} if fault else {}),
             )
-
-
-def _where(error: Exception) -> str:
-    """The kind of an error and the lines it passed; not its message, which may repeat a request."""
-    frames = traceback.extract_tb(error.__traceback__)[-8:]
-    return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])

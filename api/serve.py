@@ -20,8 +20,9 @@ def run(host: str | None, port: int | None) -> int:
         settings = Settings.from_environment().listening(host, port)
     except SettingsError as error:
         raise refuse("", "settings", str(error)) from None
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_level="warning",
