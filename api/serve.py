@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import uvicorn
+from fastapi import FastAPI
 
 from api.app import create_app
 from api.settings import Settings, SettingsError
@@ -30,7 +31,7 @@ def run(host: str | None, port: int | None) -> int:
         server_header=False,
     )
     with _listen(settings) as listener:
-        _Server(config).run(sockets=[listener])
+        _Server(config, app).run(sockets=[listener])
     return 0
 
 
@@ -46,6 +47,10 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self.app = app
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
         await super().startup(sockets)
@@ -53,3 +58,4 @@ class _Server(uvicorn.Server):
             host, port = listener.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
             print(f"The planner is at http://{host}:{port}  (stop it with Ctrl+C)", flush=True)
+        await self.app.state.searches.start()  # it gets ready for the first search meanwhile

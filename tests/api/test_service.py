@@ -208,17 +208,13 @@ def fail(*_: object) -> None:
 
 
 def test_our_fault_says_nothing_of_its_inside(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.solve.find", fail)
     response = client.post("/v1/plans", json=UNHEARD | {"model": "llama-2-7b"})
     problem(response, 500)
     assert "secret" not in response.text
     assert "ZeroDivision" not in response.text
-    logged = capfd.readouterr().err
-    assert "ZeroDivisionError" in logged
-    assert "test_service.py" in logged
-    assert "secret" not in logged
 
 
 def test_keys() -> None:
