@@ -200,7 +200,7 @@ class MapView {
 
   arrange(width) {
     const cell = this.state.cell ?? fitting(this.ranks.answer, width);
-    if (this.layout?.cell === cell && this.width === width) return;
+    if (this.layout?.size === cell && this.width === width) return;
     this.width = width;
     this.layout = layout(this.ranks.answer, width, cell);
     this.say.setSize({ width, total: this.layout.total });
