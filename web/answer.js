@@ -150,6 +150,8 @@ function Footing({ shown }) {
           <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
+      ${launch && shown === found.best && launch.slower_by > 0 && html`<span>No framework runs this plan as it is priced.
+        ${" "}<button type="button" class="link" onClick=${() => pick(launch.plan.plan)}>The fastest for ${launch.framework}, ${percent(launch.slower_by, 2)} slower</button></span>`}
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
       <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
       ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}
