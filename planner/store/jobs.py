@@ -57,6 +57,7 @@ class Job(Document):
 
     id: str
     kind: Kind
+    title: str
     state: State
     phase: str
     progress: Progress
@@ -79,10 +80,14 @@ class JobEvent(Document):
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to write about a job: of one server, from one beginning on."""
+    """The right to write about a job: of one server, from one beginning on.
+
+    attempts: beginnings since its last finished step, with this one.
+    """
 
     job_id: str
     token: str
+    attempts: int
 
 
 class Jobs:
@@ -96,6 +101,7 @@ class Jobs:
         kind: Kind,
         request: Any,
         *,
+        title: str = "",
         most_waiting: int,
         owner: str = "",
         key: str | None = None,
@@ -117,8 +123,8 @@ class Jobs:
             if (connection.scalar(waiting) or 0) >= most_waiting:
                 raise QueueFull(f"{most_waiting} jobs wait already")
             row = {
-                "id": name, "kind": kind, "state": "queued", "phase": "waiting", "done": 0,
-                "total": 0, "text": "", "request": json.dumps(request), "attempts": 0,
+                "id": name, "kind": kind, "title": title, "state": "queued",
+                "phase": "waiting", "done": 0, "total": 0, "text": "", "request": json.dumps(request), "attempts": 0,
                 "sent": False, "created_at": self._database.now(),
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
@@ -209,18 +215,18 @@ class Jobs:
 
     def begin(self, id: str) -> Claim | None:
         """Take a job to run it; None where it is over.  Claims before this one count no more."""
-        claim = Claim(id, uuid.uuid4().hex)
         with self._database.writing() as connection:
             job = _one(connection, id, lock=True)
             if job is None or job.state in OVER:
                 return None
+            claim = Claim(id, uuid.uuid4().hex, job.attempts + 1)
             cancelling = job.state == "cancelling"
             _set(
                 connection,
                 id,
                 token=claim.token,
                 state="cancelling" if cancelling else "running",
-                attempts=job.attempts + 1,
+                attempts=claim.attempts,
                 started_at=job.started_at or self._database.now(),
             )
             _note(self._database, connection, id, [_told(connection, id)])

@@ -162,17 +162,14 @@ def test_pages_of_jobs_and_what_is_forgotten(store: Store) -> None:
 
 
 def test_leases(store: Store) -> None:
-    store.servers.join("a", 60)
-    store.servers.join("b", 60)
+    for name in "abc":
+        store.servers.join(name, 60)
     assert store.servers.renew("a", 60)
-    assert store.servers.dead() == []
-    store.servers.leave("a")
-    assert not store.servers.renew("a", 60)
-    assert store.servers.dead() == ["a"]
-    store.servers.forget("a")
-    store.servers.forget("b")
-    assert store.servers.dead() == []
-    assert store.servers.renew("b", 60)
+    assert store.servers.alive() == {"a", "b", "c"}
+    store.servers.leave("b")
+    assert store.servers.renew("c", -1)
+    assert [store.servers.renew(name, 60) for name in "abc"] == [True, False, False]
+    assert store.servers.alive() == {"a"}
 
 
 def test_what_is_kept_outlives_the_process_and_opens_twice(url: str) -> None:
