@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.responses import FileResponse
 
-from api import problems, schema
+from api import pages, problems, schema
 from api.dependencies import require_key
 from api.gate import Gate
 from api.log import RequestLog
 from api.routes import (
     bundles,
     catalog,
+    comparisons,
     estimates,
+    explanations,
     health,
+    info,
     lints,
+    models,
     plans,
     ranks,
     sensitivities,
@@ -32,8 +34,6 @@ from planner.version import __version__
 
 if TYPE_CHECKING:
     from planner.store import Store
-
-_WEB = Path(__file__).parent.parent / "web"
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -73,11 +73,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sensitivities,
         sizings,
         catalog,
+        models,
+        explanations,
+        comparisons,
+        info,
     ):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
-    app.add_api_route("/", _index, include_in_schema=False, methods=["GET", "HEAD"])
+    pages.install(app)
     schema.describe(app)
     return app
 
@@ -86,7 +90,3 @@ def _open_store(settings: Settings) -> Store:
     from planner.store import Store
 
     return Store.open(settings.database_url, settings.max_result_bytes)
-
-
-async def _index() -> FileResponse:
-    return FileResponse(_WEB / "index.html")

@@ -14,12 +14,18 @@ from pydantic.json_schema import models_json_schema
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.comparison import ComparisonRequest
 from planner.request import SearchSpec
 from planner.sensitivities.document import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
 from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
+_CONFIG = {
+    "type": "object",
+    "description": "a Hugging Face config.json",
+    "required": ["model_type"],
+}
 _ASKED = {
     "model": "llama-3.1-8b",
     "cluster": "2x8xh100-sxm",
@@ -62,6 +68,7 @@ ESTIMATE_EXAMPLES: dict[str, Any] = {
 }
 
 
+_PIPELINE = _ASKED | {"plan": {"tp": 4, "sequence_parallel": True, "pp": 2}}
 TIMELINE_EXAMPLES: dict[str, Any] = {
     "short": {
         "summary": "Interleaved 1F1B, times of one chunk",
@@ -89,6 +96,47 @@ TIMELINE_EXAMPLES: dict[str, Any] = {
             "blocking": True,
         },
     },
+}
+TIMELINE_EXAMPLES["plan"] = {"summary": "The pipeline of a plan", "value": _PIPELINE}
+SCHEDULE_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "Eight stages with bare times",
+        "value": {
+            "stages": 8,
+            "micro_batches": 16,
+            "forward_s": 0.02,
+            "input_grad_s": 0.02,
+            "weight_grad_s": 0.02,
+        },
+    },
+    "plan": {"summary": "The pipeline of a plan", "value": _PIPELINE},
+}
+COMPARISON_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "With a pipeline, and with tensor parallelism alone",
+        "value": {"a": _PIPELINE, "b": _ASKED | {"plan": {"tp": 8, "sequence_parallel": True}}},
+    }
+}
+CONFIG_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "A Qwen3 mixture of experts",
+        "value": {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "hidden_size": 4096,
+            "num_hidden_layers": 94,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "intermediate_size": 12288,
+            "moe_intermediate_size": 1536,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "vocab_size": 151936,
+            "max_position_embeddings": 40960,
+            "tie_word_embeddings": False,
+        },
+    }
 }
 _SCRIPT = """\
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -158,6 +206,11 @@ def describe(app: FastAPI) -> None:
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
+            schemas["TimelineOrRequest"] = _either("TimelineRequest")
+            schemas["ScheduleComparisonRequest"] = _either("ComparisonRequest")
+            pair = {"a": {"$ref": _PREFIX + "Request"}, "b": {"$ref": _PREFIX + "Request"}}
+            schemas["ComparisonOfPlans"] = _object(pair, ["a", "b"])
+            schemas["ModelConfig"] = _CONFIG
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -173,6 +226,7 @@ def _definitions() -> dict[str, Any]:
         SizingSpec,
         SensitivitySpec,
         TimelineRequest,
+        ComparisonRequest,
         ProblemDocument,
     )
     _, schema = models_json_schema(
@@ -202,11 +256,6 @@ def _request() -> dict[str, Any]:
     limits = {
         name: _limit(name, definitions["ParallelPlan"]["properties"][name]) for name in FIELDS
     }
-    config = {
-        "type": "object",
-        "description": "a Hugging Face config.json",
-        "required": ["model_type"],
-    }
     return {
         "type": "object",
         "required": ["model", "cluster", "training"],
@@ -214,7 +263,7 @@ def _request() -> dict[str, Any]:
         "properties": {
             "model": {
                 "description": "a preset's name, the model's dims, or a config.json",
-                "anyOf": [{"type": "string"}, {"$ref": _PREFIX + "ModelSpec"}, config],
+                "anyOf": [{"type": "string"}, {"$ref": _PREFIX + "ModelSpec"}, _CONFIG],
             },
             "cluster": {
                 "description": "a preset's name, a shorthand such as 8x8xh100-sxm, equal nodes, "
@@ -250,6 +299,11 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
     cluster = request["properties"]["cluster"]
     fields = {"files": files, "cluster": cluster, "framework": named}
     return _object(fields, ["files", "cluster"])
+
+
+def _either(pipeline: str) -> dict[str, Any]:
+    """A pipeline alone, or a request with a plan."""
+    return {"anyOf": [{"$ref": _PREFIX + pipeline}, {"$ref": _PREFIX + "Request"}]}
 
 
 def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     accelerators = "accelerators"
     clusters = "clusters"
     frameworks = "frameworks"
+    schedules = "schedules"
 
 
 @app.callback(invoke_without_command=True)
@@ -236,30 +237,20 @@ def model(
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
-    from cost_models.parameters import active_parameters, total_parameters
     from planner import output, tables
-    from planner.documents import parse_model
+    from planner.model_import import described
 
-    spec, guessed = parse_model(read_model(name, Path()))
-    total, active = total_parameters(spec), active_parameters(spec)
+    answer = described(read_model(name, Path()))
     if json:
-        output.print_document(
-            {
-                "name": spec.name,
-                "parameters": total,
-                "active_parameters": active,
-                "spec": spec.model_dump(mode="json"),
-                "guessed": list(guessed),
-            }
-        )
+        output.print_json(answer)
     else:
-        output.Screen().print(tables.model_screen(spec, total, active, guessed))
+        output.Screen().print(tables.model_screen(answer))
     return FINE
 
 
 @app.command()
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
-    """What is known by name: models, accelerators, clusters, frameworks."""
+    """What is known by name: models, accelerators, clusters, frameworks, schedules."""
     from planner import listing, output, tables
 
     entries = listing.LISTINGS[kind]()

@@ -19,7 +19,7 @@ from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from planner import frameworks, profiles
 from planner.consistency import contradictions
-from planner.huggingface import ModelImportError, model_from_config
+from planner.huggingface import ImportedModel, ModelImportError, model_from_config
 from planner.huggingface.importer import OTHER_FILES
 from planner.limits import bounds, modules
 from planner.loading import plain
@@ -70,13 +70,21 @@ def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
         return looked_up("/model", lambda: model_catalog.model(value)), ()
     value = plain(value, "/model")
     require_object("/model", value, "a preset's name or an object")
-    if not _is_config(value):
+    if not is_config(value):
         return validate("/model", value, ModelSpec), ()
     try:
-        imported = model_from_config(value)
+        imported = import_model(value)
+    except RequestError as error:
+        raise error.under("/model") from None
+    return imported.model, imported.notes
+
+
+def import_model(config: Any) -> ImportedModel:
+    """The model of a Hugging Face config.json.  Raises RequestError."""
+    try:
+        return model_from_config(plain(config))
     except ModelImportError as error:
         raise _import_error(error) from None
-    return imported.model, imported.guessed
 
 
 def parse_cluster(value: Any) -> ClusterSpec:
@@ -91,7 +99,7 @@ def parse_cluster(value: Any) -> ClusterSpec:
     return cluster
 
 
-def _is_config(value: Mapping[str, Any]) -> bool:
+def is_config(value: Mapping[str, Any]) -> bool:
     """Whether this is a Hugging Face file, of whatever kind, rather than a ModelSpec."""
     return not _CONFIG_MARKS.isdisjoint(value)
 
@@ -151,7 +159,7 @@ class _Parser:
 
     def model(self, value: Any) -> ModelSpec:
         spec, self.guessed = parse_model(value)
-        if isinstance(value, dict) and not _is_config(value):
+        if isinstance(value, dict) and not is_config(value):
             self.note_defaults("/model", value, ModelSpec.model_fields)
         return spec
 
@@ -340,7 +348,7 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
 def _import_error(error: ModelImportError) -> RequestError:
     return RequestError(
         Problem(
-            pointer="/model" + problem.pointer,
+            pointer=problem.pointer,
             code="not_importable",
             detail=f"{problem.message}, got {problem.got}" if problem.got else problem.message,
             did_you_mean=problem.did_you_mean,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
 from cost_models.catalog.names import UnknownName
 from planner import frameworks, launchers, solve
 from planner.formats import overflow
@@ -49,3 +52,15 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     if memory.peak_bytes > memory.capacity_bytes:
         raise NothingFits(f"the plan does not fit: {overflow(memory)}")
     return bundle
+
+
+def zipped(bundle: Bundle) -> bytes:
+    """The files as a ZIP archive; the same bytes for the same files."""
+    data = BytesIO()
+    with ZipFile(data, "w", ZIP_DEFLATED) as archive:
+        for name, text in bundle.files.items():
+            entry = ZipInfo(name)  # dated 1980, so that the archive depends on the files alone
+            entry.external_attr = (0o755 if text.startswith("#!") else 0o644) << 16
+            entry.compress_type = ZIP_DEFLATED
+            archive.writestr(entry, text)
+    return data.getvalue()

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import cache
 
 from cost_models.catalog import hardware, models
+from cost_models.catalog.names import normal, resolve
 from cost_models.parameters import active_parameters, total_parameters
+from cost_models.schedules import SCHEDULES
+from cost_models.sources import SOURCES
 from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec
 from planner import frameworks
 from planner.answer import Document
@@ -143,10 +146,60 @@ def framework_entries() -> tuple[FrameworkEntry, ...]:
     return tuple(_framework(name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
 
 
-Entry = ModelEntry | AcceleratorEntry | ClusterEntry | FrameworkEntry
+class ScheduleEntry(Document):
+    """A pipeline schedule.
+
+    chunk_counts: model chunks per rank that it can have; empty: any number from 2.  holds: where
+    its closed form is exact.  staleness: what it does to the weights; empty: nothing.
+    """
+
+    id: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    chunk_counts: tuple[int, ...]
+    splits_backward: bool
+    placement: str
+    freed_at: str
+    synchronous: bool
+    staleness: str
+    holds: str
+    frameworks: tuple[str, ...]
+    source: str
+
+
+@cache
+def schedule_entries() -> tuple[ScheduleEntry, ...]:
+    """All pipeline schedules."""
+    return tuple(
+        ScheduleEntry(
+            id=schedule.id,
+            title=schedule.title,
+            chunk_counts=schedule.chunk_counts,
+            splits_backward=schedule.splits_backward,
+            placement=schedule.placement,
+            freed_at=schedule.freed_at,
+            synchronous=schedule.synchronous,
+            staleness=schedule.staleness,
+            holds=schedule.holds,
+            frameworks=schedule.frameworks,
+            source=SOURCES.get(schedule.citation, schedule.citation),
+        )
+        for schedule in SCHEDULES.values()
+    )
+
+
+Entry = ModelEntry | AcceleratorEntry | ClusterEntry | FrameworkEntry | ScheduleEntry
 LISTINGS: dict[str, Callable[[], tuple[Entry, ...]]] = {
     "models": model_entries,
     "accelerators": accelerator_entries,
     "clusters": cluster_entries,
     "frameworks": framework_entries,
+    "schedules": schedule_entries,
 }
+
+
+def find_entry(kind: str, name: str) -> Entry:
+    """The entry of this id or alias.  Raises UnknownName with the nearest ids."""
+    entries = {entry.id: entry for entry in LISTINGS[kind]()}
+    known = {normal(alias): entry.id for entry in entries.values() for alias in entry.aliases}
+    return entries[resolve(name, known | {normal(name): name for name in entries}, kind[:-1])]

@@ -13,7 +13,8 @@ from cost_models.spec import ModelSpec
 from planner.answer import PlanReport
 from planner.flow import Flow, prose
 from planner.formats import gib, recompute_words, short, usual_schedule
-from planner.listing import AcceleratorEntry, Entry, FrameworkEntry, ModelEntry
+from planner.listing import AcceleratorEntry, Entry, FrameworkEntry, ModelEntry, ScheduleEntry
+from planner.model_import import ModelAnswer
 from planner.request import SearchSpec
 
 # Columns of the ranking, and those that are there even when every plan has the default.
@@ -102,10 +103,9 @@ def _cell(value: int | bool | str | Sequence[int]) -> str:
     return str(value) if isinstance(value, (int, str)) else ",".join(map(str, value)) or "-"
 
 
-def model_screen(
-    model: ModelSpec, total: int, active: int, guessed: Sequence[str]
-) -> RenderableType:
+def model_screen(answer: ModelAnswer) -> RenderableType:
     """The answer to `planner model`: what it counts, its dims, and what was guessed."""
+    model, total, active = answer.model, answer.parameters, answer.active_parameters
     counts = [f"{short(total)} parameters ({total:,})"]
     if active != total:
         counts.append(f"{short(active)} active per token ({active:,})")
@@ -117,8 +117,10 @@ def model_screen(
         if value != usual[name]:
             grid.add_row(f"  {name}", str(value))
     rows: list[RenderableType] = [Flow([Text(model.name, "bold"), *counts], "  ", indent=2), grid]
-    if guessed:
-        rows += [Text("Not stated, so assumed:"), *(prose(line, hanging=2) for line in guessed)]
+    said = (("Not stated, so assumed:", answer.guessed), ("Left out:", answer.warnings))
+    for heading, lines in said:
+        if lines:
+            rows += [Text(heading), *(prose(line, hanging=2) for line in lines)]
     return Group(*rows)
 
 
@@ -150,6 +152,9 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
         peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
         return f"{gib(entry.spec.memory_bytes)} GiB", speed, aliases
+    if isinstance(entry, ScheduleEntry):
+        chunks = " or ".join(map(str, entry.chunk_counts)) or "2 or more"
+        return f"{chunks} chunks", ", ".join(entry.frameworks), entry.title
     if isinstance(entry, FrameworkEntry):
         return "read back" if entry.read_back else "written only", aliases, entry.versions
     return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases

@@ -14,8 +14,6 @@ from planner.failures import FINE
 from planner.options import FIELDS, PIPELINE, pipeline_options, request_options
 
 if TYPE_CHECKING:
-    from cost_models.plans import ParallelPlan
-    from cost_models.schedules.simulate import Links, Times
     from planner.answer import PlanAnswer
     from planner.request import PlanRequest
     from planner.timeline import TimelineAnswer
@@ -54,14 +52,14 @@ def timeline(
     given: Mapping[str, Any],
 ) -> int:
     """When each rank of a pipeline does what: of a plan, or of a schedule with bare times."""
-    from planner import output
+    from planner import output, pipelines
     from planner import timeline as timelines
 
     answer = _answer(
         source_of(request_file, request),
         pipeline,
         given,
-        timelines.timeline_of_plan,
+        pipelines.timeline_of,
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
     )
     wanted = {"svg": svg, "html": html, "trace": trace, "png": png}
@@ -89,13 +87,13 @@ def compare_schedules(
     given: Mapping[str, Any],
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
-    from planner import comparison, output
+    from planner import comparison, output, pipelines
 
     answer = _answer(
         source_of(request_file, request),
         pipeline,
         given,
-        comparison.compare_for_plan,
+        pipelines.schedules_of,
         lambda document: comparison.compare_schedules(comparison.parse_comparison(document)),
     )
     if json:
@@ -112,32 +110,29 @@ def best_timeline(answer: PlanAnswer) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
     from planner.documents import parse_request
     from planner.drawing.svg import svg
-    from planner.timeline import timeline_of_plan
+    from planner.pipelines import timeline_of
 
     best = answer.best
     if best is None or best.plan.pp == 1:
         return []
     if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
         return []
-    request = parse_request(answer.request)
-    times = _stage_times(request, best.plan)
-    return [svg(timeline_of_plan(request, best.plan, *times), "light")]
+    request = parse_request({**answer.request, "plan": best.plan.model_dump()})
+    return [svg(timeline_of(request), "light")]
 
 
 def _answer(
     source: str | None,
     pipeline: Mapping[str, Any],
     given: Mapping[str, Any],
-    of_plan: Callable[[PlanRequest, ParallelPlan, Times, Links], T],
+    of_plan: Callable[[PlanRequest], T],
     alone: Callable[[dict[str, Any]], T],
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
     if not _of_plan(document, pipeline, given):
         return alone({**document, **given, **_values(pipeline)})
-    asked = read_request(source, given, need_plan=True, document=document)
-    assert asked.plan is not None
-    return of_plan(asked, asked.plan, *_stage_times(asked, asked.plan))
+    return of_plan(read_request(source, given, need_plan=True, document=document))
 
 
 def _of_plan(
@@ -170,17 +165,6 @@ def _value(name: str, text: str | bool) -> Any:
         return scalar(text.strip())
     except RequestError as error:
         raise error.under(f"/{name}") from None
-
-
-def _stage_times(request: PlanRequest, plan: ParallelPlan) -> tuple[Times, Links]:
-    """What a plan's ranks take per chunk, and its messages."""
-    from planner.search import cost_model
-    from planner.solve import IllegalPlan, illegal
-
-    reasons = illegal(request, plan)
-    if reasons:
-        raise IllegalPlan(reasons)
-    return cost_model(request).stage_times(plan)
 
 
 def _draw(answer: TimelineAnswer, wanted: Mapping[str, Path], theme: Theme) -> list[Path]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from api import negotiation
 from api.dependencies import Body, Searches
 from api.problems import declare
 from api.schema import PLAN_EXAMPLES, request_body
 from planner.documents import parse_request
-from planner.emission import emit
+from planner.emission import emit, zipped
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS
 
@@ -22,11 +23,22 @@ Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '
 @router.post(
     "",
     response_model=Bundle,
-    responses=declare(400, 413, 415, 422, 503),
+    responses={
+        **declare(400, 413, 415, 422, 503),
+        200: {"content": {negotiation.ZIP: {"schema": {"type": "string", "format": "binary"}}}},
+    },
     openapi_extra=request_body(PLAN_EXAMPLES),
 )
-async def bundle(document: Body, searches: Searches, launcher: Launcher = None) -> Response:
-    """Files for `search.framework`, of the request's `plan` or else of the best one."""
-    request = await run_in_threadpool(parse_request, document)
-    answer = await searches.run(lambda: emit(request, launcher).model_dump_json())
-    return Response(answer, media_type="application/json")
+async def bundle(
+    document: Body, request: Request, searches: Searches, launcher: Launcher = None
+) -> Response:
+    """Files for `search.framework`, of the request's `plan` or else of the best one.
+
+    With `Accept: application/zip` as an archive.
+    """
+    asked = await run_in_threadpool(parse_request, document)
+    made = await searches.run(lambda: emit(asked, launcher))
+    if negotiation.wanted(request, negotiation.JSON, negotiation.ZIP) == negotiation.JSON:
+        return Response(made.model_dump_json(), media_type=negotiation.JSON)
+    named = {"Content-Disposition": f'attachment; filename="{made.framework}.zip"'}
+    return Response(zipped(made), media_type=negotiation.ZIP, headers=named)

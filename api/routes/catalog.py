@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Path
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from api.problems import declare
+from cost_models.catalog.names import UnknownName
 from planner import listing
 
 router = APIRouter(prefix="/catalog", tags=["catalog"])
+Name = Annotated[str, Path(max_length=200)]
 
 
 class Models(BaseModel):
@@ -34,6 +40,12 @@ class Frameworks(BaseModel):
     frameworks: tuple[listing.FrameworkEntry, ...]
 
 
+class Schedules(BaseModel):
+    """All pipeline schedules."""
+
+    schedules: tuple[listing.ScheduleEntry, ...]
+
+
 @router.get("/models")
 def models() -> Models:
     """Model presets: their dims, parameters and source."""
@@ -56,3 +68,33 @@ def clusters() -> Clusters:
 def frameworks() -> Frameworks:
     """Frameworks: versions, how each says every field of a plan, and whether it is read back."""
     return Frameworks(frameworks=listing.framework_entries())
+
+
+@router.get("/schedules")
+def schedules() -> Schedules:
+    """Pipeline schedules: chunks, memory, what they do to the weights, and who has them."""
+    return Schedules(schedules=listing.schedule_entries())
+
+
+def _add(kind: str, entry: type[BaseModel]) -> None:
+    def one(id: Name) -> Any:
+        try:
+            return listing.find_entry(kind, id)
+        except UnknownName as error:
+            raise HTTPException(404, str(error)) from None
+
+    router.add_api_route(
+        f"/{kind}/{{id:path}}",  # an alias may have slashes
+        one,
+        name=kind[:-1],
+        description=f"One of the {kind}, by its id or an alias.",
+        response_model=entry,
+        responses=declare(404),
+    )
+
+
+_add("models", listing.ModelEntry)
+_add("accelerators", listing.AcceleratorEntry)
+_add("clusters", listing.ClusterEntry)
+_add("frameworks", listing.FrameworkEntry)
+_add("schedules", listing.ScheduleEntry)

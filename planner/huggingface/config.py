@@ -64,7 +64,7 @@ def nearest(name: str, known: Iterable[object]) -> tuple[str, ...]:
 
 
 class Config:
-    """One config object of one family; collects `problems` and `guessed` while it is read."""
+    """One config object of one family; collects problems and notes while it is read."""
 
     def __init__(self, data: Mapping[str, Any], family: str, pointer: str = "") -> None:
         self.data = data
@@ -72,6 +72,7 @@ class Config:
         self.pointer = pointer
         self.problems: list[Problem] = []
         self.guessed: list[str] = []
+        self.left_out: list[str] = []
 
     def states(self, *names: str) -> bool:
         """Whether the file gives one of these keys a value other than null."""
@@ -82,6 +83,7 @@ class Config:
         data = self.data.get(name)
         inner = Config({}, self.family, f"{self.pointer}/{name}")
         inner.problems, inner.guessed = self.problems, self.guessed
+        inner.left_out = self.left_out
         if isinstance(data, Mapping):
             inner.data = data
         elif data is not None:

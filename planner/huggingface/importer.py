@@ -17,10 +17,20 @@ from planner.huggingface.parts import Fields
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model read from a config.json, and a sentence for each value the file did not state."""
+    """A model read from a config.json, by the family of which architecture.
+
+    guessed: a sentence for each value the file did not state; left_out: for each that it states
+    and the plan does without.
+    """
 
     model: ModelSpec
+    architecture: str
     guessed: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.guessed + self.left_out
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,8 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     if reader.problems:
         raise ModelImportError(tuple(reader.problems))
     model = _model({**fields, "name": name or _own_name(config, reader.family)})
-    return ImportedModel(model, tuple(reader.guessed))
+    architecture = FAMILIES[reader.family].architectures[0]
+    return ImportedModel(model, architecture, tuple(reader.guessed), tuple(reader.left_out))
 
 
 def _reader(config: Mapping[str, Any]) -> Config:
@@ -136,7 +147,7 @@ def _gemma3_reader(config: Mapping[str, Any]) -> Config:
     whole = ("tie_word_embeddings", "quantization_config")
     outer = {name: config[name] for name in whole if name in config}
     reader = Config({**outer, **text}, "gemma3_text", "/text_config")
-    reader.guessed.append("vision_config: left out, the language model alone is planned")
+    reader.left_out.append("vision_config: left out, the language model alone is planned")
     return reader
 
 
@@ -186,7 +197,7 @@ def _check_rest(reader: Config) -> None:
     if reader.states("quantization_config"):
         method = reader.nested("quantization_config").data.get("quant_method")
         if method in PUBLISHED_QUANTISATIONS:
-            reader.guessed.append(
+            reader.left_out.append(
                 f"quantization_config: {method} is how the weights are published, left out"
             )
         else:

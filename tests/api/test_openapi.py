@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -17,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
+from planner.listing import LISTINGS
 
 APP = create_app(Settings())
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
@@ -25,6 +27,13 @@ CHECKS = [
     status_code_conformance,
     content_type_conformance,
     response_schema_conformance,
+]
+EXAMPLES = [
+    pytest.param(method, path, example["value"], id=f"{path}-{name}")
+    for path, operations in APP.openapi()["paths"].items()
+    for method, operation in operations.items()
+    for content in operation.get("requestBody", {"content": {}})["content"].values()
+    for name, example in content["examples"].items()
 ]
 
 
@@ -55,11 +64,26 @@ def test_description_is_whole() -> None:
         "/v1/catalog/accelerators",
         "/v1/catalog/clusters",
         "/v1/catalog/frameworks",
+        "/v1/catalog/schedules",
+        *(f"/v1/catalog/{kind}/{{id}}" for kind in LISTINGS),
+        "/v1/models/import",
+        "/v1/explanations",
+        "/v1/comparisons",
+        "/v1/schedule-comparisons",
+        "/v1/info",
         "/healthz",
     }
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(_references(document)) <= known
     assert "://" not in json.dumps(document)
+
+
+@pytest.mark.parametrize(("method", "path", "example"), EXAMPLES)
+def test_every_example_runs(
+    client: TestClient, method: str, path: str, example: dict[str, Any]
+) -> None:
+    response = client.request(method, path, json=example)
+    assert response.status_code == 200, response.text
 
 
 def _references(node: Any) -> list[str]:

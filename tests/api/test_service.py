@@ -216,7 +216,7 @@ def test_health_index_and_headers(client: TestClient) -> None:
     assert len(response.headers["x-request-id"]) == 32
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
-    assert "/v1/plans" in page.text
+    assert "Parallel Planner" in page.text
     assert "http" not in page.text.replace("http://127.0.0.1:8000", "")
 
 

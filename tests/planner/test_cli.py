@@ -20,6 +20,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
 from planner import cli, options
 from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+from planner.model_import import ModelAnswer
 from planner.output import Screen
 from planner.request import PlanRequest, SearchSpec
 from planner.version import __version__
@@ -334,8 +335,8 @@ def test_config_json(ask: Any, tmp_path: Path, where: str) -> None:
     if where == "argument":
         code, out, _ = ask("model", str(config), "--json")
         document = json.loads(out)
-        assert list(document) == ["name", "parameters", "active_parameters", "spec", "guessed"]
-        assert document["name"] == "my-model"
+        assert list(document) == list(ModelAnswer.model_fields)
+        assert document["model"]["name"] == "my-model"
         return
     words = ["--model", str(config), *PLANNED[2:]]
     if where == "file":  # a path in a request is relative to the request

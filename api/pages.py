@@ -1,0 +1,118 @@
+"""The page: the files of web/, kept compressed, each at /web/, and index.html at /."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+WEB = Path(__file__).parent.parent / "web"
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    "": "text/plain; charset=utf-8",
+}
+# A file of lib/ has its version in its path, so it never changes; others are asked for again.
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+# The style element that Observable Plot puts into each chart, with the class name "plot".
+_PLOT_STYLE = "'sha256-+TfQir1nvDucAdvE6XUQBt4ayUjpAWkbw2kCdSfekHM='"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A file as it is sent."""
+
+    body: bytes
+    compressed: bytes
+    etag: str
+    media_type: str
+    cache_control: str
+
+
+def install(app: FastAPI) -> None:
+    """Serve the page."""
+    app.add_api_route("/", _index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/web/{path:path}", _file, methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def content_security_policy() -> str:
+    """What the page may load: its own files, its import map and the style of its charts."""
+    return (
+        f"default-src 'self'; script-src 'self' {_import_map_hash()}; "
+        f"style-src 'self' {_PLOT_STYLE}; img-src 'self' data: blob:; object-src 'none'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+async def _index(request: Request) -> Response:
+    response = _send(request, "index.html")
+    response.headers["Content-Security-Policy"] = content_security_policy()
+    return response
+
+
+async def _file(request: Request, path: str) -> Response:
+    return _send(request, path)
+
+
+def _send(request: Request, path: str) -> Response:
+    file = _paths().get(path)
+    if file is None:
+        raise HTTPException(404, f"no page /web/{quote(path)}")
+    page = _page(file, file.stat().st_mtime_ns)
+    headers = {
+        "ETag": page.etag,
+        "Cache-Control": page.cache_control,
+        "Vary": "Accept-Encoding",
+    }
+    if page.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(page.compressed, headers=headers, media_type=page.media_type)
+    return Response(page.body, headers=headers, media_type=page.media_type)
+
+
+@cache
+def _paths() -> dict[str, Path]:
+    """Every file of the page by its path: nothing else can be asked for."""
+    return {
+        file.relative_to(WEB).as_posix(): file
+        for file in sorted(WEB.rglob("*"))
+        if file.is_file() and file.suffix in MEDIA_TYPES
+    }
+
+
+@cache
+def _page(file: Path, changed_ns: int) -> Page:
+    """A file as it is sent, read once for each of its versions."""
+    body = file.read_bytes()
+    return Page(
+        body=body,
+        compressed=gzip.compress(body, 9, mtime=0),
+        etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+        media_type=MEDIA_TYPES[file.suffix],
+        cache_control=_FOREVER if (WEB / "lib") in file.parents else _ASK_AGAIN,
+    )
+
+
+@cache
+def _import_map_hash() -> str:
+    """The import map is the one script that must stand in the document itself."""
+    document = (WEB / "index.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="importmap">(.*?)</script>', document, re.DOTALL)
+    assert found is not None
+    digest = hashlib.sha256(found[1].encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,42 @@
+"""Two plans, or all schedules, side by side."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from api.dependencies import Body, Searches
+from api.problems import declare
+from api.schema import (
+    COMPARISON_EXAMPLES,
+    SCHEDULE_EXAMPLES,
+    request_body,
+)
+from planner.comparison import ComparisonAnswer
+from planner.pipelines import read_schedules
+from planner.side_by_side import SideBySide, parse_both, side_by_side
+
+router = APIRouter(tags=["comparisons"])
+
+
+@router.post(
+    "/comparisons",
+    response_model=SideBySide,
+    responses=declare(400, 413, 415, 422),
+    openapi_extra=request_body(COMPARISON_EXAMPLES, "ComparisonOfPlans"),
+)
+def comparison(document: Body) -> Response:
+    """Every value of two requests with a plan, of what is asked and what comes of it."""
+    answer = side_by_side(*parse_both(document))
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+@router.post(
+    "/schedule-comparisons",
+    response_model=ComparisonAnswer,
+    responses=declare(400, 413, 415, 422, 503),
+    openapi_extra=request_body(SCHEDULE_EXAMPLES, "ScheduleComparisonRequest"),
+)
+async def schedule_comparison(document: Body, searches: Searches) -> Response:
+    """Every pipeline schedule on one pipeline: of a request's plan, or with bare times."""
+    answer = await searches.run(lambda: read_schedules(document).model_dump_json())
+    return Response(answer, media_type="application/json")

@@ -1,0 +1,30 @@
+"""Why not this plan."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.concurrency import run_in_threadpool
+
+from api.dependencies import Body, Searches
+from api.problems import declare
+from api.schema import ESTIMATE_EXAMPLES, request_body
+from planner import solve
+from planner.answer import WhyAnswer
+from planner.documents import parse_request
+
+router = APIRouter(prefix="/explanations", tags=["explanations"])
+
+
+@router.post(
+    "",
+    response_model=WhyAnswer,
+    responses=declare(400, 413, 415, 422, 503),
+    openapi_extra=request_body(ESTIMATE_EXAMPLES),
+)
+async def explanation(document: Body, searches: Searches) -> Response:
+    """What binds the request's plan, the smallest change that fits, and what the best one gains."""
+    request = await run_in_threadpool(lambda: parse_request(document, need_plan=True))
+    plan = request.plan
+    assert plan is not None
+    answer = await searches.run(lambda: solve.why(request, plan).model_dump_json())
+    return Response(answer, media_type="application/json")

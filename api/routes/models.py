@@ -1,0 +1,23 @@
+"""A model of one's own."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from api.dependencies import Body
+from api.problems import declare
+from api.schema import CONFIG_EXAMPLES, request_body
+from planner.model_import import ModelAnswer, imported
+
+router = APIRouter(prefix="/models", tags=["models"])
+
+
+@router.post(
+    "/import",
+    response_model=ModelAnswer,
+    responses=declare(400, 413, 415, 422),
+    openapi_extra=request_body(CONFIG_EXAMPLES, "ModelConfig"),
+)
+def import_model(document: Body) -> Response:
+    """Read a Hugging Face config.json: the dims, the parameters, and what it did not state."""
+    return Response(imported(document).model_dump_json(), media_type="application/json")

@@ -1,0 +1,54 @@
+"""A model as it was read: `planner model`, POST /v1/models/import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.parameters import active_parameters, total_parameters
+from cost_models.spec import ModelSpec
+from planner.answer import Document
+from planner.documents import import_model, is_config, parse_model
+
+
+class ModelAnswer(Document):
+    """A model, how large it is, and what its document did not say.
+
+    title: what it was read as; guessed: a sentence for each value that was not stated; warnings:
+    for each that was, and that a plan does without.
+    """
+
+    title: str
+    model: ModelSpec
+    parameters: int
+    active_parameters: int
+    guessed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def imported(config: Any) -> ModelAnswer:
+    """A Hugging Face config.json.  Raises RequestError."""
+    found = import_model(config)
+    title = found.architecture.removesuffix("ForCausalLM")
+    return _answer(title, found.model, found.guessed, found.left_out)
+
+
+def described(value: Any) -> ModelAnswer:
+    """A model as a request has it: a preset's name, its dims, or a config.json."""
+    if isinstance(value, Mapping) and is_config(value):
+        return imported(value)
+    model, _ = parse_model(value)
+    return _answer(model.name, model)
+
+
+def _answer(
+    title: str, model: ModelSpec, guessed: tuple[str, ...] = (), warnings: tuple[str, ...] = ()
+) -> ModelAnswer:
+    return ModelAnswer(
+        title=title,
+        model=model,
+        parameters=total_parameters(model),
+        active_parameters=active_parameters(model),
+        guessed=guessed,
+        warnings=warnings,
+    )

@@ -1,0 +1,98 @@
+/* The plans worth choosing among: speed against memory, each a point to show or pin. */
+
+import { html } from "htm/preact";
+import { useMemo } from "preact/hooks";
+import { bytes, BYTE_UNITS, number, planLine, seconds, tokensPerSecond } from "../format.js";
+import { answer, isPinned, pick, pins, report, togglePin, units } from "../state.js";
+import { canonical } from "../url.js";
+import { ChartFrame } from "./frame.js";
+import { SERIES } from "./palette.js";
+import { PlotFigure } from "./plot.js";
+
+const SYMBOLS = { none: "circle", selective: "triangle", full: "square" };
+
+function pointsOf(found) {
+  const seen = new Map();
+  const add = (one, kind) => one && seen.set(canonical(one.plan), { report: one, kind });
+  found.pareto.forEach((one) => add(one, "front"));
+  add(found.baseline?.report, "careful hand");
+  add(found.best, "best");
+  return [...seen.values()].map(({ report: one, kind }) => ({
+    plan: one.plan, report: one, kind, peak_bytes: one.memory.peak_bytes, tokens_per_s: one.tokens_per_s,
+    pp: one.plan.pp, recompute: one.plan.recompute,
+  })).sort((a, b) => a.peak_bytes - b.peak_bytes);
+}
+
+export function ParetoChart() {
+  const found = answer.value;
+  const points = useMemo(() => (found?.best ? pointsOf(found) : []), [found]);
+  const size = BYTE_UNITS[units.value];
+  const current = canonical(report.value.plan);
+  const columns = [
+    { key: "plan", label: "Plan", value: ({ plan }) => planLine(plan) },
+    { key: "tokens_per_s", label: "Tokens/s", number: true },
+    { key: "iteration_time_s", label: "Iteration", number: true, value: (row) => row.report.iteration_time_s, show: (v) => seconds(v) },
+    { key: "peak_bytes", label: `Peak (${units.value})`, number: true, show: (v) => number(v / size) },
+  ];
+  const draw = (Plot, width) => {
+    const stages = [...new Set(points.map(({ pp }) => pp))].sort((a, b) => a - b);
+    const capacity = report.value.memory.capacity_bytes / size;
+    const x = (point) => point.peak_bytes / size;
+    const y = (point) => point.tokens_per_s;
+    const now = points.find(({ plan }) => canonical(plan) === current)
+      ?? { ...report.value, peak_bytes: report.value.memory.peak_bytes, pp: report.value.plan.pp, recompute: report.value.plan.recompute };
+    const chart = Plot.plot({
+      className: "plot", width, height: 264, marginLeft: 52, marginBottom: 38, marginTop: 18, marginRight: 18,
+      x: { label: `Fullest stage, ${units.value}`, labelAnchor: "right", labelArrow: "none", nice: true, ticks: 6 },
+      y: { label: "Tokens/s", labelArrow: "none", grid: true, nice: true, tickFormat: "~s", ticks: 5 },
+      color: { type: "ordinal", domain: stages, range: SERIES, label: "Stages" },
+      symbol: { domain: Object.keys(SYMBOLS), range: Object.values(SYMBOLS) },
+      marks: [
+        Plot.ruleX([capacity], { stroke: "var(--bad)", strokeDasharray: "3 3", strokeOpacity: 0.8 }),
+        Plot.line(points.filter(({ kind }) => kind !== "careful hand"), { x, y, stroke: "var(--line-strong)", strokeWidth: 1, curve: "step-before" }),
+        Plot.dot(points, { x, y, fill: "pp", symbol: "recompute", r: 4.5, stroke: "var(--surface)", strokeWidth: 1, className: "points" }),
+        Plot.dot([now], { x, y, r: 9, stroke: "var(--ink)", strokeWidth: 1.5, fill: "none" }),
+        Plot.dot(points.filter(({ plan }) => isPinned(plan)), { x, y, r: 12, stroke: "var(--accent)", strokeWidth: 1.5, strokeDasharray: "2 2" }),
+        Plot.text(points.filter(({ kind }) => kind === "careful hand"), { x, y, text: () => "careful hand", dy: 14, fill: "var(--muted)", fontSize: 11 }),
+      ],
+    });
+    makeKeyed(chart, points);
+    return chart;
+  };
+  const tools = html`<button type="button" class="quiet" aria-pressed=${String(isPinned(report.value.plan))} onClick=${() => togglePin(report.value.plan)}>
+    ${isPinned(report.value.plan) ? "Unpin" : "Pin"}</button>`;
+  return html`
+    <${ChartFrame} title="Speed against memory" name="pareto" columns=${columns} rows=${points} tools=${tools}
+      caption="Each point is the fastest plan of its memory. Click one, or move with the arrow keys, and all below follows; p pins it.">
+      <${PlotFigure} draw=${draw} deps=${[points, current, units.value, pins.value]} label="Plans, tokens per second against memory of the fullest stage" height=${264} />
+    <//>`;
+}
+
+/* One stop of the Tab key; arrows move from point to point, and what is shown follows. */
+function makeKeyed(chart, points) {
+  const dots = [...chart.querySelectorAll(".points > *")];
+  const at = Math.max(0, points.findIndex(({ plan }) => canonical(plan) === canonical(report.peek().plan)));
+  dots.forEach((dot, i) => {
+    const { plan, peak_bytes, tokens_per_s, kind } = points[i];
+    const label = `${planLine(plan)}: ${tokensPerSecond(tokens_per_s)}, ${bytes(peak_bytes, units.peek())}${kind === "front" ? "" : ` (${kind})`}`;
+    dot.setAttribute("role", "button");
+    dot.setAttribute("aria-label", label);
+    dot.setAttribute("tabindex", i === at ? "0" : "-1");
+    dot.append(Object.assign(document.createElementNS("http://www.w3.org/2000/svg", "title"), { textContent: label }));
+    dot.addEventListener("click", () => pick(plan));
+    dot.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+      if (event.key === "p") togglePin(plan);
+      else if (event.key === "Enter" || event.key === " ") pick(plan);
+      else if (step) {
+        const next = points[Math.min(points.length - 1, Math.max(0, i + step))];
+        refocus = true;
+        pick(next.plan);
+      } else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  });
+  if (refocus) requestAnimationFrame(() => { refocus = false; dots[at]?.focus(); });
+}
+let refocus = false; // the focus follows the point through the next drawing

@@ -1,0 +1,34 @@
+/* One iteration: where its time goes, in one bar. */
+
+import { html } from "htm/preact";
+import { percent, seconds } from "../format.js";
+import { report } from "../state.js";
+import { ChartFrame } from "./frame.js";
+import { timeParts } from "./palette.js";
+
+export function TimeChart() {
+  const { time_parts_s: parts, iteration_time_s: whole } = report.value;
+  const rows = timeParts.filter(({ key }) => parts[key] > 0)
+    .map((part) => ({ ...part, time_s: parts[part.key], share: parts[part.key] / whole }));
+  const columns = [
+    { key: "label", label: "Part" },
+    { key: "time_s", label: "Time", number: true, show: (v) => seconds(v) },
+    { key: "share", label: "Share", number: true, show: (v) => percent(v) },
+  ];
+  const largest = rows.filter(({ key }) => key !== "forward" && key !== "backward")
+    .reduce((a, b) => (b.time_s > (a?.time_s ?? 0) ? b : a), null);
+  const caption = largest
+    ? `${seconds(whole)} in all. Beyond forward and backward, most goes to ${largest.label.toLowerCase()}: ${percent(largest.share)}.`
+    : `${seconds(whole)} in all.`;
+  return html`
+    <${ChartFrame} title="Time of one iteration" name="time" columns=${columns} rows=${rows} caption=${caption}>
+      <div class="time-bar" role="img" aria-label=${rows.map(({ label, time_s }) => `${label} ${seconds(time_s)}`).join(", ")}>
+        ${rows.map(({ key, label, colour, share, time_s }) => html`
+          <i key=${key} class=${`part part-${key}`} style=${{ width: `${share * 100}%`, background: colour }} title=${`${label}: ${seconds(time_s)}, ${percent(share)}`}></i>`)}
+      </div>
+      <ul class="legend with-values">
+        ${rows.map(({ key, label, colour, time_s, share }) => html`
+          <li key=${key}><i class=${`part-${key}`} style=${{ background: colour }}></i><span>${label}</span><b>${seconds(time_s)}</b><span class="muted">${percent(share, 2)}</span></li>`)}
+      </ul>
+    <//>`;
+}

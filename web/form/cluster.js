@@ -1,0 +1,74 @@
+/* The cluster: a preset, or an accelerator with its node; links, memory kept back, price. */
+
+import { html } from "htm/preact";
+import { bytes, BYTE_UNITS, rate } from "../format.js";
+import { change, problemsAt, request, resolved, units } from "../state.js";
+import { Bound, NumberField, Options, SelectField } from "../ui/field.js";
+import { More, Section, useCatalog } from "./section.js";
+
+/* Short forms of a cluster, as an object that fields can be set in. */
+function expanded(cluster, presets) {
+  if (typeof cluster !== "string") return cluster;
+  const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
+  if (accelerator) return { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) };
+  return presets.some(({ id }) => id === cluster) ? { preset: cluster } : cluster;
+}
+
+export function Cluster() {
+  const accelerators = useCatalog("accelerators");
+  const presets = useCatalog("clusters");
+  const cluster = expanded(request.value.cluster, presets);
+  const group = resolved.value?.cluster.groups[0];
+  const set = (name, value) => {
+    const { [name]: _, ...others } = typeof cluster === "string" ? {} : cluster;
+    change("/cluster", value === undefined ? others : { ...others, [name]: value });
+  };
+  const choose = (id) => {
+    const entry = accelerators.find((one) => one.id === id);
+    const nodes = cluster.nodes ?? group?.nodes ?? 1;
+    change("/cluster", entry
+      ? { accelerator: id, nodes, accelerators_per_node: entry.accelerators_per_node }
+      : { preset: id, nodes });
+  };
+  const options = [
+    ...presets.map(({ id, name }) => ({ value: id, label: name, group: "Clusters" })),
+    ...accelerators.map(({ id, spec }) => ({ value: id, label: spec.name, group: spec.vendor || "Accelerators" })),
+  ];
+  const own = (name, of, props) => html`<${of} id=${`f-cluster-${name}`} value=${cluster?.[name]} usual=${group?.[name]}
+    onChange=${(value) => set(name, value)} problems=${problemsAt(`/cluster/${name}`)} ...${props} />`;
+  const size = BYTE_UNITS[units.value];
+  const mixed = Array.isArray(cluster?.groups) && cluster.groups.length > 1;
+  return html`
+    <${Section} title="Cluster" problems=${problemsAt("/cluster")} onFix=${(name) => change("/cluster", name)}>
+      <${SelectField} id="f-cluster-kind" label="Accelerator" value=${cluster?.accelerator?.id ?? cluster?.accelerator ?? cluster?.preset ?? (typeof cluster === "string" ? cluster : group?.accelerator.id)}
+        options=${options} onChange=${choose} problems=${[...problemsAt("/cluster/accelerator"), ...problemsAt("/cluster/preset")]} />
+      ${mixed ? html`<p class="hint">${cluster.groups.length} kinds of nodes, as the link says.</p>` : html`
+        <div class="two">
+          ${own("nodes", NumberField, { label: "Nodes" })}
+          ${own("accelerators_per_node", NumberField, { label: "Per node" })}
+        </div>`}
+      ${group && html`<p class="hint">${bytes(group.accelerator.memory_bytes, units.value)} each · ${group.network.map((tier) => `${tier.name} ${rate(tier.bandwidth_bytes_per_s)}`).join(" · ")}</p>`}
+      <${More} label="Links, memory, price">
+        <div class="dense">
+          ${(group?.network ?? []).map((tier, i) => html`<${Tier} key=${i} tier=${tier} i=${i} network=${group.network} onChange=${(value) => set("network", value)} />`)}
+          ${own("reserved_bytes_per_accelerator", NumberField, { label: "Memory reserved", unit: units.value, scale: size, usual: undefined, title: "Instead of the computed fragmentation, CUDA context and NCCL buffers; empty: computed" })}
+          ${own("price_usd_per_accelerator_hour", NumberField, { label: "Price per hour", unit: "$ each" })}
+          ${own("node_power_watts", NumberField, { label: "Power of a node", unit: "kW", scale: 1000 })}
+          <${Bound} pointer="/cluster/pue" of=${NumberField} label="PUE of the site" />
+        </div>
+      <//>
+    <//>`;
+}
+
+function Tier({ tier, i, network, onChange }) {
+  const edit = (name) => (value) => onChange(network.map((one, at) => (at === i ? { ...one, [name]: value } : one)));
+  const pointer = `/cluster/network/${i}`;
+  const box = (name, label, unit, scale) => html`<${NumberField} id=${`f-tier-${i}-${name}`} label=${label} unit=${unit} scale=${scale}
+    value=${tier[name]} onChange=${edit(name)} problems=${problemsAt(`${pointer}/${name}`)} />`;
+  return html`
+    <fieldset class="inner"><legend>${tier.name}${tier.domain_accelerators ? `, ${tier.domain_accelerators} accelerators` : ""}</legend>
+      ${box("bandwidth_bytes_per_s", "Bandwidth", "GB/s", 1e9)}
+      ${box("latency_s", "Latency", "µs", 1e-6)}
+      ${tier.domain_accelerators !== 1 && box("oversubscription", "Oversubscription", ": 1")}
+    </fieldset>`;
+}

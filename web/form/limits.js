@@ -1,0 +1,69 @@
+/* Limits: any field of a plan fixed, bounded, or left to the search. */
+
+import { html } from "htm/preact";
+import { fieldName, words } from "../format.js";
+import { change, problemsAt, request } from "../state.js";
+import { parseNumber, SelectField, TextField } from "../ui/field.js";
+import { More, Section } from "./section.js";
+import { kindOf, useSchemas } from "./schema.js";
+
+const FIRST = ["tp", "pp", "cp", "dp", "ep", "micro_batch_size", "zero_stage", "recompute"];
+
+/* "8" · "≤8" · "2-8" · "1, 2, 4" → what the request says; other text stays as it is typed. */
+export function parseLimit(text) {
+  const plain = text.replaceAll(" ", "");
+  const [, sign, bound] = /^(<=|≤|<|>=|≥|>)(\d+)$/.exec(plain) ?? [];
+  if (bound) {
+    const to = Number(bound) + ({ "<": -1, ">": 1 }[sign] ?? 0);
+    return /[<≤]/.test(sign) ? { max: to } : { min: to };
+  }
+  const [, min, max] = /^(\d*)(?:\.\.|-|–)(\d*)$/.exec(plain) ?? [];
+  if (min || max) return { ...(min && { min: Number(min) }), ...(max && { max: Number(max) }) };
+  const items = plain.split(",").filter(Boolean).map(parseNumber);
+  return items.length > 1 ? items : items[0];
+}
+
+export function limitText(limit) {
+  if (limit === undefined || limit === null) return undefined;
+  if (Array.isArray(limit)) return limit.join(", ");
+  if (typeof limit !== "object") return String(limit);
+  const { min, max, values } = limit;
+  if (values) return values.join(", ");
+  if (min === undefined) return `≤ ${max}`;
+  return max === undefined ? `≥ ${min}` : `${min} – ${max}`;
+}
+
+export function Limits() {
+  const schemas = useSchemas();
+  const search = request.value.search ?? {};
+  const own = schemas?.ParallelPlan.properties ?? {};
+  const names = Object.keys(own);
+  const bound = names.filter((name) => search[name] !== undefined);
+  const first = [...new Set([...FIRST, ...bound])];
+  const rest = names.filter((name) => !first.includes(name));
+  const row = (name) => html`<${Limit} key=${name} name=${name} property=${own[name]} schemas=${schemas} limit=${search[name]} />`;
+  const free = () => bound.forEach((name) => change(`/search/${name}`, undefined));
+  return html`
+    <${Section} title="Limits" problems=${problemsAt("/search")}
+      note=${html`8 · ≤ 8 · 2 – 8 · 1, 2, 4; empty: free${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
+      ${schemas && html`<div class="limits">${first.map(row)}</div>
+      <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>`}
+    <//>`;
+}
+
+function Limit({ name, property, schemas, limit }) {
+  const kind = kindOf(property, schemas);
+  const pointer = `/search/${name}`;
+  const label = fieldName(name);
+  const props = {
+    id: `f-limit-${name}`, label, title: property.description ? `${words(name)}: ${property.description}` : words(name),
+    problems: problemsAt(pointer, true),
+  };
+  const set = (value) => change(pointer, value);
+  const choices = kind.enum ?? (kind.type === "boolean" ? [true, false] : null);
+  if (choices) {
+    const options = [{ value: "", label: "any" }, ...choices.map((value) => ({ value, label: value === true ? "yes" : value === false ? "no" : value }))];
+    return html`<${SelectField} ...${props} value=${limitText(limit) ?? ""} options=${options} onChange=${(value) => set(value === "" ? undefined : value)} />`;
+  }
+  return html`<${TextField} ...${props} value=${limitText(limit)} usual="any" onChange=${(text) => set(text && parseLimit(text))} />`;
+}

@@ -1,0 +1,112 @@
+/* The model: a preset, or somebody's own config.json, pasted, dropped or chosen; every dim to edit. */
+
+import { html } from "htm/preact";
+import { useState } from "preact/hooks";
+import { post } from "../api.js";
+import { big } from "../format.js";
+import { change, problems, problemsAt, replace, request, resolved } from "../state.js";
+import { Options } from "../ui/field.js";
+import { Icon } from "../ui/icon.js";
+import { toast } from "../ui/toast.js";
+import { More, Section, useCatalog } from "./section.js";
+import { SchemaFields } from "./schema.js";
+
+const FAMILIES = /^(gpt-oss|gpt|llama|qwen|deepseek|mistral|mixtral|megatron|gemma|falcon|opt|phi|glm|mpt)/;
+const family = (id) => FAMILIES.exec(id)?.[0] ?? "others";
+const TITLES = { gpt: "GPT", "gpt-oss": "GPT-OSS", llama: "Llama", qwen: "Qwen", deepseek: "DeepSeek", opt: "OPT", glm: "GLM", mpt: "MPT", others: "Others" };
+const title = (name) => TITLES[name] ?? name[0].toUpperCase() + name.slice(1);
+const OWN = "\0own";
+const LARGEST = 1_000_000; // characters of a config.json
+
+export function Model() {
+  const models = useCatalog("models");
+  const { model } = request.value;
+  const named = typeof model === "string";
+  const [text, setText] = useState(null); // what was pasted and could not be read
+  const [trouble, setTrouble] = useState([]);
+  const [over, setOver] = useState(false);
+
+  const read = async (source) => {
+    const failed = (found) => { setText(source); setTrouble(found); };
+    if (source.length > LARGEST) return failed([{ detail: "This is too long for a config.json." }]);
+    let config;
+    try {
+      config = JSON.parse(source);
+    } catch (error) {
+      return failed([{ detail: `This is not JSON: ${error.message}.` }]);
+    }
+    try {
+      const found = await post("/v1/models/import", config);
+      const guessed = found.guessed.length;
+      const sort = found.title ?? found.model.name;
+      const active = found.active_parameters < found.parameters ? `, ${big(found.active_parameters)} active` : "";
+      replace({ ...request.peek(), model: found.model, guessed: found.guessed },
+        `Read as ${sort}: ${big(found.parameters)} parameters${active}; ${guessed ? `${guessed} field${guessed > 1 ? "s" : ""} guessed` : "nothing guessed"}`);
+      found.warnings?.forEach((warning) => toast(warning.text ?? warning));
+      setText(null);
+      setTrouble([]);
+    } catch (error) {
+      if (!error.problem) throw error;
+      failed(error.problem.errors ?? [error.problem]);
+    }
+    return undefined;
+  };
+  const file = async (files) => files[0] && read(await files[0].text());
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    if (event.dataTransfer.files.length) file(event.dataTransfer.files);
+    else if (event.dataTransfer.getData("text")) read(event.dataTransfer.getData("text"));
+  };
+  const options = models.map(({ id, parameters }) => ({ value: id, label: `${id} · ${big(parameters)}`, group: title(family(id)) }))
+    .sort((a, b) => a.group.localeCompare(b.group));
+  const known = models.some(({ id }) => id === model);
+  const entry = models.find(({ id }) => id === model);
+  const spec = resolved.value?.model;
+  const edit = (name, value) => {
+    const whole = named ? spec : model;
+    const { [name]: _, ...others } = whole;
+    change("/model", value === undefined ? others : { ...others, [name]: value });
+  };
+  return html`
+    <${Section} title="Model" problems=${problemsAt("/model")} onFix=${(name) => change("/model", name)}>
+      <div class="drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }}
+        onDragLeave=${() => setOver(false)} onDrop=${drop}>
+        <select aria-label="Model" id="f-model" value=${named ? model : OWN} onChange=${({ target }) => change("/model", target.value)}>
+          ${!named && html`<option value=${OWN}>${model?.name ?? "custom"} (own)</option>`}
+          ${named && !known && html`<option value=${model}>${model}</option>`}
+          <${Options} options=${options} />
+        </select>
+        <div class="drop-tools">
+          <button type="button" onClick=${() => setText(text === null ? "" : null)} aria-expanded=${String(text !== null)}>Paste config.json</button>
+          <label class="button"><${Icon} name="upload" /><span>Upload or drop</span>
+            <input type="file" accept=".json,application/json" class="for-readers" onChange=${({ target }) => { file(target.files); target.value = ""; }} /></label>
+        </div>
+        ${text !== null && html`
+          <div class="paste">
+            <textarea aria-label="config.json of a model" rows="7" spellcheck="false" placeholder='{"model_type": "llama", "hidden_size": 4096, …}'
+              value=${text} onInput=${({ target }) => { setText(target.value); setTrouble([]); }}
+              onPaste=${({ target }) => setTimeout(() => read(target.value))} ref=${(box) => box && !text && box.focus()}></textarea>
+            ${trouble.length > 0 && html`<div class="problem" role="alert">${trouble.map(({ pointer, detail, did_you_mean }) => html`
+              <p>${pointer && html`<code>${pointer}</code> `}${detail}${did_you_mean?.length ? ` Did you mean ${did_you_mean.join(" or ")}?` : ""}</p>`)}</div>`}
+            <div class="actions"><button type="button" class="primary" onClick=${() => read(text)} disabled=${!text.trim()}>Read it</button>
+              <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
+          </div>`}
+        <p class="hint">${summary(spec, entry)}</p>
+      </div>
+      <${More} label="All dimensions">
+        ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${["name"]}
+          value=${named ? undefined : model} usual=${spec} onChange=${edit} /></div>`}
+      <//>
+      ${!named && problems.value.filter(({ pointer }) => pointer.startsWith("/model/")).map(({ pointer, detail }) => html`
+        <p class="problem" key=${pointer}><code>${pointer.slice(7)}</code> ${detail}</p>`)}
+    <//>`;
+}
+
+function summary(spec, entry) {
+  if (!spec) return "\u00a0";
+  const active = entry && entry.active_parameters < entry.parameters ? `, ${big(entry.active_parameters)} active` : "";
+  const size = entry ? `${big(entry.parameters)} parameters${active} · ` : "";
+  const experts = spec.moe ? ` · ${spec.moe.num_experts} experts, ${spec.moe.top_k} used` : "";
+  return `${size}${spec.num_layers} layers · hidden ${spec.hidden_size} · ${spec.num_attention_heads} heads${experts}`;
+}

@@ -1,0 +1,58 @@
+/* <SchemaFields type="ModelSpec" pointer="/model" skip=${[…]} value=${spec} onChange=${(name, value) => …} />
+   A field for everything a document of the service's OpenAPI description may hold: what the service
+   learns to read, the form shows. */
+
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { call } from "../api.js";
+import { words } from "../format.js";
+import { problemsAt } from "../state.js";
+import { CheckField, NumberField, SelectField, TextField } from "../ui/field.js";
+
+let described;
+export function useSchemas() {
+  const [schemas, setSchemas] = useState(null);
+  useEffect(() => {
+    described ??= call("/openapi.json").then((document) => document.components.schemas);
+    described.then(setSchemas, () => { described = undefined; });
+  }, []);
+  return schemas;
+}
+
+/* The kind of value a property holds, `null` beside it set apart. */
+export function kindOf(property, schemas) {
+  const options = property.anyOf ?? [property];
+  const real = options.filter(({ type }) => type !== "null");
+  const [one] = real;
+  const optional = real.length < options.length;
+  if (one.$ref) return { document: one.$ref.split("/").at(-1), optional, ...schemas[one.$ref.split("/").at(-1)] };
+  return { ...one, optional };
+}
+
+export function SchemaFields({ type, pointer, value, usual, onChange, skip = [] }) {
+  const schemas = useSchemas();
+  if (!schemas) return html`<div class="loading" aria-busy="true"></div>`;
+  return Object.entries(schemas[type].properties)
+    .filter(([name]) => !skip.includes(name))
+    .map(([name, property]) => html`<${SchemaField} key=${name} name=${name} property=${property} schemas=${schemas}
+      pointer=${`${pointer}/${name}`} value=${value?.[name]} usual=${usual?.[name]} onChange=${(now) => onChange(name, now)} />`);
+}
+
+function SchemaField({ name, property, schemas, pointer, value, usual, onChange }) {
+  const kind = kindOf(property, schemas);
+  const props = {
+    id: `f${pointer.replaceAll("/", "-")}`, label: words(name), title: property.description, value, usual: usual ?? property.default ?? undefined,
+    onChange, problems: problemsAt(pointer),
+  };
+  if (kind.document) {
+    const held = value ?? usual;
+    if (!held) return null;
+    return html`<fieldset class="inner"><legend>${words(name)}</legend>
+      <${SchemaFields} type=${kind.document} pointer=${pointer} value=${value} usual=${usual}
+        onChange=${(inner, now) => onChange({ ...held, [inner]: now })} /></fieldset>`;
+  }
+  if (kind.enum) return html`<${SelectField} ...${props} options=${kind.enum.map((one) => ({ value: one, label: one }))} />`;
+  if (kind.type === "boolean") return html`<${CheckField} ...${props} />`;
+  if (kind.type === "integer" || kind.type === "number") return html`<${NumberField} ...${props} />`;
+  return kind.type === "string" ? html`<${TextField} ...${props} />` : null;
+}

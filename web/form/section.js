@@ -1,0 +1,30 @@
+/* <Section title problems>…</Section> and <More label open>…</More>, the parts of the form.
+   useCatalog(kind) → the entries of a kind, [] until they are there. */
+
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { catalog } from "../api.js";
+
+export const Section = ({ title, note, problems = [], onFix, children }) => html`
+  <fieldset class="section">
+    <legend>${title}</legend>
+    ${note && html`<p class="note">${note}</p>`}
+    ${children}
+    ${problems.length > 0 && html`<div class="problem" role="alert">${problems.map((problem) => html`<p>
+      ${problem.detail}${onFix && (problem.did_you_mean ?? []).map((name) => html` <button type="button" class="link" onClick=${() => onFix(name)}>Use ${name}</button>`)}
+    </p>`)}</div>`}
+  </fieldset>`;
+
+export function More({ label, children }) {
+  const [open, setOpen] = useState(false);
+  return html`
+    <details class="more" open=${open} onToggle=${(event) => setOpen(event.target.open)}>
+      <summary>${label}</summary>${open && children}
+    </details>`;
+}
+
+export function useCatalog(kind) {
+  const [entries, setEntries] = useState([]);
+  useEffect(() => { catalog(kind).then(setEntries, () => {}); }, [kind]);
+  return entries;
+}

@@ -1,0 +1,34 @@
+/* The training: the batch, how long and how precise; the framework that runs it. */
+
+import { html } from "htm/preact";
+import { big } from "../format.js";
+import { request, resolved } from "../state.js";
+import { change } from "../state.js";
+import { Bound, NumberField, SelectField } from "../ui/field.js";
+import { More, Section, useCatalog } from "./section.js";
+import { SchemaFields } from "./schema.js";
+
+const FIRST = ["seq_length", "global_batch_size", "precision", "tokens"];
+const PRECISIONS = ["bf16", "fp16", "fp8", "fp4", "fp32"].map((value) => ({ value, label: value.toUpperCase() }));
+
+export function Training() {
+  const frameworks = useCatalog("frameworks");
+  const choices = [{ value: "", label: "Any" }, ...frameworks.map(({ id, title }) => ({ value: id, label: title }))];
+  const { seq_length: length, global_batch_size: batch } = resolved.value?.training ?? {};
+  return html`
+    <${Section} title="Training">
+      <div class="two">
+        <${Bound} pointer="/training/global_batch_size" of=${NumberField} label="Global batch" title="Sequences per optimizer step" />
+        <${Bound} pointer="/training/seq_length" of=${NumberField} label="Sequence length" title="Tokens per sequence" />
+        <${Bound} pointer="/training/precision" of=${SelectField} label="Precision" options=${PRECISIONS} />
+        <${Bound} pointer="/training/tokens" of=${NumberField} label="Tokens in all" title="For days, cost and energy: 1T, 300B" />
+      </div>
+      ${length && html`<p class="hint">${big(length * batch)} tokens per iteration</p>`}
+      <${SelectField} id="f-framework" label="Framework" value=${request.value.search?.framework ?? ""} options=${choices}
+        onChange=${(value) => change("/search/framework", value || undefined)} />
+      <${More} label="Optimizer and formats">
+        <div class="dense"><${SchemaFields} type="TrainingSpec" pointer="/training" skip=${FIRST}
+          value=${request.value.training} usual=${resolved.value?.training} onChange=${(name, value) => change(`/training/${name}`, value)} /></div>
+      <//>
+    <//>`;
+}

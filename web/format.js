@@ -1,0 +1,94 @@
+/* Numbers as a person reads them.  Inside: bytes, seconds, shares; here the units begin. */
+
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const SPACE = "\u202f"; // between a number and its unit: narrow, and never broken
+const NONE = "–";
+
+const known = (value) => typeof value === "number" && Number.isFinite(value);
+
+/* Three significant digits, and no exponent. */
+export function number(value, digits = 3) {
+  if (!known(value)) return NONE;
+  const size = Math.abs(value);
+  if (size >= 10 ** (digits - 1) || Number.isInteger(value)) return GROUPED.format(Math.round(value));
+  const places = digits - 1 - Math.floor(Math.log10(size));
+  return value.toFixed(Math.min(places, 8));
+}
+
+export const unit = (text, name) => (text === NONE ? NONE : `${text}${SPACE}${name}`);
+export const count = (value) => (known(value) ? GROUPED.format(value) : NONE);
+export const percent = (share, digits = 3) => unit(number(share * 100, digits), "%");
+export const times = (ratio) => (known(ratio) ? `${ratio.toFixed(2)}×` : NONE);
+
+export const BYTE_UNITS = { GiB: 2 ** 30, GB: 1e9 };
+export const bytes = (value, units = "GiB") => unit(number(value / BYTE_UNITS[units]), units);
+
+/* A value in the largest unit it fills: steps are [least value, size of the unit, name]. */
+const scaled = (steps) => (value, digits = 3) => {
+  if (!known(value)) return NONE;
+  const [, size, name] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  return unit(number(value / size, digits), name);
+};
+
+export const seconds = scaled([
+  [172_800, 86_400, "days"], [7200, 3600, "h"], [300, 60, "min"], [1, 1, "s"],
+  [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"],
+]);
+export const flops = scaled([
+  [1e18, 1e18, "EFLOP/s"], [1e15, 1e15, "PFLOP/s"], [0, 1e12, "TFLOP/s"],
+]);
+/* TFLOP/s of one accelerator keeps its unit, so that numbers can be compared at a glance. */
+export const teraflops = (value) => unit(number(value / 1e12), "TFLOP/s");
+export const rate = scaled([
+  [1e12, 1e12, "TB/s"], [1e9, 1e9, "GB/s"], [0, 1e6, "MB/s"],
+]);
+export const energy = scaled([[1e6, 1e6, "GWh"], [1e3, 1e3, "MWh"], [0, 1, "kWh"]]);
+export const tokensPerSecond = scaled([
+  [1e9, 1e9, "G tokens/s"], [1e6, 1e6, "M tokens/s"], [1e4, 1e3, "k tokens/s"], [0, 1, "tokens/s"],
+]);
+
+const short = (steps) => (value, digits = 3) => {
+  if (!known(value)) return NONE;
+  const [size, name] = steps.find(([size]) => Math.abs(value) >= size) ?? [1, ""];
+  return name ? unit(number(value / size, digits), name) : number(value, digits);
+};
+/* 70.6 B, 1 T: parameters and tokens. */
+export const big = short([[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]);
+
+export function money(usd) {
+  if (!known(usd)) return NONE;
+  const [size, name] = [[1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([least]) => usd >= 10 * least) ?? [1, ""];
+  return `$${number(usd / size)}${name && SPACE + name}`;
+}
+
+/* A field's name as words: `micro_batch_size` → "micro batch size". */
+export const words = (name) => name.replaceAll("_", " ");
+
+/* Any plain value of a document, short. */
+export function value(item) {
+  if (item === true) return "yes";
+  if (item === false) return "no";
+  if (Array.isArray(item)) return item.length ? item.map(value).join(", ") : "none";
+  if (typeof item === "number") return Number.isInteger(item) ? count(item) : number(item);
+  return item === null || item === undefined ? NONE : String(item);
+}
+
+/* Names of a plan's fields where space is short; the others are spelled out. */
+export const PLAN_SHORT = {
+  tp: "TP", pp: "PP", dp: "DP", cp: "CP", ep: "EP", etp: "ETP", vpp: "VPP",
+  micro_batch_size: "micro batch", zero_stage: "ZeRO", recompute: "recompute", schedule: "schedule",
+};
+export const fieldName = (name) => PLAN_SHORT[name] ?? words(name);
+
+/* What tells a plan from its neighbours, in a line: "TP 4 · PP 4 · DP 8 …". */
+export function planLine(plan) {
+  const shown = [`TP ${plan.tp}`, `PP ${plan.pp}`, `DP ${plan.dp}`];
+  if (plan.cp > 1) shown.push(`CP ${plan.cp}`);
+  if (plan.ep > 1) shown.push(`EP ${plan.ep}`);
+  if (plan.etp > 1) shown.push(`ETP ${plan.etp}`);
+  if (plan.vpp > 1) shown.push(`VPP ${plan.vpp}`);
+  shown.push(`micro batch ${plan.micro_batch_size}`);
+  if (plan.recompute !== "none") shown.push(`${plan.recompute} recompute`);
+  shown.push(`ZeRO-${plan.zero_stage}`);
+  return shown.join(" · ");
+}

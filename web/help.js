@@ -1,0 +1,26 @@
+/* The keys, for those who ask with "?". */
+
+import { signal } from "@preact/signals";
+import { html } from "htm/preact";
+import { VIEWS } from "./registry.js";
+import { Dialog } from "./ui/dialog.js";
+
+const shown = signal(false);
+export const openHelp = () => { shown.value = true; };
+
+const KEYS = [
+  ["?", "This help"],
+  [`1 – ${VIEWS.length}`, VIEWS.map(({ label }) => label).join(", ")],
+  ["t", "Theme: system, dark, light"],
+  ["Tab", "Through everything, in reading order"],
+  ["← →", "Between tabs, and from point to point in a chart"],
+  ["Enter", "Show the plan of a point or a row"],
+  ["p", "Pin the plan of a point, to compare it"],
+  ["Esc", "Close; stop a search"],
+];
+
+export const Help = () => html`
+  <${Dialog} title="Keys" open=${shown.value} onClose=${() => { shown.value = false; }}>
+    <dl class="keys">${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+    <p class="muted">Every chart has its numbers as a table: the button at its right.</p>
+  <//>`;

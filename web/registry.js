@@ -1,0 +1,22 @@
+/* What the page is made of: a view per line of the header, a tab per question about a plan.
+
+   A module's default export is a Preact component without props; it reads state.js.
+   To add one, add a file and a line. */
+
+export const VIEWS = [
+  { id: "plan", label: "Plan", load: () => import("./views/plan.js") },
+  { id: "compare", label: "Compare", load: () => import("./views/compare.js") },
+  { id: "size", label: "Size", load: () => import("./views/size.js") },
+  { id: "validate", label: "Validate", load: () => import("./views/validate.js") },
+  { id: "lint", label: "Lint", load: () => import("./views/lint.js") },
+  { id: "saved", label: "Saved", load: () => import("./views/saved.js") },
+];
+
+export const TABS = [
+  { id: "timeline", label: "Pipeline timeline", load: () => import("./tabs/timeline.js") },
+  { id: "ranks", label: "Rank map", load: () => import("./tabs/ranks.js") },
+  { id: "flags", label: "Flags", load: () => import("./tabs/flags.js") },
+  { id: "sensitivity", label: "Sensitivity", load: () => import("./tabs/sensitivity.js") },
+  { id: "candidates", label: "Candidates", load: () => import("./tabs/candidates.js") },
+  { id: "rejected", label: "Why not", load: () => import("./tabs/rejected.js") },
+];

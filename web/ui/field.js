@@ -1,0 +1,121 @@
+/* Fields of a form.  What is typed is never lost: what cannot be read is kept as it stands, and the
+   service says what is wrong with it, at the field.
+
+   <Field id label problems hint unit>control</Field>     label, control, unit, problems below
+   <NumberField label value onChange />                   text box for a number: 1e12, 1T, 8k, 1_000
+   <TextField …/> <SelectField options=${[{value, label, group?}]} …/> <CheckField …/>
+     label        shown, and the name for readers; `title` says more on hover
+     value        the value in the document's unit, undefined where nobody gave one
+     onChange     (value | undefined) => void; undefined: left to its default
+     usual        the default, shown faintly while the field is empty
+     unit, scale  text after the box, and how much of the document's unit one of it is
+     problems     [{detail, did_you_mean}], each suggestion a button that applies itself
+     id           unique in the page
+   <Bound pointer="/training/seq_length" of=${NumberField} …/> binds one to the request in state.js. */
+
+import { html } from "htm/preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { change, field, problemsAt, resolved } from "../state.js";
+import { get } from "../pointer.js";
+
+const POWERS = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 };
+
+/* "1.5T" → 1.5e12; what is no number stays the text it is. */
+export function parseNumber(text) {
+  const plain = text.trim().replace(/[,_\s\u202f]/g, "");
+  const [, digits, power] = /^(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([kmbgt])?$/i.exec(plain) ?? [];
+  return digits === undefined ? text : Number(digits) * (power ? POWERS[power.toLowerCase()] : 1);
+}
+
+const exact = (value) => Number(value.toPrecision(12));
+
+function written(value, scale) {
+  if (value === undefined || value === null) return "";
+  if (typeof value !== "number") return String(value);
+  const shown = exact(value / scale);
+  const [size, name] = [[1e12, "T"], [1e9, "B"]].find(([least]) => scale === 1 && shown >= least && shown % (least / 1000) === 0) ?? [];
+  return size ? `${shown / size} ${name}` : String(shown);
+}
+
+export function Field({ id, label, title, unit, problems = [], onFix, hint, children, kind = "" }) {
+  return html`
+    <div class="field ${kind} ${problems.length ? "bad" : ""}">
+      <label for=${id} title=${title}>${label}</label>
+      <div class="control">${children}${unit && html`<span class="unit" aria-hidden="true">${unit}</span>`}</div>
+      ${hint && html`<p class="hint" id=${`${id}-hint`}>${hint}</p>`}
+      ${problems.length > 0 && html`<div class="problem" id=${`${id}-problem`} role="alert">
+        ${problems.map((problem) => html`<p>${problem.detail}
+          ${onFix && (problem.did_you_mean ?? []).map((name) => html` <button type="button" class="link" onClick=${() => onFix(name)}>Use ${name}</button>`)}</p>`)}
+      </div>`}
+    </div>`;
+}
+
+const described = (id, { problems = [], hint }) => ({
+  "aria-invalid": problems.length ? "true" : undefined,
+  "aria-describedby": [problems.length && `${id}-problem`, hint && `${id}-hint`].filter(Boolean).join(" ") || undefined,
+});
+
+function TextBox({ id, value, usual, onChange, scale = 1, read, ...rest }) {
+  const [draft, setDraft] = useState(null); // what is being typed; null: nothing is
+  const box = useRef(null);
+  useEffect(() => {
+    if (document.activeElement !== box.current) setDraft(null);
+  }, [value]);
+  const onInput = ({ target }) => {
+    setDraft(target.value);
+    const found = read(target.value);
+    onChange(target.value.trim() === "" ? undefined : typeof found === "number" ? exact(found * scale) : found);
+  };
+  return html`<input id=${id} ref=${box} type="text" autocomplete="off" spellcheck="false"
+    value=${draft ?? written(value, scale)} placeholder=${written(usual, scale)}
+    onInput=${onInput} onBlur=${() => setDraft(null)} ...${rest} />`;
+}
+
+export const NumberField = (props) => html`
+  <${Field} ...${props} onFix=${props.onChange}>
+    <${TextBox} id=${props.id} value=${props.value} usual=${props.usual} onChange=${props.onChange} scale=${props.scale}
+      read=${parseNumber} inputmode="decimal" class="number" ...${described(props.id, props)} />
+  <//>`;
+
+export const TextField = (props) => html`
+  <${Field} ...${props} onFix=${props.onChange}>
+    <${TextBox} id=${props.id} value=${props.value} usual=${props.usual} onChange=${props.onChange}
+      read=${(text) => text} ...${described(props.id, props)} />
+  <//>`;
+
+export function Options({ options }) {
+  const groups = [...new Set(options.map(({ group }) => group))];
+  const option = ({ value, label }) => html`<option key=${value} value=${value}>${label}</option>`;
+  return groups.map((group) => {
+    const own = options.filter((one) => one.group === group).map(option);
+    return group ? html`<optgroup key=${group} label=${group}>${own}</optgroup>` : own;
+  });
+}
+
+/* `value` may be one that the options do not have: it is then listed too. */
+export function SelectField(props) {
+  const { id, value, usual, options, onChange } = props;
+  const current = String(value ?? usual ?? "");
+  const known = options.some((one) => String(one.value) === current);
+  const all = known || current === "" ? options : [{ value: current, label: current }, ...options];
+  const pick = (text) => onChange(options.find((one) => String(one.value) === text)?.value ?? text);
+  return html`
+    <${Field} ...${props} onFix=${onChange}>
+      <select id=${id} value=${current} onChange=${({ target }) => pick(target.value)} ...${described(id, props)}>
+        <${Options} options=${all} />
+      </select>
+    <//>`;
+}
+
+export const CheckField = ({ id, label, title, value, usual = false, onChange, problems = [] }) => html`
+  <div class="field check ${problems.length ? "bad" : ""}">
+    <input id=${id} type="checkbox" checked=${value ?? usual} onChange=${({ target }) => onChange(target.checked)} />
+    <label for=${id} title=${title}>${label}</label>
+    ${problems.map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}
+  </div>`;
+
+export function Bound({ pointer, of, usual, inside = false, ...props }) {
+  return html`<${of} id=${`f${pointer.replaceAll("/", "-")}`} value=${field(pointer)}
+    usual=${usual ?? get(resolved.value, pointer)} onChange=${(value) => change(pointer, value)}
+    problems=${problemsAt(pointer, inside)} ...${props} />`;
+}

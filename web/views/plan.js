@@ -1,0 +1,36 @@
+/* The plan: the form at the left, the answer and what is behind it at the right. */
+
+import { html } from "htm/preact";
+import { useState } from "preact/hooks";
+import { Answer } from "../answer.js";
+import { MemoryChart } from "../charts/memory.js";
+import { ParetoChart } from "../charts/pareto.js";
+import { TimeChart } from "../charts/time.js";
+import { Form } from "../form/form.js";
+import { Nothing } from "../nothing.js";
+import { TABS } from "../registry.js";
+import { answer, report, tab } from "../state.js";
+import { Dialog } from "../ui/dialog.js";
+import { Tabs } from "../ui/tabs.js";
+
+export default function Plan() {
+  const [sheet, setSheet] = useState(false);
+  return html`
+    <div class="plan-view">
+      <div class="form-column"><${Form} /></div>
+      <${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>
+      <div class="results" id="results" tabindex="-1">
+        <${Answer} onEdit=${() => setSheet(true)} />
+        ${answer.value && !answer.value.best && !report.value && html`<${Nothing} />`}
+        ${report.value && html`
+          <div class="pair">
+            <${ParetoChart} />
+            <${MemoryChart} />
+          </div>
+          <${TimeChart} />
+          <section class="card tabs-card" aria-label="More about this plan">
+            <${Tabs} label="More about this plan" items=${TABS} current=${tab.value} onSelect=${(id) => { tab.value = id; }} />
+          </section>`}
+      </div>
+    </div>`;
+}
