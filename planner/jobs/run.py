@@ -8,7 +8,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,7 +170,7 @@ class Run:
             self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
             outcome = work()
             word = "failed" if "failed" in outcome else "done"
-            self._report(phase, Progress(), f"{phase}: {word} in {time.monotonic() - began:.1f} s")
+            self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
             done_now = True
             return outcome
 
@@ -234,10 +234,10 @@ class Run:
         self._report(phase, Progress(text="waits for another run on this machine"))
         time.sleep(_REPORT_S)
 
-    def _report(self, phase: str, progress: Progress, *log: str) -> None:
+    def _report(self, phase: str, progress: Progress | None, *log: str) -> None:
         self.life.patiently(lambda: self._tell(phase, progress, log))
 
-    def _tell(self, phase: str, progress: Progress, log: Any) -> None:
+    def _tell(self, phase: str, progress: Progress | None, log: Sequence[str]) -> None:
         """Say where the job is.  Raises Cancelled where it is to stop, Unavailable, Superseded."""
         if self.jobs.report(self.claim, phase, progress, log) == "cancelling":
             raise Cancelled

@@ -124,8 +124,8 @@ class Jobs:
                 raise QueueFull(f"{most_waiting} jobs wait already")
             row = {
                 "id": name, "kind": kind, "title": title, "state": "queued",
-                "phase": "waiting", "done": 0, "total": 0, "text": "", "request": json.dumps(request), "attempts": 0,
-                "sent": False, "created_at": self._database.now(),
+                "phase": "waiting", "done": 0, "total": 0, "text": "", "attempts": 0,
+                "request": json.dumps(request), "sent": False, "created_at": self._database.now(),
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
             _note(self._database, connection, name, [_told(connection, name)])
@@ -233,19 +233,22 @@ class Jobs:
         return claim
 
     def report(
-        self, claim: Claim, phase: str, progress: Progress, logs: Sequence[str] = ()
+        self, claim: Claim, phase: str, progress: Progress | None = None, logs: Sequence[str] = ()
     ) -> State:
         """Say where a job is and what its processes said; its state, which may be `cancelling`.
 
-        Raises Superseded.
+        progress: None: as before.  What is not new makes no event.  Raises Superseded.
         """
         with self._database.writing() as connection:
-            state = _held(connection, claim).state
-            _set(connection, claim.job_id, phase=phase, **progress.model_dump())
+            job = _held(connection, claim)
+            progress = progress or job.progress
             told = [("log", {"text": text}) for text in logs]
-            told.append(_told(connection, claim.job_id))
-            _note(self._database, connection, claim.job_id, told)
-        return state
+            if (phase, progress) != (job.phase, job.progress):
+                _set(connection, claim.job_id, phase=phase, **progress.model_dump())
+                told.append(_told(connection, claim.job_id))
+            if told:
+                _note(self._database, connection, claim.job_id, told)
+        return job.state
 
     def state(self, claim: Claim) -> State:
         """The state of a job that is run.  Raises Superseded."""
