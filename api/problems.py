@@ -23,6 +23,7 @@ from planner.problems import (
 )
 from planner.search import SpaceTooLarge
 from planner.solve import IllegalPlan
+from planner.store import Mismatch, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -36,6 +37,21 @@ class ProblemDocument(BaseModel):
     detail: str
     instance: str
     errors: tuple[Problem, ...] = ()
+
+
+_SLUGS = {
+    "not-found": 404,
+    "not-cancellable": 409,
+    "queue-full": 503,
+    "idempotency-mismatch": 422,
+    "unavailable": 503,
+}
+
+
+class Refused(HTTPException):
+    def __init__(self, slug: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(_SLUGS[slug], detail, headers)
+        self.slug = slug
 
 
 def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -57,6 +73,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(IllegalPlan, _illegal_plan)
     app.add_exception_handler(Unsupported, _illegal_plan)
     app.add_exception_handler(SpaceTooLarge, _space_too_large)
+    app.add_exception_handler(Mismatch, _mismatch)
+    app.add_exception_handler(Unavailable, _unavailable)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
 
@@ -88,11 +106,19 @@ async def _space_too_large(request: Request, error: Exception) -> JSONResponse:
     return _respond(request, problem_document(from_space(error)))
 
 
+async def _mismatch(request: Request, error: Exception) -> JSONResponse:
+    return await _http_error(request, Refused("idempotency-mismatch", str(error)))
+
+
+async def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    return await _http_error(request, Refused("unavailable", str(error), {"Retry-After": "5"}))
+
+
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     document = {
-        "type": f"/problems/{phrase.lower().replace(' ', '-')}",
+        "type": f"/problems/{getattr(error, 'slug', phrase.lower().replace(' ', '-'))}",
         "title": phrase,
         "status": error.status_code,
         "detail": error.detail,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 
 import uvicorn
+from fastapi import FastAPI
 
 from api.app import create_app
 from api.settings import Settings, SettingsError
 from planner.problems import refuse
+
+GRACE_S = 10  # for calls that are under way when the service is to stop
 
 
 def run(host: str | None, port: int | None) -> int:
@@ -27,6 +30,7 @@ def run(host: str | None, port: int | None) -> int:
         log_level="warning",
         access_log=False,
         server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
     )
     with _listen(settings) as listener:
         _Server(config).run(sockets=[listener])
@@ -45,6 +49,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Have streams end, which would else be waited for, and stop."""
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app.state.stopping = True
+        await super().shutdown(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
         await super().startup(sockets)

@@ -9,6 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from planner.jobs.settings import JobSettings
+
+_TAKES_ONLY = JobSettings(max_runs=0)
+_JOB_BOUNDS: dict[str, tuple[int, int]] = {
+    "max_runs": (0, 64),
+    "max_queued_jobs": (1, 100_000),
+    "max_job_attempts": (1, 100),
+    "job_lease_s": (2, 3_600),
+    "job_retention_days": (1, 36_500),
+    "max_run_s": (1, 86_400),
+    "max_run_ranks": (1, 4_096),
+    "max_run_bytes": (1, 1 << 50),
+    "max_sweep_questions": (1, 100_000),
+    "sweep_step_questions": (1, 10_000),
+}
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -25,6 +40,8 @@ class Settings:
     then only this machine can be served.
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
+    jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
+    unless told otherwise.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +52,7 @@ class Settings:
     max_wait_s: float = 3.0
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
+    jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:
         if not self.api_keys_sha256 and not _is_loopback(self.host):
@@ -62,6 +80,14 @@ class Settings:
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
             max_result_bytes=_integer(
                 environment, "PLANNER_MAX_RESULT_BYTES", cls.max_result_bytes, 1 << 20, 1 << 40
+            ),
+            jobs=JobSettings(
+                **{
+                    name: _integer(
+                        environment, f"PLANNER_{name.upper()}", getattr(JobSettings, name), *bounds
+                    )
+                    for name, bounds in _JOB_BOUNDS.items()
+                }
             ),
         )
 

@@ -1,6 +1,6 @@
 """Jobs: what takes long is queued, followed, cancelled, and kept with its result."""
 
-from __future__ import annotations
+# No postponed annotations: FastAPI could not resolve those that name what is local to _add.
 
 from typing import Annotated, Any
 
@@ -9,9 +9,10 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from api.dependencies import Body
+from api.job_schema import JOB_EXAMPLES
 from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, owner, page
 from api.problems import Refused, declare
-from api.schema import JOB_EXAMPLES, request_body
+from api.schema import request_body
 from api.settings import Settings
 from planner.jobs.documents import parse
 from planner.store import Store
@@ -55,7 +56,7 @@ def _add(kind: Kind) -> APIRouter:
             raise Refused("not-found", f"no such job among {kind}")
         return job
 
-    found_job = Annotated[Job, Depends(found)]
+    FoundJob = Annotated[Job, Depends(found)]
 
     @one.post(
         "",
@@ -96,7 +97,7 @@ def _add(kind: Kind) -> APIRouter:
         return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
 
     @one.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
-    def get(job: found_job) -> JobAnswer:
+    def get(job: FoundJob) -> JobAnswer:
         """Where a job is, and its result when it is over."""
         return answer(job)
 
@@ -107,7 +108,7 @@ def _add(kind: Kind) -> APIRouter:
         name=f"follow {kind}",
     )
     async def follow(
-        request: Request, job: found_job, store: Kept, last_event_id: After = None
+        request: Request, job: FoundJob, store: Kept, last_event_id: After = None
     ) -> StreamingResponse:
         """Its events as they come: `progress`, `log`, and `done` as the last.
 
@@ -123,7 +124,7 @@ def _add(kind: Kind) -> APIRouter:
         responses=declare(404, 503),
         name=f"log of {kind}",
     )
-    def logs(job: found_job, store: Kept) -> str:
+    def logs(job: FoundJob, store: Kept) -> str:
         """What it and its processes said, a line each."""
         told = store.jobs.events(job.id)
         return "".join(f"{one.data['text']}\n" for one in told if one.event == "log")
@@ -131,7 +132,7 @@ def _add(kind: Kind) -> APIRouter:
     @one.post(
         "/{id}/cancel", status_code=202, responses=declare(404, 409, 503), name=f"cancel {kind}"
     )
-    def cancel(job: found_job, store: Kept) -> JobAnswer:
+    def cancel(job: FoundJob, store: Kept) -> JobAnswer:
         """Have it stop, all its processes with it."""
         try:
             return answer(store.jobs.cancel(job.id) or job)
@@ -139,7 +140,7 @@ def _add(kind: Kind) -> APIRouter:
             raise Refused("not-cancellable", str(error)) from None
 
     @one.delete("/{id}", status_code=204, responses=declare(404, 409, 503), name=f"delete {kind}")
-    def delete(job: found_job, store: Kept) -> None:
+    def delete(job: FoundJob, store: Kept) -> None:
         """Forget a job that is over, with its result."""
         try:
             store.jobs.delete(job.id)

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from api.dependencies import Body
+from api.job_schema import SAVED_PLAN_EXAMPLES
 from api.problems import Refused, declare
-from api.schema import SAVED_PLAN_EXAMPLES, request_body
-from cost_models.spec import Spec
+from api.schema import request_body
 from planner.loading import plain
 from planner.problems import RequestError, wrong_type
 from planner.store import SavedPlan, Store
+from planner.store.saved_plans import SavedPlanSpec
 from planner.validation import validate
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-MOST_PLANS = 1000
 router = APIRouter(prefix="/saved-plans", tags=["saved plans"])
 Name = Annotated[str, Path(min_length=1, max_length=200, pattern=_PRINTABLE)]
-
-
-class SavedPlanSpec(Spec):
-    """What is saved under a name: a request as it was asked, complete or not."""
-
-    note: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]*$")] = ""
-    request: dict[str, Any]
-    answer_id: Annotated[str, Field(max_length=64, pattern="^[a-z]{2}_[0-9a-z]+$")] | None = None
 
 
 class SavedPlanAnswer(SavedPlanSpec):
@@ -57,7 +49,7 @@ def saved_plans(
     return SavedPlanPage(rows=rows, next=rows[-1].name if len(found) > limit else None)
 
 
-@router.get("/{name}", responses=declare(404, 422, 503))
+@router.get("/{name:path}", responses=declare(404, 422, 503))
 def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     """What is saved under a name."""
     found = _store(request).saved_plans.get(name)
@@ -67,7 +59,7 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
 
 
 @router.put(
-    "/{name}",
+    "/{name:path}",
     response_model=SavedPlanAnswer,
     responses=declare(400, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
     openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
@@ -86,7 +78,7 @@ def save(request: Request, response: Response, name: Name, document: Body) -> Sa
     return _answer(found)
 
 
-@router.delete("/{name}", status_code=204, responses=declare(404, 422, 503))
+@router.delete("/{name:path}", status_code=204, responses=declare(404, 422, 503))
 def forget(request: Request, name: Name) -> None:
     """Forget a name."""
     if not _store(request).saved_plans.delete(name):

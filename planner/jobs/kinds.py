@@ -14,14 +14,16 @@ from itertools import islice
 from typing import Any, Protocol
 
 from planner.jobs.documents import DryrunSpec, ValidationSpec, read
+from planner.jobs.settings import JobSettings
 from planner.store.jobs import Kind
-
-# Questions of one step: what a server that dies has to ask again at most.
-CHUNK = 64
 
 
 class Steps(Protocol):
     """What a kind may do."""
+
+    @property
+    def settings(self) -> JobSettings:
+        """Bounds on what it may use."""
 
     def here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step in this process."""
@@ -95,7 +97,7 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     grid = parse_grid(request)
     different = {question.key: question.document for question in grid.questions()}
     found: dict[str, Any] = {}
-    for chunk in _chunks(different):
+    for chunk in _chunks(different, steps.settings.sweep_step_questions):
         at = (len(found), len(different))
         found |= steps.away("ask", "questions", at=at, questions=chunk)
     results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
@@ -112,9 +114,9 @@ KINDS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {
 REAL: frozenset[Kind] = frozenset({"validations", "calibrations", "dryruns"})
 
 
-def _chunks(documents: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _chunks(documents: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
     items = iter(documents.items())
-    while chunk := dict(islice(items, CHUNK)):
+    while chunk := dict(islice(items, size)):
         yield chunk
 
 

@@ -113,6 +113,7 @@ class Run:
     def __init__(self, life: Life, job: Job, claim: Claim) -> None:
         self.life, self.job, self.claim = life, job, claim
         self.jobs = life.store.jobs
+        self.settings = life.settings
         self.folder = data_folder(FOLDER) / job.id
         self.runner: Runner | None = None
 
@@ -185,7 +186,7 @@ class Run:
     def _process(
         self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        settings = self.life.settings
+        settings = self.settings
         task = task_line(
             step, self.job.request, arguments, self.folder, settings, self.life.safe_until
         )
@@ -196,6 +197,8 @@ class Run:
             while True:
                 told = self.runner.next(_TICK_S) or {}
                 if "result" in told or "failed" in told:
+                    with suppress(Unavailable):
+                        self._tell(phase, progress, log)
                     return told
                 if "ended" in told:
                     return {"failed": _ended(told["ended"])}
@@ -225,7 +228,7 @@ class Run:
             yield
             return
         data_folder(FOLDER).mkdir(parents=True, exist_ok=True)
-        places = [data_folder(FOLDER) / f"place-{i}" for i in range(self.life.settings.max_runs)]
+        places = [data_folder(FOLDER) / f"place-{i}" for i in range(self.settings.max_runs)]
         with _locked(places, lambda: self._wait(phase)):
             yield
 
@@ -247,7 +250,7 @@ class Run:
             raise Cancelled
 
     def _bounded(self) -> None:
-        most = self.life.settings.max_job_attempts
+        most = self.settings.max_job_attempts
         if self.claim.attempts > most:
             detail = f"its server ended {most} times in the phase {self.job.phase!r}"
             raise Failed(_problem("cut-off", "The job was cut off", detail))

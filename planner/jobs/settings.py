@@ -14,6 +14,7 @@ class JobSettings:
     max_job_attempts: beginnings of one step, each cut off by the end of a server.
     job_lease_s: how long the jobs of a server that ended without a word wait for another one.
     job_retention_days: how long a job is kept after its end.
+    sweep_step_questions: of one step of a sweep: what a server that ends has asked in vain.
     max_run_*: of one step, over what its request asks.
     """
 
@@ -26,3 +27,4 @@ class JobSettings:
     max_run_ranks: int = 64
     max_run_bytes: int = 1 << 40
     max_sweep_questions: int = 2000
+    sweep_step_questions: int = 64
