@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 
 from api import pages, problems, schema
-from api.dependencies import require_key
 from api.gate import Gate
+from api.guard import Guard
 from api.log import RequestLog
+from api.methods import Methods
+from api.metrics import Metrics
 from api.routes import (
     bundles,
     catalog,
@@ -64,11 +66,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings = settings
-    app.add_middleware(RequestLog)
+    app.state.metrics = Metrics()
+    # The last one added is the first that sees a call.
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Methods, routes=app)
+    app.add_middleware(RequestLog, observe=app.state.metrics.observe)
     problems.install(app)
-    v1 = APIRouter(
-        prefix="/v1", dependencies=[Depends(require_key)], responses=problems.declare(401)
-    )
+    v1 = APIRouter(prefix="/v1", responses=problems.declare(401, 403, 429))
     for routes in (
         plans,
         estimates,

@@ -1,16 +1,16 @@
-"""What routes ask for: the document in the body, and a key that is let in."""
+"""What routes ask for: the document in the body, and the gate of searches."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from typing import Annotated, Any
 
+from anyio import fail_after
 from fastapi import Depends, Request
 from starlette.exceptions import HTTPException
 
 from api.gate import Gate
+from api.problems import Refused
 from api.settings import Settings
 from planner.loading import MAX_STRING, parse_json
 
@@ -35,10 +35,14 @@ async def _read(request: Request, longest: int) -> Any:
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
+    try:
+        with fail_after(_settings(request).max_body_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise Refused("timeout", "the body did not arrive in time") from None
     try:
         return parse_json(bytes(body), longest)
     except json.JSONDecodeError as error:
@@ -46,20 +50,6 @@ async def _read(request: Request, longest: int) -> Any:
         raise HTTPException(400, f"the body is not JSON: {error.msg} ({where})") from None
     except UnicodeDecodeError:
         raise HTTPException(400, "the body is not UTF-8 text") from None
-
-
-async def require_key(request: Request) -> None:
-    """Refuse a call without a known key, where the service has keys."""
-    digests = _settings(request).api_keys_sha256
-    if not digests:
-        return
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    key = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    given = hashlib.sha256(key.encode()).hexdigest()
-    # All are compared, each in constant time, so that timing says nothing of the keys.
-    matches = [hmac.compare_digest(given, digest) for digest in digests]
-    if not any(matches):
-        raise HTTPException(401, "a known API key is needed", {"WWW-Authenticate": "Bearer"})
 
 
 async def search_gate(request: Request) -> Gate:

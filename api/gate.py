@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from anyio import CapacityLimiter, Semaphore, fail_after, to_thread
-from starlette.exceptions import HTTPException
+
+from api.problems import RETRY_AFTER_S, Refused
 
 T = TypeVar("T")
-
-RETRY_AFTER_S = 5
 
 
 class Gate:
@@ -27,8 +26,8 @@ class Gate:
             with fail_after(self.wait_s):
                 await self.places.acquire()
         except TimeoutError:
-            raise HTTPException(
-                503,
+            raise Refused(
+                "queue-full",
                 f"all {self.threads.total_tokens} searches at one time are taken; try again",
                 {"Retry-After": str(RETRY_AFTER_S)},
             ) from None

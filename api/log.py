@@ -1,21 +1,37 @@
-"""One line of JSON per call, and the headers every answer carries."""
+"""Around every call: its id, one line of JSON about it, and headers that every answer carries."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+import traceback
 import uuid
+from collections.abc import Callable
 
 import structlog
-from starlette.datastructures import MutableHeaders
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.problems import respond
+from planner.problems import internal_document
+
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'self'",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "object-src 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_CLIENT_LEFT = 499  # for the log alone
 _log = structlog.wrap_logger(
     structlog.WriteLogger(sys.stderr),
     processors=[
@@ -24,20 +40,30 @@ _log = structlog.wrap_logger(
         structlog.processors.JSONRenderer(),
     ],
 )
+# (method, route template, status, seconds): told of every call.
+Observer = Callable[[str, str, int, float], None]
 
 
 class RequestLog:
-    """Logs method, path, status and time; never a body, a query or a key."""
+    """Logs method, path, status and time of every call; never a body, a query or a key.
 
-    def __init__(self, app: ASGIApp) -> None:
+    A caller's own X-Request-ID is kept where it is short and plain.  What the application does not
+    answer is a fault of ours: logged by the lines it passed, and answered with its id alone.
+    """
+
+    def __init__(self, app: ASGIApp, observe: Observer) -> None:
         self.app = app
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, call = time.perf_counter(), 500, uuid.uuid4().hex
+        given = Headers(scope=scope).get("x-request-id", "")
+        call = given if _REQUEST_ID.match(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = call
+        started, status, fault = time.perf_counter(), 0, ""
 
         async def send_noting(message: Message) -> None:
             nonlocal status
@@ -51,12 +77,30 @@ class RequestLog:
 
         try:
             await self.app(scope, receive, send_noting)
+        except ClientDisconnect:
+            status = _CLIENT_LEFT
+        except Exception as error:
+            fault = _where(error)
+            if status:  # too late for another answer
+                raise
+            await respond(Request(scope), internal_document())(scope, receive, send_noting)
         finally:
-            _log.info(
+            seconds = time.perf_counter() - started
+            route = getattr(scope.get("route"), "path", "none")
+            self.observe(scope["method"], route, status, seconds)
+            _log.log(
+                40 if fault else 20,
                 "call",
                 method=scope["method"],
                 path=scope["path"],
                 status=status,
-                duration_s=round(time.perf_counter() - started, 6),
+                duration_s=round(seconds, 6),
                 request_id=call,
+                **({"fault": fault} if fault else {}),
             )
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error and the lines it passed; not its message, which may repeat a request."""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])

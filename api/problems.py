@@ -12,13 +12,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from api.problem_types import OF_STATUS, TYPES
+from planner.documents import UnsupportedModel
 from planner.frameworks.base import Unsupported
 from planner.problems import (
     Problem,
     RequestError,
     from_reasons,
     from_space,
-    internal_document,
     problem_document,
 )
 from planner.search import SpaceTooLarge
@@ -26,31 +27,26 @@ from planner.solve import IllegalPlan
 from planner.store import Mismatch, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 5
 
 
 class ProblemDocument(BaseModel):
-    """What the service sends in place of an answer."""
+    """What the service sends in place of an answer; `type` is the address of a page about it."""
 
     type: str
     title: str
     status: int
     detail: str
     instance: str
+    request_id: str
     errors: tuple[Problem, ...] = ()
 
 
-_SLUGS = {
-    "not-found": 404,
-    "not-cancellable": 409,
-    "queue-full": 503,
-    "idempotency-mismatch": 422,
-    "unavailable": 503,
-}
-
-
 class Refused(HTTPException):
+    """A call that is not answered, for a reason of TYPES."""
+
     def __init__(self, slug: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(_SLUGS[slug], detail, headers)
+        super().__init__(TYPES[slug].status, detail, headers)
         self.slug = slug
 
 
@@ -67,7 +63,10 @@ def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application with a problem document."""
+    """Answer every error of the application with a problem document.
+
+    Faults of ours are answered outside of all this, where calls are logged.
+    """
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(RequestValidationError, _parameter_error)
     app.add_exception_handler(IllegalPlan, _illegal_plan)
@@ -76,12 +75,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Mismatch, _mismatch)
     app.add_exception_handler(Unavailable, _unavailable)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal_error)
 
 
 async def _request_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
-    return _respond(request, problem_document(error.problems))
+    document = problem_document(error.problems)
+    if isinstance(error, UnsupportedModel):
+        kind = TYPES["unsupported-model"]
+        document |= {"type": "/problems/unsupported-model", "title": kind.title}
+    return respond(request, document)
 
 
 async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
@@ -99,43 +101,45 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _illegal_plan(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, IllegalPlan | Unsupported)
-    return _respond(request, problem_document(from_reasons(error.reasons)))
+    return respond(request, problem_document(from_reasons(error.reasons)))
 
 
 async def _space_too_large(request: Request, error: Exception) -> JSONResponse:
-    return _respond(request, problem_document(from_space(error)))
+    return respond(request, problem_document(from_space(error)))
 
 
 async def _mismatch(request: Request, error: Exception) -> JSONResponse:
-    return await _http_error(request, Refused("idempotency-mismatch", str(error)))
+    return refuse(request, Refused("idempotency-mismatch", str(error)))
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    return await _http_error(request, Refused("unavailable", str(error), {"Retry-After": "5"}))
+    again = {"Retry-After": str(RETRY_AFTER_S)}
+    return refuse(request, Refused("unavailable", str(error), again))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase
+    return refuse(request, error)
+
+
+def refuse(request: Request, error: HTTPException) -> JSONResponse:
+    """The problem document of an error that has a status."""
+    slug = error.slug if isinstance(error, Refused) else OF_STATUS.get(error.status_code)
+    title = TYPES[slug].title if slug else HTTPStatus(error.status_code).phrase
     document = {
-        "type": f"/problems/{getattr(error, 'slug', phrase.lower().replace(' ', '-'))}",
-        "title": phrase,
+        "type": f"/problems/{slug}" if slug else "about:blank",
+        "title": title,
         "status": error.status_code,
         "detail": error.detail,
     }
-    return _respond(request, document, error.headers)
+    return respond(request, document, error.headers)
 
 
-async def _internal_error(request: Request, error: Exception) -> JSONResponse:
-    return _respond(request, internal_document())
-
-
-def _respond(
+def respond(
     request: Request, document: dict[str, Any], headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
+    """A problem document with what depends on the call."""
+    own = {"instance": request.url.path, "request_id": request.state.request_id}
     return JSONResponse(
-        document | {"instance": request.url.path},
-        status_code=document["status"],
-        headers=headers,
-        media_type=MEDIA_TYPE,
+        document | own, status_code=document["status"], headers=headers, media_type=MEDIA_TYPE
     )

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.settings import Settings, SettingsError
 from planner.problems import refuse
+from planner.store import Store, Unavailable
 
 GRACE_S = 10  # for calls that are under way when the service is to stop
 
@@ -33,8 +34,17 @@ def run(host: str | None, port: int | None) -> int:
         timeout_graceful_shutdown=GRACE_S,
     )
     with _listen(settings) as listener:
+        _migrate(settings)
         _Server(config).run(sockets=[listener])
     return 0
+
+
+def _migrate(settings: Settings) -> None:
+    """Make the database ready; RequestError where it cannot be, before anybody is let in."""
+    try:
+        Store.open(settings.database_url).close()
+    except Unavailable as error:
+        raise refuse("", "database", f"the database cannot be used: {error}") from None
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from planner.jobs.settings import JobSettings
 
@@ -24,6 +24,18 @@ _JOB_BOUNDS: dict[str, tuple[int, int]] = {
     "max_sweep_questions": (1, 100_000),
     "sweep_step_questions": (1, 10_000),
 }
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_CALLS_PER_MINUTE = 1200  # of a key
+# Settings that are integers, and their bounds.
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "port": (0, 65_535),
+    "max_body_bytes": (1_024, 1 << 30),
+    "max_body_s": (1, 3_600),
+    "max_concurrency": (1, 1_024),
+    "max_connections": (1, 100_000),
+    "max_result_bytes": (1 << 20, 1 << 40),
+    "calls_per_minute": (0, 1_000_000),
+}
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -38,6 +50,11 @@ class Settings:
     max_concurrency: searches at one time.  max_wait_s: how long another one waits for its turn.
     api_keys_sha256: SHA-256 of each key that is let in, in hex.  Empty: no key is asked for, and
     then only this machine can be served.
+    calls_per_minute: of one key, and of one address without a key; 0: any number; None: 1,200
+    where there are keys.  max_body_s: how long a body may take to arrive.  max_connections: open at
+    one time.
+    allowed_hosts: names of this service in the header Host, beside its own; with keys and none
+    given: any.  trusted_proxies: addresses that are believed who calls, or * for all.
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
     jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
@@ -50,6 +67,11 @@ class Settings:
     max_concurrency: int = 4
     api_keys_sha256: frozenset[str] = frozenset()
     max_wait_s: float = 3.0
+    calls_per_minute: int | None = None
+    max_body_s: float = 20
+    max_connections: int = 2_000
+    allowed_hosts: frozenset[str] = frozenset()
+    trusted_proxies: str = ""
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
     jobs: JobSettings = _TAKES_ONLY
@@ -66,30 +88,29 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Each field by its name: PLANNER_HOST, PLANNER_PORT and so on."""
-        keys = environment.get("PLANNER_API_KEYS_SHA256", "")
         return cls(
             host=environment.get("PLANNER_HOST", cls.host),
-            port=_integer(environment, "PLANNER_PORT", cls.port, 0, 65_535),
-            max_body_bytes=_integer(
-                environment, "PLANNER_MAX_BODY_BYTES", cls.max_body_bytes, 1_024, 1 << 30
-            ),
-            max_concurrency=_integer(
-                environment, "PLANNER_MAX_CONCURRENCY", cls.max_concurrency, 1, 1_024
-            ),
-            api_keys_sha256=frozenset(re.split(r"[\s,]+", keys.strip().lower())) - {""},
+            api_keys_sha256=_words(environment, "PLANNER_API_KEYS_SHA256"),
+            allowed_hosts=_words(environment, "PLANNER_ALLOWED_HOSTS"),
+            trusted_proxies=environment.get("PLANNER_TRUSTED_PROXIES", "").strip(),
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
-            max_result_bytes=_integer(
-                environment, "PLANNER_MAX_RESULT_BYTES", cls.max_result_bytes, 1 << 20, 1 << 40
-            ),
-            jobs=JobSettings(
-                **{
-                    name: _integer(
-                        environment, f"PLANNER_{name.upper()}", getattr(JobSettings, name), *bounds
-                    )
-                    for name, bounds in _JOB_BOUNDS.items()
-                }
-            ),
+            jobs=JobSettings(**_integers(environment, _JOB_BOUNDS, JobSettings)),
+            **_integers(environment, _BOUNDS, cls),
         )
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names a call may use for this service; none: any."""
+        if self.api_keys_sha256 and not self.allowed_hosts:
+            return frozenset()
+        return self.allowed_hosts | _LOOPBACK_NAMES | {self.host}
+
+    @property
+    def rate(self) -> int:
+        """Calls a minute of one caller; 0: any number."""
+        if self.calls_per_minute is None:
+            return _CALLS_PER_MINUTE if self.api_keys_sha256 else 0
+        return self.calls_per_minute
 
     def listening(self, host: str | None, port: int | None) -> Self:
         """The same settings with the address of the command line over them."""
@@ -109,7 +130,21 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _integer(environment: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+def _words(environment: Mapping[str, str], name: str) -> frozenset[str]:
+    return frozenset(re.split(r"[\s,]+", environment.get(name, "").strip().lower())) - {""}
+
+
+def _integers(
+    environment: Mapping[str, str], bounds: Mapping[str, tuple[int, int]], usual: type
+) -> dict[str, Any]:
+    """Settings that are integers, each by its name, or as this class has them."""
+    return {
+        name: _integer(environment, f"PLANNER_{name.upper()}", getattr(usual, name), *ends)
+        for name, ends in bounds.items()
+    }
+
+
+def _integer(environment: Mapping[str, str], name: str, default: Any, least: int, most: int) -> Any:
     text = environment.get(name, "").strip()
     if not text:
         return default

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import parameters
-from cost_models.network import Fabric, collective_s, send_s
+from cost_models.network import Fabric
 from cost_models.placement import Axis, placement
 from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
@@ -24,6 +24,8 @@ from cost_models.units import GB
 FloatArray = NDArray[np.float64]
 BUCKET_PARAMETERS = 40e6
 BUCKET_PARAMETERS_PER_RANK = 1e6
+# The first and the last stage, which hold copies of one word table.
+EMBEDDING = "embedding"
 
 
 @formula("1", "megatron-core")
@@ -128,7 +130,7 @@ def data_parallel_seconds(
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
 
     def group_s(op: str, payload: Array, axis: Axis) -> FloatArray:
-        return full(collective_s(fabric, op, payload, axis))
+        return full(fabric.transfer(op, payload, axis))
 
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
         shards = full(shard.size)
@@ -168,9 +170,10 @@ def data_parallel_seconds(
     word_table = Held(held.embedding, zero)
     tied: FloatArray = zero
     if model.tied_embeddings or model.mtp_num_layers:
-        ends = Axis(np.minimum(plans.pp, 2), places.pp.stride * np.maximum(plans.pp - 1, 1))
+        stride = places.pp.stride * np.maximum(plans.pp - 1, 1)
+        ends = Axis(np.minimum(plans.pp, 2), stride, EMBEDDING)
         tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
-    latency = full(send_s(fabric, 0.0, places.pp))
+    latency = group_s("send", 0.0, places.pp)
     weight_bytes = training.gathered_weight_bytes
     # torchao's float8 training gathers weights already cast (enable_fsdp_float8_all_gather).
     narrow = (plans.stack == code("stack", "torch")) & (training.precision == "fp8")
@@ -190,7 +193,7 @@ def data_parallel_seconds(
         end_reduce_s=block_s("reduce_scatter", reduce_bytes, word_table),
         tied_reduce_s=tied,
         message_latency_s=latency,
-        message_s_per_byte=(full(send_s(fabric, GB, places.pp)) - latency) / GB,
+        message_s_per_byte=(group_s("send", GB, places.pp) - latency) / GB,
     )
 
 

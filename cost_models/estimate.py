@@ -31,6 +31,7 @@ from cost_models.step_time import (
     step_time,
     straggler_s,
 )
+from cost_models.traffic import GroupTraffic, traffic
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,10 @@ class CostModel:
         hidden = plan.overlap_p2p and plan.vpp > 1
         message = one(message_s(g, dp)) if plan.pp > 1 else 0.0
         return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
+
+    def traffic(self, plan: ParallelPlan) -> tuple[GroupTraffic, ...]:
+        """What each kind of group of a legal plan puts on the links of each tier."""
+        return tuple(traffic(self.setting, plan))
 
     def layer_s(self, plan: ParallelPlan) -> float:
         """Seconds of one micro-batch through one layer, forward and backward, with recompute."""

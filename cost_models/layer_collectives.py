@@ -11,7 +11,6 @@ from cost_models import communication as traffic
 from cost_models.kernel_times import WHOLE_TENSOR_RECIPES, KernelTime, Machine
 from cost_models.kernels import memory_pass_s
 from cost_models.layers import Dims, routed_tokens
-from cost_models.network import collective_s, send_s
 from cost_models.placement import Axis, Placement, members
 from cost_models.plans import Plans, code
 from cost_models.sources import Array
@@ -60,7 +59,7 @@ class Collectives:
         self._sequence_parallel = plans.sequence_parallel.astype(np.float64)
 
     def _op(self, op: str, payload_bytes: Array, axis: Axis) -> Array:
-        return collective_s(self._fabric, op, payload_bytes, axis)
+        return self._fabric.transfer(op, payload_bytes, axis)
 
     def _block(self, width: float) -> tuple[Array, Array]:
         """(all-gather, reduce-scatter) over tp of activations so wide; 0 where not sharded."""
@@ -183,7 +182,7 @@ class Collectives:
             d.tokens, kv_heads, head_dim, d.activation_bytes
         )
         hops = d.cp - 1.0
-        hop = send_s(self._fabric, chunk, self._places.cp)
+        hop = self._op("send", chunk, self._places.cp)
         merged = self._merging_s(head_dim, kv_heads)
         ring = (
             np.maximum(hops * hop - attention_forward_s * hops / d.cp, 0.0) + merged[0],
@@ -220,7 +219,7 @@ class Collectives:
         d = self._d
         repeated = chunk_bytes * d.heads / d.kv_heads
         gather = self._op("all_gather", repeated * d.cp, self._places.cp)
-        hop = send_s(self._fabric, 2.0 * repeated, self._places.cp)
+        hop = self._op("send", 2.0 * repeated, self._places.cp)
         gradients = self._beside(hop, backward_s / d.cp) * (d.cp - 1.0) + hop
         return (
             self._beside(gather, forward_s / d.cp),
@@ -273,7 +272,7 @@ class Collectives:
                 d.sharded_tokens * load, np.minimum(copies, moe.top_k), hidden, d.activation_bytes
             )
             fraction = self._fabric.profile.network_fraction
-            return collective_s(self._fabric, "all_to_all", once, axis, fraction)
+            return self._fabric.transfer("all_to_all", once, axis, fraction)
 
         # One copy per node over the NICs, one per rank inside.
         ranks = traffic.distinct_domains(float(moe.top_k), d.ep)

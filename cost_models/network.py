@@ -8,6 +8,7 @@ all-reduce rates, see the tests).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,44 @@ class Fabric:
         self.grids = {op: _Grid.of(table) for op, table in profile.collectives.items()}
         self.message = profile.measured.message if profile.measured else None
 
+    def transfer(
+        self, op: str, payload_bytes: Array, axis: Axis, all_to_all_fraction: float | None = None
+    ) -> Array:
+        """Seconds of a collective over a group, or of a `send` to its next member.
+
+        Everything that the cost model prices passes here, so that it can also be counted
+        (traffic.py).
+        """
+        if op == "send":
+            return send_s(self, payload_bytes, axis)
+        return collective_s(self, op, payload_bytes, axis, all_to_all_fraction)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A group on the links that leave the domains of the tier inside `tier`.
+
+    inner, outer: its members in one of those domains, and in one of the tier's own; used: whether
+    it needs these links at all; link_bytes_per_s: an accelerator's part of them, shared as they
+    are oversubscribed.
+    """
+
+    tier: NetworkTier
+    inner: Array
+    outer: Array
+    used: Array
+    link_bytes_per_s: Array
+
+
+def crossings(fabric: Fabric, axis: Axis) -> Iterator[Crossing]:
+    """Every tier outside the fastest domain, from the inside out."""
+    inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
+    for tier in fabric.tiers[1:]:
+        outer = members(axis, tier.domain_accelerators).astype(np.float64)
+        link = tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
+        yield Crossing(tier, inner, outer, inner < axis.size, link)
+        inner = outer
+
 
 @formula("1", "nccl-tests")
 def bus_factor(passes: float, ranks: Array) -> Array:
@@ -115,9 +154,7 @@ def collective_s(
         return np.where(moved, inside, 0.0)
     passes = _BUS_PASSES[op]
     within = payload * bus_factor(passes, inner) / np.maximum(inside, _TINY_S)
-    bus, latency = _outward(
-        fabric, op, ranks, inner, axis, np.where(inner > 1, within, np.inf), floor, payload
-    )
+    bus, latency = _outward(fabric, op, axis, np.where(inner > 1, within, np.inf), floor, payload)
     filled = payload + RAMP_SHARE * np.minimum(payload, RAMP_BYTES)
     crossing = ring_s(filled, bus_factor(passes, ranks), np.maximum(bus, 1.0), latency)
     return np.where(moved, np.where(inner >= ranks, inside, crossing), 0.0)
@@ -141,12 +178,9 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     size = np.asarray(axis.size)
     link = np.full(size.shape, fabric.tiers[0].bandwidth_bytes_per_s)
     latency = np.full(size.shape, fabric.tiers[0].latency_s)
-    inner = members(axis, fabric.tiers[0].domain_accelerators)
-    for tier in fabric.tiers[1:]:
-        crosses = inner < size
-        link = np.where(crosses, tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis), link)
-        latency = np.where(crosses, tier.latency_s, latency)
-        inner = members(axis, tier.domain_accelerators)
+    for hop in crossings(fabric, axis):
+        link = np.where(hop.used, hop.link_bytes_per_s, link)
+        latency = np.where(hop.used, hop.tier.latency_s, latency)
     seconds = message_s(payload_bytes, link * fabric.profile.p2p_fraction, latency)
     if fabric.message is not None:
         inside = members(axis, fabric.tiers[0].domain_accelerators) >= size
@@ -156,33 +190,22 @@ def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
 
 
 def _outward(
-    fabric: Fabric,
-    op: str,
-    ranks: Array,
-    inner: Array,
-    axis: Axis,
-    bus: Array,
-    latency: Array,
-    payload: Array,
+    fabric: Fabric, op: str, axis: Axis, bus: Array, latency: Array, payload: Array
 ) -> tuple[Array, Array]:
     """Bus bandwidth and latency after every tier outside the fastest domain."""
     chunk_s = CHUNK_S * np.minimum(payload / CHUNK_PAYLOAD_BYTES, 1.0)
-    for tier in fabric.tiers[1:]:
-        outer = members(axis, tier.domain_accelerators).astype(np.float64)
-        crosses = inner < ranks
-        link = tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
-        rate = fabric.profile.network_fraction * link
-        bus = np.where(crosses, np.minimum(bus, rate * inner), bus)
-        domains = np.maximum(outer / inner, 1.0)
+    for hop in crossings(fabric, axis):
+        rate = fabric.profile.network_fraction * hop.link_bytes_per_s
+        bus = np.where(hop.used, np.minimum(bus, rate * hop.inner), bus)
+        domains = np.maximum(hop.outer / hop.inner, 1.0)
         # A ring takes a step per domain; NCCL reduces over a tree where that is shorter.
         steps = domains - 1.0
         if op == "all_reduce":
-            tree = 2.0 * np.log2(domains) * (TREE_STEP * tier.latency_s + chunk_s)
-            steps_s = np.minimum(2.0 * steps * tier.latency_s, tree)
+            tree = 2.0 * np.log2(domains) * (TREE_STEP * hop.tier.latency_s + chunk_s)
+            steps_s = np.minimum(2.0 * steps * hop.tier.latency_s, tree)
         else:
-            steps_s = steps * tier.latency_s
-        latency = latency + np.where(crosses, steps_s, 0.0)
-        inner = outer
+            steps_s = steps * hop.tier.latency_s
+        latency = latency + np.where(hop.used, steps_s, 0.0)
     return bus, latency
 
 
@@ -191,15 +214,45 @@ def _all_to_all_s(
 ) -> Array:
     """Inside and outside the domain at the same time; each rank sends through its own NIC."""
     seconds, _ = _domain_s(fabric, "all_to_all", payload * inner / ranks, inner)
-    for tier in fabric.tiers[1:]:
-        outer = members(axis, tier.domain_accelerators).astype(np.float64)
-        rate = fraction * tier.bandwidth_bytes_per_s / _shared(fabric, tier, axis)
-        leaving = payload * (ranks - inner) / ranks
-        latency = tier.latency_s * (1.0 + np.log2(np.maximum(outer / inner, 1.0)))
-        through = ring_s(leaving, 1.0, rate, latency)
-        seconds = np.where(inner < ranks, np.maximum(seconds, through), seconds)
-        inner = outer
+    for hop in crossings(fabric, axis):
+        leaving = leaving_bytes(payload, ranks, ranks - hop.inner)
+        latency = hop.tier.latency_s * (1.0 + np.log2(np.maximum(hop.outer / hop.inner, 1.0)))
+        through = ring_s(leaving, 1.0, fraction * hop.link_bytes_per_s, latency)
+        seconds = np.where(hop.used, np.maximum(seconds, through), seconds)
     return seconds
+
+
+@formula("byte", "derived")
+def leaving_bytes(payload_bytes: Array, ranks: Array, outside: Array) -> Array:
+    """What one rank of an all-to-all sends to those of its ranks that are outside its domain."""
+    return payload_bytes * outside / ranks
+
+
+@formula("byte", "nccl-tests", "derived")
+def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> list[Array]:
+    """Bytes that the busiest of the accelerators' links sends, for each tier: links of the first
+    tier, then those that leave its domains, and so on outward.
+
+    What `collective_s` and `send_s` divide by the bandwidth.  A ring passes its bytes once over
+    the border of each domain, spread over the links of the members there; of a chain's members
+    only the last one in a domain sends over it.
+    """
+    ranks = np.asarray(axis.size, dtype=np.float64)
+    hops = list(crossings(fabric, axis))
+    inner = members(axis, fabric.tiers[0].domain_accelerators).astype(np.float64)
+    if op == "send":
+        inside = np.where((ranks > 1) & (inner > 1), payload_bytes, 0.0)
+        return [inside, *(np.where(hop.used, payload_bytes, 0.0) for hop in hops)]
+    if op == "all_to_all":
+        inside = payload_bytes * inner / ranks * bus_factor(_BUS_PASSES[op], inner)
+        left = (leaving_bytes(payload_bytes, ranks, ranks - hop.inner) for hop in hops)
+        return [
+            inside,
+            *(np.where(hop.used, own, 0.0) for hop, own in zip(hops, left, strict=True)),
+        ]
+    passed = payload_bytes * bus_factor(_BUS_PASSES[op], ranks)
+    inside = np.where(inner > 1, passed, 0.0)
+    return [inside, *(np.where(hop.used, passed / hop.inner, 0.0) for hop in hops)]
 
 
 def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Array, Array]:

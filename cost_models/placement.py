@@ -16,10 +16,11 @@ from cost_models.plans import IntArray, Plans, code
 
 @dataclass(frozen=True)
 class Axis:
-    """A process group: ranks `stride` apart, `size` of them."""
+    """A process group: ranks `stride` apart, `size` of them; name: its place in Placement."""
 
     size: IntArray
     stride: IntArray
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,17 @@ def placement(plans: Plans) -> Placement:
     pipeline = np.where(dp_last, plans.pp, one)
     stride = plans.tp * np.where(dp_last, plans.cp * plans.pp, one)
     expert_stride = plans.etp * plans.ep * pipeline
-    return Placement(
-        tp=Axis(plans.tp, one),
-        cp=Axis(plans.cp, plans.tp),
-        pp=Axis(plans.pp, plans.tp * plans.cp * np.where(dp_last, one, plans.dp)),
-        etp=Axis(plans.etp, one),
-        ep=Axis(plans.ep, plans.etp),
-        data=Axis(ranks, stride),
-        shard=Axis(shard, stride),
-        replicate=Axis(ranks // shard, stride * shard),
-        expert_data=Axis(expert_ranks, expert_stride),
-        expert_shard=Axis(expert_shard, expert_stride),
-        expert_replicate=Axis(expert_ranks // expert_shard, expert_stride * expert_shard),
-    )
+    groups = {
+        "tp": (plans.tp, one),
+        "cp": (plans.cp, plans.tp),
+        "pp": (plans.pp, plans.tp * plans.cp * np.where(dp_last, one, plans.dp)),
+        "etp": (plans.etp, one),
+        "ep": (plans.ep, plans.etp),
+        "data": (ranks, stride),
+        "shard": (shard, stride),
+        "replicate": (ranks // shard, stride * shard),
+        "expert_data": (expert_ranks, expert_stride),
+        "expert_shard": (expert_shard, expert_stride),
+        "expert_replicate": (expert_ranks // expert_shard, expert_stride * expert_shard),
+    }
+    return Placement(**{name: Axis(*group, name) for name, group in groups.items()})

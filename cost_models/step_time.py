@@ -60,6 +60,18 @@ class BlockTimes:
         )
 
 
+def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
+    """Seconds of one micro-batch through a stage, forward and backward with its collectives."""
+    at_stage, table = g.stages.spread, g.table
+    seconds: Array = at_stage(table.first[slot]) * times.whole_ends_s[0]
+    seconds = seconds + at_stage(table.last[slot]) * times.whole_ends_s[1]
+    for k in s.kinds:
+        i = KINDS.index(k)
+        seconds = seconds + at_stage(table.layers[i][slot]) * times.whole_s[k]
+        seconds = seconds + at_stage(table.recomputed[i][slot]) * times.again_s[k]
+    return seconds
+
+
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     return data_parallel_seconds(
@@ -88,12 +100,7 @@ def step_time(s: Setting, g: Gathered) -> dict[str, FloatArray]:
         everyone = everyone + at_stage(g.table.recomputed_totals[i]) * again[k]
     slots = len(g.table.stage)
     for slot in range(slots):
-        seconds = at_stage(g.table.first[slot]) * per_embedding
-        seconds = seconds + at_stage(g.table.last[slot]) * per_head
-        for k in s.kinds:
-            i = KINDS.index(k)
-            seconds = seconds + at_stage(g.table.layers[i][slot]) * per_layer[k]
-            seconds = seconds + at_stage(g.table.recomputed[i][slot]) * again[k]
+        seconds = stage_s(s, g, times, slot)
         if slot == 0:
             busiest = seconds
             continue
@@ -195,6 +202,15 @@ def message_s(g: Gathered, dp: DataParallelSeconds) -> Array:
     return seconds
 
 
+def messages(g: Gathered) -> Array:
+    """Pipeline messages that a rank sends per step: activations on and gradients back, by chunk.
+
+    The ends of the pipeline send fewer; the price is that of a stage between them.
+    """
+    count: Array = 2.0 * g.micro_batches * g.plans.vpp
+    return count
+
+
 def _pipeline_s(
     s: Setting, g: Gathered, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> Array:
@@ -213,5 +229,5 @@ def _pipeline_s(
     steady = np.where(hidden, np.maximum(message - chunk_s, 0.0), message)
     # DeepSpeed's schedule sends and receives one after the other, where others do both at once.
     ways = np.where(plans.stack == code("stack", "deepspeed"), 2.0, 1.0)
-    shown = 2.0 * (plans.pp - 1) * message + 2.0 * ways * g.micro_batches * plans.vpp * steady
+    shown = 2.0 * (plans.pp - 1) * message + ways * messages(g) * steady
     return np.where(plans.pp > 1, shown, 0.0)

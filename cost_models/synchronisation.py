@@ -156,7 +156,7 @@ def step_seconds(
     step_bytes = optimizer_step_bytes(training, plans)
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
-    collectives = _StepCollectives(s, g, dp)
+    collectives = StepCollectives(s, g, dp)
     exposed: Array = 0.0
     optimizer: Array = 0.0
     offload: Array = 0.0
@@ -221,7 +221,7 @@ def optimizer_step_bytes(training: TrainingSpec, plans: Plans) -> Array:
     return moved
 
 
-class _StepCollectives:
+class StepCollectives:
     """Reduction and gathering of a stage's parameters once per step, by ZeRO stage."""
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:

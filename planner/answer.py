@@ -246,13 +246,30 @@ class Replanned(Document):
     differences: dict[str, Any]
 
 
+class RankOrder(Document):
+    """A plan with its ranks in one order; slower_by: than in the fastest order.
+
+    frameworks: those that accept the plan in this order.
+    """
+
+    rank_order: str
+    iteration_time_s: float
+    slower_by: float
+    frameworks: tuple[str, ...]
+
+
 class PlanAnswer(Document):
-    """The answer to `planner plan` and POST /v1/plans."""
+    """The answer to `planner plan` and POST /v1/plans.
+
+    rank_orders: the best plan in every order of its ranks, the fastest first; none where the order
+    is of no effect.
+    """
 
     request: dict[str, Any]
     version: str
     profile: ProfileInfo
     best: PlanReport | None
+    rank_orders: tuple[RankOrder, ...] = ()
     launch: Launch | None
     replanned: Replanned | None
     plans: tuple[PlanReport, ...]

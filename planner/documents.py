@@ -19,7 +19,13 @@ from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from planner import frameworks, profiles
 from planner.consistency import contradictions
-from planner.huggingface import ImportedModel, ModelImportError, model_from_config
+from planner.huggingface import (
+    FAMILIES,
+    ImportedModel,
+    ModelImportError,
+    UnknownArchitecture,
+    model_from_config,
+)
 from planner.huggingface.importer import OTHER_FILES
 from planner.limits import bounds, modules
 from planner.loading import plain
@@ -97,6 +103,10 @@ def parse_cluster(value: Any) -> ClusterSpec:
     if parser.problems:
         raise RequestError(parser.problems)
     return cluster
+
+
+class UnsupportedModel(RequestError):
+    """A file that is not the config.json of a model that can be planned."""
 
 
 def is_config(value: Mapping[str, Any]) -> bool:
@@ -346,11 +356,13 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
 
 
 def _import_error(error: ModelImportError) -> RequestError:
-    return RequestError(
+    kind = UnsupportedModel if isinstance(error, UnknownArchitecture) else RequestError
+    return kind(
         Problem(
             pointer=problem.pointer,
             code="not_importable",
             detail=f"{problem.message}, got {problem.got}" if problem.got else problem.message,
+            allowed=tuple(FAMILIES) if kind is UnsupportedModel else (),
             did_you_mean=problem.did_you_mean,
         )
         for problem in error.problems

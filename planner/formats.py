@@ -151,3 +151,11 @@ def overflow(memory: Memory) -> str:
         f"stage {memory.worst_stage} needs {gib(memory.peak_bytes)} GiB, the accelerator has "
         f"{gib(memory.capacity_bytes)} GiB: {size(over)} too many"
     )
+
+
+def amount(value: float) -> str:
+    """Bytes on a link, in powers of ten as rates of links are: 2.26 GB."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= scale:
+            return f"{_three(value / scale)} {unit}"
+    return f"{value:,.0f} B"

@@ -10,10 +10,13 @@ import numpy as np
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
-from planner.answer import Document, Note
+from planner.answer import Document, Note, RankOrder
 from planner.frameworks.rank_orders import Grid, IntArray, NoOrder, grids, order_of
+from planner.links import Traffic, traffic
+from planner.orders import rank_orders
 from planner.problems import refuse
 from planner.request import PlanRequest
+from planner.search import cost_model
 from planner.solve import IllegalPlan, illegal
 from planner.version import __version__
 
@@ -60,7 +63,9 @@ class GroupKind(Document):
 class RanksAnswer(Document):
     """The answer to `planner ranks`.
 
-    coordinates: by axis, one number per rank; complete: whether every group is listed.
+    coordinates: by axis, one number per rank; complete: whether every group is listed; traffic: as
+    the cost model prices it, in the plan's rank order; rank_orders: the plan in each order, the
+    fastest first, none where the order is of no effect.
     """
 
     request: dict[str, Any]
@@ -73,6 +78,8 @@ class RanksAnswer(Document):
     axes: tuple[AxisInfo, ...]
     expert_axes: tuple[AxisInfo, ...]
     groups: tuple[GroupKind, ...]
+    traffic: Traffic
+    rank_orders: tuple[RankOrder, ...]
     coordinates: dict[str, tuple[int, ...]]
     complete: bool
     warnings: tuple[Note, ...]
@@ -100,6 +107,7 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
         )
     group = request.cluster.groups[0]
     kinds = tuple(_kinds(dense, experts, request.cluster))
+    model = cost_model(request)
     return RanksAnswer(
         request=request.document(),
         version=__version__,
@@ -111,6 +119,8 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
         axes=_axes(dense),
         expert_axes=_axes(experts) if experts else (),
         groups=kinds,
+        traffic=traffic(model, plan),
+        rank_orders=rank_orders(model, request, plan),
         coordinates={
             name: tuple(grid.coordinates(name).tolist())
             for grid in (experts, dense)
@@ -118,7 +128,7 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
             for name in grid.names
         },
         complete=all(len(kind.ranks) == kind.count for kind in kinds),
-        warnings=tuple(_warnings(kinds, request.cluster)),
+        warnings=(*_unpriced(dense), *_warnings(kinds, request.cluster)),
     )
 
 
@@ -173,6 +183,15 @@ def _links(groups: IntArray, cluster: ClusterSpec) -> dict[str, int]:
             counts[tier.name] = counts.get(tier.name, 0) + number
         left = left & ~inside
     return counts
+
+
+def _unpriced(grid: Grid) -> Iterator[Note]:
+    """Where the cost model has another order than the framework: cp inside tp."""
+    if min(grid.size("tp"), grid.size("cp") if "cp" in grid.names else 1) == 1:
+        return
+    if grid.stride("cp") < grid.stride("tp"):
+        text = "traffic and times are priced with tp inside cp; here cp is inside tp"
+        yield Note(code="priced_otherwise", text=text)
 
 
 def _warnings(kinds: tuple[GroupKind, ...], cluster: ClusterSpec) -> Iterator[Note]:

@@ -27,6 +27,7 @@ from planner.axes import SEARCHED, divisors
 from planner.constraints import RULES, Context, Rule, violations
 from planner.explain import report, reports
 from planner.formats import overflow, value_words
+from planner.orders import rank_orders
 from planner.request import Bounds, PlanRequest
 from planner.search import Outcome, changed_fields, cost_model, search
 from planner.space import Space
@@ -62,6 +63,7 @@ def find(request: PlanRequest) -> PlanAnswer:
     return PlanAnswer(
         **_common(request, model),
         best=best,
+        rank_orders=rank_orders(model, request, best.plan) if best else (),
         launch=_launch(request, model, plans),
         replanned=_replanned(request, model, best),
         plans=tuple(plans),

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cost_models.plans import ParallelPlan
 from planner.answer import (
     Baseline,
     Change,
@@ -22,6 +23,7 @@ from planner.answer import (
     PlanAnswer,
     PlanReport,
     ProfileInfo,
+    RankOrder,
     Replanned,
     WhyAnswer,
 )
@@ -74,6 +76,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
         rows.append(_replanned(answer.replanned))
     if answer.launch is not None and answer.launch.plan.id != answer.best.id:
         rows.append(_launch(answer.launch))
+    rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     if len(answer.plans) > 1:
         rows += [Text(), ranking(answer.plans, asked.request.search, min(console.width, 100))]
     return Group(*rows, Text(), *_counts(answer))
@@ -101,6 +104,17 @@ def _launch(launch: Launch) -> RenderableType:
     slower = f"{100 * launch.slower_by:.2f} % slower" if launch.slower_by else "as fast"
     head = f"To launch, {launch.framework}'s best, {slower}: "
     return Flow([head + words[0], *words[1:]], indent=2)
+
+
+def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
+    """Where another order of the ranks is faster, or the plan's own is not the usual one."""
+    if not orders or orders[0].rank_order == ParallelPlan().rank_order:
+        return []
+    best, other = orders[0], orders[-1]
+    words = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
+    how = "as here" if best.rank_order == own else "--open rank_order searches both"
+    by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
+    return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
 
 
 def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:

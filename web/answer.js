@@ -1,8 +1,11 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, count, energy, money, number, percent, seconds, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
-import { answer, answered, busy, cancel, change, failure, fresh, open, pick, picked, problems, progress, report, request, resolved, units, isPinned, togglePin } from "./state.js";
+import { bytes, count, energy, money, number, percent, seconds, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import {
+  answer, busy, cancel, change, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
+  resolved, searchNow, togglePin, units,
+} from "./state.js";
 import { Icon } from "./ui/icon.js";
 
 export function Answer({ onEdit }) {
@@ -15,22 +18,36 @@ export function Answer({ onEdit }) {
         <p class="asked">${asked()}</p>
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
-      <div role="status" aria-live="polite" class="answer-body ${busy.value === "search" && !fresh.value ? "waiting" : ""}">
+      <${Trouble} />
+      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "waiting" : ""}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
+          : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
-          : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+          : !problems.value.length && !failure.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
 }
 
+/* Why the numbers are not those of the form, and what to do about it. */
+function Trouble() {
+  const marked = problems.value.length;
+  if (!marked && !failure.value) return null;
+  const last = report.value ? " The numbers below are of the last request that could be answered." : "";
+  return html`<div class="notice bad" role="alert">
+    ${marked
+      ? `${marked === 1 ? problems.value[0].detail.replace(/^./, (char) => char.toUpperCase()) : `${marked} fields need mending`}: see the form.${last}`
+      : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
+  </div>`;
+}
+
 function asked() {
   const known = resolved.value;
   if (!known) return "";
-  const [group] = known.cluster.groups;
+  const { groups } = known.cluster;
   const { seq_length, global_batch_size, precision } = known.training;
-  return `${known.model.name} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
+  return `${known.model.name} · ${groups.map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ")} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
 }
 
 function Progress() {
@@ -63,6 +80,10 @@ function Headline({ shown }) {
   return html`
     <div class="headline">
       <h2>${!shown.fits ? "Does not fit" : isBest ? "Fastest plan" : "Picked plan"}</h2>
+      <div class="headline-tools">
+        ${!isBest && best && html`<button type="button" onClick=${() => pick(null)}>Back to the fastest</button>`}
+        <button type="button" class="quiet" aria-pressed=${String(pinned)} title="Keep this plan, to compare it with another" onClick=${() => togglePin(shown.plan)}><${Icon} name="pin" />${pinned ? "Pinned" : "Pin"}</button>
+      </div>
       <div class="chips">
         ${CHIPS.filter(([name, , says]) => says(shown.plan[name], shown.plan)).map(([name, label]) => {
           const fixed = limits[name] !== undefined;
@@ -73,39 +94,41 @@ function Headline({ shown }) {
             <span>${label}</span> <b>${now}</b>${fixed && html`<${Icon} name="lock" />`}</button>`;
         })}
       </div>
-      <span class="spring"></span>
-      <div class="headline-tools">
-        ${!isBest && best && html`<button type="button" onClick=${() => pick(null)}>Back to the fastest</button>`}
-        <button type="button" aria-pressed=${String(pinned)} onClick=${() => togglePin(shown.plan)}><${Icon} name="pin" />${pinned ? "Pinned" : "Pin"}</button>
-      </div>
     </div>`;
 }
 
 function Figures({ shown }) {
   const { error_band: band, memory, iteration_time_s: time } = shown;
-  const best = answer.value?.best;
   const baseline = answer.value?.baseline;
   const off = [band.low_s / time - 1, band.high_s / time - 1];
   const mfu = [shown.mfu / (1 + off[1]), shown.mfu / (1 + off[0])];
   const used = memory.peak_bytes / memory.capacity_bytes;
-  const speedup = baseline && baseline.report.iteration_time_s / time;
+  const speedup = baseline && fresh.value ? baseline.report.iteration_time_s / time : null;
   const trained = shown.days !== null && shown.days !== undefined;
-  const figure = (label, main, more, title) => html`
-    <div class="figure" title=${title}><dt>${label}</dt><dd><b>${main}</b><span>${more}</span></dd></div>`;
+  const figure = (label, main, more, title, below) => html`
+    <div class="figure" title=${title}><dt>${label}</dt><dd><${Amount} text=${main} /><span>${more}</span>${below}</dd></div>`;
   return html`
     <dl class="figures">
-      ${figure("Per iteration", seconds(time), `${number(band.low_s)} – ${seconds(band.high_s)}`, band.basis)}
+      ${figure("Per iteration", seconds(time), `${number(band.low_s)}–${seconds(band.high_s)}`, band.basis)}
       ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
-      ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)} – ${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
-      <div class="figure" title=${shown.definitions.peak_bytes}><dt>Stage ${memory.worst_stage}, the fullest</dt>
-        <dd><b>${bytes(memory.peak_bytes, units.value)}</b><span>of ${bytes(memory.capacity_bytes, units.value)}</span>
-        <i class="meter ${used > 1 ? "over" : used > 0.95 ? "tight" : ""}" role="img" aria-label=${`${Math.round(used * 100)} percent`}><i style=${{ width: `${Math.min(100, used * 100)}%` }}></i></i></dd></div>
+      ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
+      ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}`, shown.definitions.peak_bytes, html`<${Meter} used=${used} />`)}
       ${trained
         ? figure("Training", unit(number(shown.days), "days"), [shown.cost_usd !== null && money(shown.cost_usd), shown.energy_kwh !== null && energy(shown.energy_kwh)].filter(Boolean).join(" · "))
         : figure("Training", "–", "say how many tokens")}
-      ${speedup && figure("Against a careful hand", times(speedup), shown === best || speedup >= 1 ? "as fast" : "as fast: slower", `A careful hand: ${baseline.rule}`)}
+      ${baseline && figure("Speed-up", times(speedup), "over a careful hand", `A careful hand: ${baseline.rule}`)}
     </dl>`;
 }
+
+/* The number large, its unit small. */
+function Amount({ text }) {
+  const [amount, ...unitName] = text.split(SPACE);
+  return html`<b>${amount}${unitName.length > 0 && html`<small>${SPACE}${unitName.join(SPACE)}</small>`}</b>`;
+}
+
+const Meter = ({ used }) => html`
+  <i class="meter ${used > 1 ? "over" : used > 0.95 ? "tight" : ""}" role="img" aria-label=${`${Math.round(used * 100)} percent`}>
+    <i style=${{ width: `${Math.min(100, used * 100)}%` }}></i></i>`;
 
 function Footing({ shown }) {
   const found = answer.value;

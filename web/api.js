@@ -103,6 +103,9 @@ async function* parse(response) {
   }
 }
 
+/* The answer as a file to hand on. */
+export const blob = async (path, options) => (await respond(path, options)).blob();
+
 const lists = new Map();
 
 export function catalog(kind) {

@@ -1,15 +1,15 @@
 /* The page: header, the view on show, footer; keys that work everywhere. */
 
+import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
 import { apiKey, keyNeeded } from "./api.js";
 import { Header } from "./header.js";
 import { Help, openHelp } from "./help.js";
 import { VIEWS } from "./registry.js";
-import { badLink, failure, open, searchNow, start, theme, undo, view } from "./state.js";
+import { badLink, busy, cancel, open, searchNow, start, theme, undo, view } from "./state.js";
 import { Dialog } from "./ui/dialog.js";
 import { Lazy } from "./ui/lazy.js";
 import { Toasts, toast } from "./ui/toast.js";
-import { effect } from "@preact/signals";
 
 const current = () => VIEWS.find(({ id }) => id === view.value) ?? VIEWS[0];
 
@@ -54,16 +54,17 @@ effect(() => {
   if (taken) toast(taken.text, { action: "Undo", run: taken.restore });
 });
 effect(() => {
-  if (failure.value && failure.value.status !== 401) toast(failure.value.detail || failure.value.title, { kind: "bad" });
-});
-effect(() => {
   if (badLink.value) toast("The link could not be read; this is the preset.", { kind: "bad" });
 });
 effect(() => { document.title = `${current().label} · Parallel Planner`; });
 
-const KEYS = { "?": openHelp, t: () => { theme.value = { "": "dark", dark: "light", light: "" }[theme.value]; } };
+const KEYS = {
+  "?": openHelp,
+  t: () => { theme.value = { "": "dark", dark: "light", light: "" }[theme.value]; },
+};
 
 addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && busy.value && !event.target.closest("dialog, .menu")) cancel();
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
   const run = KEYS[event.key] ?? (/^[1-9]$/.test(event.key) && VIEWS[event.key - 1] && (() => open(VIEWS[event.key - 1].id)));
   if (run) { event.preventDefault(); run(); }

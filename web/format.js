@@ -1,7 +1,7 @@
 /* Numbers as a person reads them.  Inside: bytes, seconds, shares; here the units begin. */
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const SPACE = "\u202f"; // between a number and its unit: narrow, and never broken
+export const SPACE = "\u202f"; // between a number and its unit: narrow, and never broken
 const NONE = "–";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
@@ -17,7 +17,8 @@ export function number(value, digits = 3) {
 
 export const unit = (text, name) => (text === NONE ? NONE : `${text}${SPACE}${name}`);
 export const count = (value) => (known(value) ? GROUPED.format(value) : NONE);
-export const percent = (share, digits = 3) => unit(number(share * 100, digits), "%");
+export const percent = (share, digits = 3) =>
+  unit(share > 0 && share < 0.001 ? "< 0.1" : number(share * 100, digits), "%");
 export const times = (ratio) => (known(ratio) ? `${ratio.toFixed(2)}×` : NONE);
 
 export const BYTE_UNITS = { GiB: 2 ** 30, GB: 1e9 };
@@ -47,13 +48,13 @@ export const tokensPerSecond = scaled([
   [1e9, 1e9, "G tokens/s"], [1e6, 1e6, "M tokens/s"], [1e4, 1e3, "k tokens/s"], [0, 1, "tokens/s"],
 ]);
 
-const short = (steps) => (value, digits = 3) => {
-  if (!known(value)) return NONE;
-  const [size, name] = steps.find(([size]) => Math.abs(value) >= size) ?? [1, ""];
-  return name ? unit(number(value / size, digits), name) : number(value, digits);
-};
 /* 70.6 B, 1 T: parameters and tokens. */
-export const big = short([[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]);
+export function big(value, digits = 3) {
+  if (!known(value)) return NONE;
+  const steps = [[1e12, 1e12, "T"], [1e9, 1e9, "B"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
+  const [, size, name] = steps.find(([least]) => Math.abs(value) >= least) ?? [];
+  return name ? unit(number(value / size, digits), name) : number(value, digits);
+}
 
 export function money(usd) {
   if (!known(usd)) return NONE;

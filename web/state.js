@@ -27,6 +27,7 @@ const PRESET = {
   search: { framework: "megatron" },
 };
 const PAUSE_MS = 400; // without typing, before a search
+const SHORT_PAUSE_MS = 100; // where the plan on show cannot run any more, so that only a search helps
 const LINK_PAUSE_MS = 250;
 export const MOST_PINS = 2;
 
@@ -127,7 +128,7 @@ const same = (a, b) => canonical(a) === canonical(b);
 /* All reports that an answer holds, the best first. */
 export const reports = (found) =>
   found
-    ? [found.best, ...found.plans, ...found.pareto, found.launch?.plan, found.baseline?.report].filter(Boolean)
+    ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), found.launch?.plan, found.baseline?.report].filter(Boolean)
     : [];
 
 let running = null; // AbortController of what is under way
@@ -159,10 +160,12 @@ async function ask() {
   clearTimeout(timer);
   const asked = request.peek();
   const aborted = begin("estimate");
-  if (report.peek()) await estimate(asked, withoutDp(picked.peek() ?? report.peek().plan), aborted);
-  if (!aborted.aborted) timer = setTimeout(searchNow, PAUSE_MS);
+  const shown = report.peek();
+  const priced = shown && (await estimate(asked, withoutDp(shown.plan), aborted));
+  if (!aborted.aborted) timer = setTimeout(searchNow, priced ? PAUSE_MS : SHORT_PAUSE_MS);
 }
 
+/* Whether the plan can run: then it is on show. */
 async function estimate(asked, plan, aborted) {
   try {
     const found = await post("/v1/estimates", { ...asked, plan }, { signal: aborted });
@@ -174,12 +177,14 @@ async function estimate(asked, plan, aborted) {
       failure.value = null;
       if (picked.peek()) picked.value = found.estimate.plan;
     });
+    return true;
   } catch (error) {
     // A plan that is not legal any more says nothing of the request: the search will.
     const { errors = [] } = error.problem ?? {};
     const ofPlan = errors.length && errors.every(({ pointer }) => pointer.startsWith("/plan"));
     if (!ofPlan) refused(error);
     else if (picked.peek()) picked.value = null;
+    return false;
   }
 }
 
@@ -197,7 +202,7 @@ export async function searchNow() {
       resolved.value = found.request;
       problems.value = [];
       failure.value = null;
-      if (!picked.peek()) report.value = found.best;
+      if (!picked.peek()) report.value = found.best ?? null;
     });
     if (picked.peek()) await pick(picked.peek());
   } catch (error) {

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 
-from api.problems import declare
+from api.problems import Refused, declare
 from cost_models.catalog.names import UnknownName
 from planner import listing
 
 router = APIRouter(prefix="/catalog", tags=["catalog"])
-Name = Annotated[str, Path(max_length=200)]
+Name = Annotated[str, Path()]
 
 
 class Models(BaseModel):
@@ -81,7 +80,7 @@ def _add(kind: str, entry: type[BaseModel]) -> None:
         try:
             return listing.find_entry(kind, id)
         except UnknownName as error:
-            raise HTTPException(404, str(error)) from None
+            raise Refused("not-found", str(error)[:300]) from None
 
     router.add_api_route(
         f"/{kind}/{{id:path}}",  # an alias may have slashes

@@ -1,12 +1,15 @@
-"""Is the service alive."""
+"""Is the service alive, is it ready, and what has it done."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from api.problems import Refused, declare
+from planner.store import Store, Unavailable
 from planner.version import __version__
 
 router = APIRouter(tags=["health"])
@@ -19,7 +22,31 @@ class Health(BaseModel):
     version: str = __version__
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses=declare(403))
 async def healthz() -> Health:
     """Whether the service is alive, also while it is computing."""
     return Health()
+
+
+@router.get("/readyz", responses=declare(403, 503))
+def readyz(request: Request) -> Health:
+    """Whether it can do all of its work: its store answers."""
+    store: Store = request.app.state.store
+    try:
+        store.database.ping()
+    except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
+        raise Refused("unavailable", "the store does not answer") from None
+    return Health()
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **declare(401, 403, 429),
+    },
+)
+def metrics(request: Request) -> Response:
+    """Calls by method, route and status, and how long they took, for Prometheus."""
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

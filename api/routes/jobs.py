@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
-from starlette.exceptions import HTTPException
 
 from api.dependencies import Body
 from api.job_schema import JOB_EXAMPLES
@@ -145,7 +144,7 @@ def _add(kind: Kind) -> APIRouter:
         try:
             store.jobs.delete(job.id)
         except StillRunning as error:
-            raise HTTPException(409, str(error)) from None
+            raise Refused("conflict", str(error)) from None
 
     return one
 

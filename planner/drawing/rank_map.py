@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.drawing.theme import Theme, colours
+from planner.drawing.traffic import SVG_LINE, order_lines, traffic_lines, traffic_svg
 from planner.ranks import GroupKind, RanksAnswer
 
 _INKS = ("blue", "green", "yellow", "magenta", "cyan", "red")
@@ -20,6 +21,7 @@ _MOST_ROWS = 24  # nodes that differ, in text
 _MOST_NODES = 512  # of a picture
 _HUES = (212, 136, 42, 288, 182, 8, 90, 250)
 _CELL, _HIGH, _GAP, _MARGIN = 30, 22, 18, 20
+_LEAST_WIDE = 760  # what is written above the nodes
 
 
 def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
@@ -35,7 +37,8 @@ def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
     if answer.expert_axes:
         own = ", ".join(f"{axis.name} {axis.size}" for axis in answer.expert_axes)
         lines.append(Text(f"of experts: {own}"))
-    lines += ["", _table(answer), "", *_map(answer)]
+    lines += ["", _table(answer), "", *_map(answer), "", *traffic_lines(answer.traffic)]
+    lines += order_lines(answer.rank_orders, str(answer.request["plan"]["rank_order"]))
     for warning in answer.warnings:
         lines.append(Text(f"! {warning.text}", "yellow"))
     return Group(*lines)
@@ -120,8 +123,9 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
     columns = max(1, min(4, nodes, 1100 // (wide * _CELL + _GAP)))
     box_wide, box_high = wide * _CELL + 8, high * _HIGH + 26
     lines = -(-nodes // columns)
-    width = 2 * _MARGIN + columns * (box_wide + _GAP) - _GAP
-    top = 78
+    width = max(2 * _MARGIN + columns * (box_wide + _GAP) - _GAP, _LEAST_WIDE)
+    links = list(traffic_svg(answer.traffic, _MARGIN, 74, 90))
+    top = 78 + SVG_LINE * len(links)
     height = top + lines * (box_high + _GAP) + _MARGIN
     order = " · ".join(f"{axis.name} {axis.size}" for axis in answer.axes)
     parts = [
@@ -132,6 +136,7 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
         "text{font:11px system-ui,sans-serif;fill:var(--ink);font-variant-numeric:tabular-nums}"
         ".quiet{fill:var(--quiet)}.title{font-size:17px;font-weight:600}"
         ".page{fill:var(--page)}.node{fill:var(--idle);stroke:var(--grid)}"
+        ".track{fill:var(--idle);stroke:var(--grid)}.busy{fill:var(--C)}"
         ".cell{text-anchor:middle}.group{fill:none;stroke:var(--ink);stroke-width:1.2}</style>",
         '<rect class="page" width="100%" height="100%"/>',
         f'<text class="title" x="{_MARGIN}" y="30">{escape(answer.framework)}: '
@@ -140,6 +145,7 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
         f"colour: {name}; frame: tensor-parallel group"
         + ("" if nodes == answer.nodes else f"; the first {nodes} of {answer.nodes:,} nodes")
         + "</text>",
+        *links,
     ]
     tp = answer.coordinates["tp"]
     last = max(tp)

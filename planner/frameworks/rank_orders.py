@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,31 @@ class NoOrder(ValueError):
 
 @dataclass(frozen=True)
 class Order:
-    """Axes from fastest to slowest; experts: of the second grid, empty where there is none."""
+    """Axes from fastest to slowest; experts: of the second grid, empty where there is none.
+
+    pp_inside: the order under the plan's rank order tp-cp-ep-pp-dp; None where there is none.
+    """
 
     label: str
     source: str
     axes: tuple[str, ...]
     experts: tuple[str, ...] = ()
+    pp_inside: Order | None = None
 
 
-_MEGATRON = Order(
-    "Megatron-LM", "megatron-core 0.16.1 parallel_state.py, RankGenerator",
-    ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp"),
-)  # fmt: skip
+def _megatron(label: str) -> Order:
+    source = "megatron-core 0.16.1 parallel_state.py, RankGenerator"
+    inside = Order(
+        label, f"{source}, --use-tp-pp-dp-mapping",
+        ("tp", "cp", "pp", "dp"), ("etp", "ep", "pp", "edp"),
+    )  # fmt: skip
+    return Order(label, source, ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp"), inside)
+
+
 ORDERS: dict[str, Order] = {
-    "megatron": _MEGATRON,
-    "megatron-bridge": replace(_MEGATRON, label="Megatron-Bridge"),
-    "mindspeed": replace(_MEGATRON, label="MindSpeed"),
+    "megatron": _megatron("Megatron-LM"),
+    "megatron-bridge": _megatron("Megatron-Bridge"),
+    "mindspeed": _megatron("MindSpeed"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),
@@ -54,8 +63,12 @@ ORDERS: dict[str, Order] = {
         ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "edp", "pp"),
     ),
     "colossalai": Order(
-        "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",
-        ("cp", "tp", "pp", "dp"),
+        "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside=False",
+        ("cp", "tp", "dp", "pp"),
+        pp_inside=Order(
+            "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",
+            ("cp", "tp", "pp", "dp"),
+        ),
     ),
     "accelerate": Order(
         "accelerate", "accelerate 1.15.0 parallelism_config.py",
@@ -63,14 +76,6 @@ ORDERS: dict[str, Order] = {
     ),
     "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
 }  # fmt: skip
-
-
-def _pp_inside_dp(order: Order) -> Order:
-    """Megatron's order under --use-tp-pp-dp-mapping."""
-    return replace(
-        order, source=f"{order.source}, --use-tp-pp-dp-mapping",
-        axes=("tp", "cp", "pp", "dp"), experts=("etp", "ep", "pp", "edp"),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,9 @@ def order_of(framework: str, plan: ParallelPlan) -> Order:
     """
     found = ORDERS[resolve(framework, {name: name for name in ORDERS}, "framework")]
     if plan.rank_order == "tp-cp-ep-pp-dp":
-        if found.experts != _MEGATRON.experts:
+        if found.pp_inside is None:
             raise NoOrder(f"{found.label} has no rank order {plan.rank_order}")
-        return _pp_inside_dp(found)
+        return found.pp_inside
     return found
 
 

@@ -3,7 +3,14 @@
 One function per family in `dense`, `gpt` and `mixtures`, one line each in `importer.FAMILIES`.
 """
 
-from planner.huggingface.config import ModelImportError, Problem
+from planner.huggingface.config import ModelImportError, Problem, UnknownArchitecture
 from planner.huggingface.importer import FAMILIES, ImportedModel, model_from_config
 
-__all__ = ["FAMILIES", "ImportedModel", "ModelImportError", "Problem", "model_from_config"]
+__all__ = [
+    "FAMILIES",
+    "ImportedModel",
+    "ModelImportError",
+    "Problem",
+    "UnknownArchitecture",
+    "model_from_config",
+]

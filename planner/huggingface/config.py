@@ -43,6 +43,10 @@ class ModelImportError(ValueError):
         super().__init__("\n".join(str(problem) for problem in problems))
 
 
+class UnknownArchitecture(ModelImportError):
+    """No family here reads it."""
+
+
 def shown(value: object) -> str:
     """A short text of any value, however large or deep."""
     if isinstance(value, Mapping):

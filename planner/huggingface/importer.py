@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner.huggingface import dense, gpt, mixtures
-from planner.huggingface.config import Config, ModelImportError, Problem, nearest, shown
+from planner.huggingface.config import (
+    Config,
+    ModelImportError,
+    Problem,
+    UnknownArchitecture,
+    nearest,
+    shown,
+)
 from planner.huggingface.parts import Fields
 
 
@@ -114,7 +121,7 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     spec; without it, the one the file gives, or its model type.
     """
     if not isinstance(config, Mapping):
-        raise ModelImportError((Problem("", "a config.json is an object", shown(config)),))
+        raise UnknownArchitecture((Problem("", "a config.json is an object", shown(config)),))
     reader = _reader(config)
     fields = FAMILIES[reader.family].read(reader)
     _check_rest(reader)
@@ -128,7 +135,7 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
 def _reader(config: Mapping[str, Any]) -> Config:
     """A reader of the family that the file names; raises where there is none."""
     if config.get("peft_type") is not None:
-        raise ModelImportError((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
+        raise UnknownArchitecture((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
     if config.get("model_type") == "gemma3":
         return _gemma3_reader(config)
     guessed: list[str] = []
@@ -159,7 +166,7 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
     by_architecture = FAMILY_OF_ARCHITECTURE.get(stated) if isinstance(stated, str) else None
     if not isinstance(kind, str) or kind not in FAMILIES:
         if by_architecture is None:
-            raise ModelImportError((_unknown(config, kind, stated),))
+            raise UnknownArchitecture((_unknown(config, kind, stated),))
         found = "not stated" if kind is None else f"{shown(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture

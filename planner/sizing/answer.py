@@ -58,8 +58,9 @@ class SizingAnswer(Document):
     Rows by kind and size.  front: rows that no other beats in both days and cost, the cheapest
     first; cheapest, fastest, fewest (accelerators): of those that keep all limits; smallest: by
     kind, the first size that anything fits on.  Numbers of rows are their places in `rows`.
-    stops_paying: the place in `steps` of the first whose day saved costs much more than a day of
-    the training it shortens.  assumed: the numbers in use of what the request may leave open.
+    stops_paying: the first step, of those that save most for their money, whose day saved costs
+    more than a day of the training it shortens.  assumed: the numbers in use of what the
+    request may leave open.
     """
 
     request: dict[str, Any]
@@ -70,7 +71,7 @@ class SizingAnswer(Document):
     cheapest: int | None
     fastest: int | None
     fewest: int | None
-    stops_paying: int | None
+    stops_paying: Step | None
     smallest: dict[str, int | None]
     space: dict[str, Any]
     assumed: dict[str, float]

@@ -33,8 +33,6 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
-# A day saved at more than so many times what a day of training costs no longer pays by itself.
-STEEP = 2.0
 
 Progress = Callable[[int, int], None]
 
@@ -50,7 +48,6 @@ def size(
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
     priced = [i for i in allowed if rows[i].cost_usd is not None]
-    steps = list(_steps(rows, front))
 
     def least(places: list[int], *names: str) -> int | None:
         """The row with the least of the first, and of the next where that is equal."""
@@ -62,11 +59,11 @@ def size(
         version=__version__,
         rows=tuple(rows),
         front=tuple(front),
-        steps=tuple(steps),
+        steps=tuple(_steps(rows, front)),
         cheapest=least(priced, "cost_usd", "days"),
         fastest=least(allowed, "days", "cost_usd"),
         fewest=least(allowed, "accelerators", "cost_usd", "days"),
-        stops_paying=next((i for i, step in enumerate(steps) if _steep(rows, step)), None),
+        stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _steep(rows, s)), None),
         smallest={
             kind: next(
                 (i for i, row in enumerate(rows) if row.accelerator == kind and not row.reason),
@@ -249,10 +246,27 @@ def _steps(rows: list[Row], front: list[int]) -> Iterator[Step]:
         )  # fmt: skip
 
 
+def _hull(rows: list[Row], front: list[int]) -> list[int]:
+    """The front without what saves its days for more money each than a step over it does."""
+    hull: list[int] = []
+    for place in front:
+        while len(hull) > 1 and _a_day(rows, hull[-2], hull[-1]) > _a_day(rows, hull[-1], place):
+            hull.pop()
+        hull.append(place)
+    return hull
+
+
+def _a_day(rows: list[Row], slow: int, fast: int) -> float:
+    """Dollars for each day that one row saves over another."""
+    step = next(_steps(rows, [slow, fast]))
+    return step.usd_per_day_saved
+
+
 def _steep(rows: list[Row], step: Step) -> bool:
+    """Whether a day saved costs more than a day of the training that it shortens."""
     slow = rows[step.row]
     a_day_usd = (slow.cost_usd or 0.0) / (slow.days or 1.0)
-    return step.usd_per_day_saved > STEEP * a_day_usd
+    return step.usd_per_day_saved > a_day_usd
 
 
 def _or_most(value: float | None) -> float:

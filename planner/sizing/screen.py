@@ -121,7 +121,7 @@ def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
     """The first step whose day saved costs much more than a day of what it replaces."""
     if answer.stops_paying is None:
         return
-    step = answer.steps[answer.stops_paying]
+    step = answer.stops_paying
     slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
     assert slow.cost_usd is not None
     assert slow.days is not None

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
-from api.settings import Settings
+from tests.fixtures.service import serving
 
 
 @pytest.fixture(scope="session")
 def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings()), raise_server_exceptions=False) as client:
+    with serving() as client:
         yield client

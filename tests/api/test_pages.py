@@ -34,7 +34,7 @@ def test_vendored_files_are_what_the_table_says() -> None:
 @pytest.mark.parametrize("file", OWN, ids=lambda file: file.relative_to(WEB).as_posix())
 def test_no_other_origin_is_named(file) -> None:
     text = file.read_text(encoding="utf-8").replace(_NAMESPACE, "")
-    assert re.findall(r"(?:https?|wss?):|[\"'(]//", text) == []
+    assert re.findall(r"(?:https?|wss?)://|[\"'(]//", text) == []
 
 
 def test_every_file_is_sent(client: TestClient) -> None:
@@ -53,6 +53,23 @@ def test_first_load_is_small() -> None:
         and file.suffix in (".html", ".css", ".js", ".mjs", ".svg")
     ]
     assert sum(len(gzip.compress(file.read_bytes(), 9)) for file in first) <= 250 * 1024
+
+
+def test_the_document_asks_for_all_first_modules_at_once() -> None:
+    """What the start and the first view import, so that no module waits for another's text."""
+    wanted, left = set(), [WEB / "app.js", WEB / "views" / "plan.js"]
+    while left:
+        module = left.pop().resolve()
+        if module not in wanted:
+            wanted.add(module)
+            names = re.findall(r'^(?:import|export) [^;]*?"(\.[^"]+)";', module.read_text(), re.M)
+            left += [module.parent / name for name in names]
+    document = (WEB / "index.html").read_text()
+    listed = re.findall(r'rel="modulepreload" href="web/([^"]+)"', document)
+    mapped = re.findall(r'": "\./web/([^"]+)"', document)
+    assert sorted(listed) == sorted(
+        [file.relative_to(WEB.resolve()).as_posix() for file in wanted] + mapped
+    )
 
 
 def test_caching_and_compression(client: TestClient) -> None:

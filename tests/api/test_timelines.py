@@ -64,7 +64,7 @@ def test_limits_of_the_body(client: TestClient) -> None:
 def test_description(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     body = document["paths"]["/v1/timelines"]["post"]["requestBody"]["content"]["application/json"]
-    assert body["schema"]["$ref"].endswith("/TimelineRequest")
+    assert body["schema"]["$ref"].endswith("/TimelineOrRequest")
     schema = document["components"]["schemas"]["TimelineRequest"]
     assert set(schema["required"]) == {
         "schedule", "stages", "micro_batches", "forward_s", "input_grad_s", "weight_grad_s",

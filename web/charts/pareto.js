@@ -2,13 +2,14 @@
 
 import { html } from "htm/preact";
 import { useMemo } from "preact/hooks";
-import { bytes, BYTE_UNITS, number, planLine, seconds, tokensPerSecond } from "../format.js";
+import { big, bytes, BYTE_UNITS, number, planLine, seconds, tokensPerSecond } from "../format.js";
 import { answer, isPinned, pick, pins, report, togglePin, units } from "../state.js";
 import { canonical } from "../url.js";
 import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
+const SHAPES = { none: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", selective: "M0-4.6 4.6 3.4H-4.6z", full: "M-3.6-3.6h7.2v7.2h-7.2z" };
 const SYMBOLS = { none: "circle", selective: "triangle", full: "square" };
 
 function pointsOf(found) {
@@ -44,7 +45,7 @@ export function ParetoChart() {
     const chart = Plot.plot({
       className: "plot", width, height: 264, marginLeft: 52, marginBottom: 38, marginTop: 18, marginRight: 18,
       x: { label: `Fullest stage, ${units.value}`, labelAnchor: "right", labelArrow: "none", nice: true, ticks: 6 },
-      y: { label: "Tokens/s", labelArrow: "none", grid: true, nice: true, tickFormat: "~s", ticks: 5 },
+      y: { label: "Tokens/s", labelArrow: "none", grid: true, nice: true, tickFormat: (value) => big(value), ticks: 5 },
       color: { type: "ordinal", domain: stages, range: SERIES, label: "Stages" },
       symbol: { domain: Object.keys(SYMBOLS), range: Object.values(SYMBOLS) },
       marks: [
@@ -65,7 +66,18 @@ export function ParetoChart() {
     <${ChartFrame} title="Speed against memory" name="pareto" columns=${columns} rows=${points} tools=${tools}
       caption="Each point is the fastest plan of its memory. Click one, or move with the arrow keys, and all below follows; p pins it.">
       <${PlotFigure} draw=${draw} deps=${[points, current, units.value, pins.value]} label="Plans, tokens per second against memory of the fullest stage" height=${264} />
+      <${Key} points=${points} />
     <//>`;
+}
+
+/* Colour says the pipeline's stages, shape what is recomputed. */
+function Key({ points }) {
+  const stages = [...new Set(points.map(({ pp }) => pp))].sort((a, b) => a - b);
+  const kinds = Object.keys(SYMBOLS).filter((kind) => points.some(({ recompute }) => recompute === kind));
+  return html`<ul class="legend">
+    ${stages.map((pp, i) => html`<li key=${pp}><i class="round" style=${{ background: SERIES[i % SERIES.length] }}></i>PP ${pp}</li>`)}
+    ${kinds.map((kind) => html`<li key=${kind}><svg viewBox="-6 -6 12 12" aria-hidden="true"><path d=${SHAPES[kind]} /></svg>${kind === "none" ? "no recompute" : kind}</li>`)}
+  </ul>`;
 }
 
 /* One stop of the Tab key; arrows move from point to point, and what is shown follows. */
@@ -85,14 +97,10 @@ function makeKeyed(chart, points) {
       if (event.key === "p") togglePin(plan);
       else if (event.key === "Enter" || event.key === " ") pick(plan);
       else if (step) {
-        const next = points[Math.min(points.length - 1, Math.max(0, i + step))];
-        refocus = true;
-        pick(next.plan);
+        pick(points[Math.min(points.length - 1, Math.max(0, i + step))].plan);
       } else return;
       event.preventDefault();
       event.stopPropagation();
     });
   });
-  if (refocus) requestAnimationFrame(() => { refocus = false; dots[at]?.focus(); });
 }
-let refocus = false; // the focus follows the point through the next drawing

@@ -1,9 +1,16 @@
 /* loadPlot() → Observable Plot, with d3, fetched after the first paint and once.
    <PlotFigure draw=${(Plot, width, d3) => element} deps=${[…]} label="…" height=${240} />
-     draw    makes the SVG for a width in pixels; drawn again when deps, width or theme change */
+     draw    makes the SVG for a width in pixels; drawn again when deps or width change, and a focus
+             inside goes to the new mark with tabindex 0 */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+
+/* Plot names the groups of its marks, which readers cannot be told of; the marks have names. */
+const named = (figure) => {
+  for (const group of figure.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label");
+  return figure;
+};
 
 const script = (path) => new Promise((resolve, reject) => {
   const element = Object.assign(document.createElement("script"), {
@@ -33,7 +40,9 @@ export function PlotFigure({ draw, deps, label, height = 260 }) {
   useEffect(() => {
     if (!libraries || !width) return;
     const [Plot, d3] = libraries;
-    box.current.replaceChildren(draw(Plot, width, d3));
+    const focused = box.current.contains(document.activeElement);
+    box.current.replaceChildren(named(draw(Plot, width, d3)));
+    if (focused) box.current.querySelector('[tabindex="0"]')?.focus();
   }, [libraries, width, ...deps]);
   return html`<div class="plot-box" role="group" aria-label=${label} style=${{ minHeight: `${height}px` }} ref=${box}></div>`;
 }

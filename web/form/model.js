@@ -68,11 +68,16 @@ export function Model() {
     const { [name]: _, ...others } = whole;
     change("/model", value === undefined ? others : { ...others, [name]: value });
   };
+  const guessed = request.value.guessed ?? [];
+  const choose = (id) => {
+    const { guessed: _, ...others } = request.peek();
+    replace({ ...others, model: id });
+  };
   return html`
-    <${Section} title="Model" problems=${problemsAt("/model")} onFix=${(name) => change("/model", name)}>
+    <${Section} title="Model" problems=${problemsAt("/model")} onFix=${choose}>
       <div class="drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }}
         onDragLeave=${() => setOver(false)} onDrop=${drop}>
-        <select aria-label="Model" id="f-model" value=${named ? model : OWN} onChange=${({ target }) => change("/model", target.value)}>
+        <select aria-label="Model" id="f-model" value=${named ? model : OWN} onChange=${({ target }) => choose(target.value)}>
           ${!named && html`<option value=${OWN}>${model?.name ?? "custom"} (own)</option>`}
           ${named && !known && html`<option value=${model}>${model}</option>`}
           <${Options} options=${options} />
@@ -93,7 +98,10 @@ export function Model() {
               <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
           </div>`}
         <p class="hint">${summary(spec, entry)}</p>
+
       </div>
+      ${guessed.length > 0 && html`<${More} label=${`${guessed.length} field${guessed.length > 1 ? "s" : ""} guessed`}>
+        <ul class="hint">${guessed.map((line) => html`<li key=${line}>${line}</li>`)}</ul><//>`}
       <${More} label="All dimensions">
         ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${["name"]}
           value=${named ? undefined : model} usual=${spec} onChange=${edit} /></div>`}

@@ -12,11 +12,11 @@ let next = 0;
 
 export function toast(text, { action, run, kind = "" } = {}) {
   const id = next++;
-  toasts.value = [...toasts.value, { id, text, action, run, kind }].slice(-3);
+  toasts.value = [...toasts.peek(), { id, text, action, run, kind }].slice(-3);
   setTimeout(() => dismiss(id), action ? 12_000 : 4000);
 }
 
-const dismiss = (id) => { toasts.value = toasts.value.filter((one) => one.id !== id); };
+const dismiss = (id) => { toasts.value = toasts.peek().filter((one) => one.id !== id); };
 
 export const Toasts = () => html`
   <div class="toasts" role="status" aria-live="polite">

@@ -7,6 +7,7 @@ import { MemoryChart } from "../charts/memory.js";
 import { ParetoChart } from "../charts/pareto.js";
 import { TimeChart } from "../charts/time.js";
 import { Form } from "../form/form.js";
+import { Mixed } from "../mixed.js";
 import { Nothing } from "../nothing.js";
 import { TABS } from "../registry.js";
 import { answer, report, tab } from "../state.js";
@@ -21,7 +22,7 @@ export default function Plan() {
       <${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>
       <div class="results" id="results" tabindex="-1">
         <${Answer} onEdit=${() => setSheet(true)} />
-        ${answer.value && !answer.value.best && !report.value && html`<${Nothing} />`}
+        ${answer.value?.options ? html`<${Mixed} />` : answer.value && !report.value && html`<${Nothing} />`}
         ${report.value && html`
           <div class="pair">
             <${ParetoChart} />

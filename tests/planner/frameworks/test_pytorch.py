@@ -135,7 +135,7 @@ def trains_as_one_process(
     assert found["peak_memory_bytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the validator's tests hold such a plan's gradients against one process
 def test_the_script_trains_in_four_processes_as_in_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

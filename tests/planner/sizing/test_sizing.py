@@ -123,15 +123,20 @@ class TestRows:
         assert saved == pytest.approx(first.days - last.days)
         assert all(step.usd_per_day_saved > 0 for step in answer.steps)
 
-    def test_scaling_stops_paying_at_the_first_steep_step(self, answer: SizingAnswer) -> None:
-        def steep(place: int) -> bool:
-            step = answer.steps[place]
-            slow = answer.rows[step.row]
-            assert slow.cost_usd is not None
-            assert slow.days is not None
-            return step.usd_per_day_saved > 2 * slow.cost_usd / slow.days
-
-        assert answer.stops_paying == next(filter(steep, range(len(answer.steps))), None)
+    def test_scaling_stops_paying_at_a_steep_step(self, answer: SizingAnswer) -> None:
+        """A day saved there costs more than a day of training; no step from there on costs less."""
+        step = answer.stops_paying
+        assert step is not None
+        slow, fast = answer.rows[step.row], answer.rows[step.faster_row]
+        a_day = slow.cost_usd / slow.days
+        assert step.usd_per_day_saved > a_day
+        assert step.usd_per_day_saved == pytest.approx(
+            (fast.cost_usd - slow.cost_usd) / (slow.days - fast.days)
+        )
+        for i in answer.front[answer.front.index(step.row) + 1 :]:
+            row = answer.rows[i]
+            price = (row.cost_usd - slow.cost_usd) / (slow.days - row.days)
+            assert price >= step.usd_per_day_saved * (1 - 1e-9)
 
     def test_fewest_accelerators_that_keep_the_limits(self) -> None:
         found = size(asked(deadline_days=20))

@@ -1,0 +1,117 @@
+"""Before every call: is the host ours, does the caller call too often, and has it a key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.problems import Refused, refuse
+from api.settings import Settings
+
+# What may be asked without a key: the page, the documentation, and whether the service lives.
+_NEED_KEY = ("/v1/", "/metrics")
+_UNLIMITED = ("/healthz", "/readyz")
+_MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
+
+
+class Guard:
+    """Refuses a call that is not for us; the others carry `state.caller`, a digest of who calls.
+
+    Without keys, the service answers to names of this machine alone: a page of another site may
+    give its own name our address (DNS rebinding), and would then share our origin.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.rates = Rates(settings.rate) if settings.rate else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        key = _key(request.headers, self.settings.api_keys_sha256)
+        address = request.client.host if request.client else ""
+        caller = key or hashlib.sha256(address.encode()).hexdigest()
+        request.state.caller = caller
+        left: dict[str, str] = {}
+        try:
+            self._check_host(request)
+            if self.rates is not None and scope["path"] not in _UNLIMITED:
+                left = self.rates.take(caller)
+            if self.settings.api_keys_sha256 and key is None and _needs_key(scope["path"]):
+                headers = {"WWW-Authenticate": "Bearer", **left}
+                raise Refused("unauthorized", "a known API key is needed", headers)
+        except Refused as error:
+            await refuse(request, error)(scope, receive, send)
+            return
+
+        async def send_with_rate(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(left)
+            await send(message)
+
+        await self.app(scope, receive, send_with_rate if left else send)
+
+    def _check_host(self, request: Request) -> None:
+        allowed = self.settings.hosts
+        host = _name(request.headers.get("host", ""))
+        if allowed and host not in allowed:
+            raise Refused("forbidden", "this service does not go by the name in the header Host")
+
+
+def _needs_key(path: str) -> bool:
+    return path.startswith(_NEED_KEY)
+
+
+def _name(host: str) -> str:
+    """The host of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower().rstrip(".")
+
+
+def _key(headers: Headers, digests: frozenset[str]) -> str | None:
+    """The digest of the key that a call has, where it is a known one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    given = hashlib.sha256(key.encode()).hexdigest()
+    # All are compared, each in constant time, so that timing says nothing of the keys.
+    matches = [hmac.compare_digest(given, digest) for digest in digests]
+    return given if any(matches) else None
+
+
+class Rates:
+    """A bucket of calls per caller: `per_minute` at once, and as many again in each minute."""
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> dict[str, str]:
+        """Count a call; headers that say how many are left.  Raises Refused."""
+        now, per_s = time.monotonic(), self.per_minute / 60
+        calls, since = self._buckets.pop(caller, (float(self.per_minute), now))
+        calls = min(self.per_minute, calls + (now - since) * per_s)
+        fine = calls >= 1
+        self._buckets[caller] = (calls - fine, now)
+        if len(self._buckets) > _MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        headers = {
+            "RateLimit-Limit": str(self.per_minute),
+            "RateLimit-Remaining": str(int(calls - fine)),
+            "RateLimit-Reset": str(round((self.per_minute - calls + fine) / per_s)),
+        }
+        if not fine:
+            headers["Retry-After"] = str(max(1, round((1 - calls) / per_s)))
+            detail = f"more than {self.per_minute} calls a minute"
+            raise Refused("rate-limited", detail, headers)
+        return headers

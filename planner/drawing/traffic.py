@@ -1,0 +1,107 @@
+"""The bytes on the links and the orders of the ranks as lines of a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from xml.sax.saxutils import escape
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.answer import RankOrder
+from planner.flow import Flow, prose
+from planner.formats import amount, seconds, share
+from planner.links import Traffic
+
+SVG_LINE = 18
+
+
+def traffic_lines(traffic: Traffic) -> Iterator[RenderableType]:
+    """What each kind of group sends, what each tier carries, and what that costs."""
+    if not traffic.tiers:
+        yield Text("Nothing crosses a link")
+        return
+    yield Text(f"Traffic of one iteration of {seconds(traffic.iteration_time_s)}", style="bold")
+    tiers = [tier for tier in traffic.tiers if tier.rank_bytes > 0]
+    table = _columns("groups", *(f"over {tier.tier}" for tier in tiers), "transfers", "carries")
+    for group in traffic.groups:
+        sent = {link.tier: amount(link.rank_bytes) for link in group.links}
+        cells = (sent.get(tier.tier, "-") for tier in tiers)
+        name = group.name.replace("_", " ")
+        table.add_row(name, *cells, seconds(group.transfer_s), group.carries)
+    yield table
+    yield Text()
+    table = _columns("links", "rate", "an accelerator sends", "together", "", "takes", "busy")
+    for tier in tiers:
+        many = tier.domain_accelerators
+        table.add_row(
+            tier.tier, f"{amount(tier.link_bytes_per_s)}/s", amount(tier.rank_bytes),
+            amount(tier.domain_bytes) if many > 1 else "", f"of {many:,}" if many > 1 else "",
+            seconds(tier.line_s), share(tier.busy),
+        )  # fmt: skip
+    yield table
+    yield prose(_verdict(traffic), indent=0, hanging=2)
+
+
+def _columns(*names: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, name in enumerate(names):
+        text = place == 0 or name in ("", "carries")
+        table.add_column(name, justify="left" if text else "right", no_wrap=name != "carries")
+    return table
+
+
+def _verdict(traffic: Traffic) -> str:
+    hidden = traffic.transfer_s - traffic.shown_s
+    words = f"busiest link: {traffic.busiest}"
+    if hidden > 0:
+        return (
+            f"{words}; of {seconds(traffic.transfer_s)} of transfers {seconds(traffic.shown_s)} "
+            f"show, the rest hides under kernels"
+        )
+    return f"{words}; transfers take {seconds(traffic.shown_s)} of the iteration"
+
+
+def order_lines(orders: Sequence[RankOrder], own: str) -> Iterator[RenderableType]:
+    """What each order of the ranks takes, and how to have the fastest."""
+    if not orders:
+        return
+    yield Text()
+    yield Text("Orders of the ranks, fastest axis first", style="bold")
+    for order in orders:
+        slower = "" if order is orders[0] else f", {100 * order.slower_by:.2f} % slower"
+        mark = " (this plan)" if order.rank_order == own else ""
+        by = ", ".join(order.frameworks) or "no framework, as it is"
+        yield Flow(
+            [f"  {order.rank_order}  {seconds(order.iteration_time_s)}{slower}{mark}",
+             f"run by {by}"],
+            indent=4,
+        )  # fmt: skip
+    if orders[0].rank_order != own and orders[0].iteration_time_s < orders[1].iteration_time_s:
+        yield Text(f"  --rank-order {orders[0].rank_order} has it")
+
+
+def traffic_svg(traffic: Traffic, x: float, y: float, wide: float) -> Iterator[str]:
+    """A line for each tier in use: how busy its busiest link is, and with what.
+
+    The first baseline is y; lines are SVG_LINE apart.
+    """
+    bar = 120.0
+    for tier in (tier for tier in traffic.tiers if tier.rank_bytes > 0):
+        sent = (
+            f"{group.name.replace('_', ' ')} {amount(link.rank_bytes)}"
+            for group in traffic.groups for link in group.links if link.tier == tier.tier
+        )  # fmt: skip
+        rate = f"{share(tier.busy)} busy at {amount(tier.link_bytes_per_s)}/s"
+        words = f"{rate}; an accelerator sends per iteration {', '.join(sent)}"
+        busy = bar * min(tier.busy, 1.0)
+        at = x + wide
+        yield (
+            f'<text x="{x}" y="{y:g}">{escape(tier.tier)}</text>'
+            f'<rect class="track" x="{at:g}" y="{y - 9:g}" width="{bar:g}" height="10" rx="2"/>'
+            f'<rect class="busy" x="{at:g}" y="{y - 9:g}" width="{busy:.1f}" height="10" rx="2"/>'
+            f'<text class="quiet" x="{at + bar + 10:g}" y="{y:g}">{escape(words)}</text>'
+        )
+        y += SVG_LINE

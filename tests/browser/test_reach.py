@@ -1,0 +1,54 @@
+"""Every view and tab, for everyone: light and dark, narrow, with axe, and by keyboard alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser.links import SIZING, link
+
+SERIOUS = ("serious", "critical")
+WAIT_MS = 60_000
+
+# What to open, and what is there once it has answered.
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "plan": ({}, ".figures"),
+    "size": ({"view": "size", "sizing": SIZING}, ".choices"),
+    "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
+    "validate": ({"view": "validate"}, ".ask button.primary:enabled"),
+    "lint": ({"view": "lint"}, ".findings"),
+    "saved": ({"view": "saved"}, ".save-now"),
+}
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds on a page that shuts somebody out."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']]}"
+        for one in found
+        if one["impact"] in SERIOUS
+    ]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_everyone_can_use_it(page: Page, shot: Callable[..., None], place: str) -> None:
+    state, ready = PLACES[place]
+    page.goto(link(**state))
+    expect(page.locator(ready).first).to_be_visible(timeout=WAIT_MS)
+    shot(page, "light", whole=True)
+    assert serious(page) == []
+    page.emulate_media(color_scheme="dark")
+    shot(page, "dark", whole=True)
+    assert serious(page) == []
+    page.set_viewport_size({"width": 360, "height": 740})
+    expect(page.locator(ready).first).to_be_visible()
+    shot(page, "narrow", whole=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    # 200 % zoom of a desktop is a page half as wide.
+    page.set_viewport_size({"width": 640, "height": 450})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 640

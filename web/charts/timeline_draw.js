@@ -1,0 +1,254 @@
+// The picture of a timeline on a canvas: only what the window shows is looked at.
+
+import { clamp, fills, ticks } from "./canvas.js";
+import { after, LETTERS } from "./lanes.js";
+
+export const AXIS = 24;
+const APART = 3.5; // px: an action this wide has a line of its own around it
+const LEAST = 4; // px on average; narrower actions are drawn as columns
+const COLUMN = 2; // px
+const ROWS = [
+  [8, 26, 18, 14],
+  [20, 18, 12, 9],
+  [72, 12, 8, 5],
+  [Infinity, 9, 5, 4],
+];
+
+/** Heights in px: the bar of a rank, its memory line, and both with what is between. */
+export function rowsOf(ranks) {
+  const [, bar, memory, gap] = ROWS.find(([most]) => ranks <= most);
+  return { bar, memory, pitch: bar + memory + gap };
+}
+
+/** Where lanes begin and end between the names on the left and the numbers on the right. */
+export function sides(width) {
+  const left = width < 600 ? 34 : 52;
+  const right = width < 600 ? 8 : 108;
+  return { left, right, wide: Math.max(1, width - left - right) };
+}
+
+/** Draw what `view` shows, { from_s, width_s, top }, of a timeline span_s long.
+ *
+ * data: { answer, lanes, kinds, mean_s, most }; picked: { rank, index } outlines that action's
+ * micro-batch wherever it passes. */
+export function drawTimeline(context, width, height, colour, data, view, picked) {
+  const rows = rowsOf(data.lanes.length);
+  const { left, wide } = sides(width);
+  const scale = wide / view.width_s;
+  const dense = data.mean_s * scale < LEAST;
+  const styles = fills(context, colour);
+  const frame = { ...view, span_s: data.span_s, scale, wide, dense, styles, colour, rows, data };
+  const first = Math.max(0, Math.floor((view.top - rows.pitch) / rows.pitch));
+  const chosen = data.lanes[picked.rank]?.batch[picked.index] ?? -1;
+  grid(context, frame, left, height);
+  context.save();
+  context.beginPath();
+  context.rect(0, AXIS, width, height - AXIS);
+  context.clip();
+  for (let rank = first; rank < data.lanes.length; rank++) {
+    const y = AXIS + 4 + rank * rows.pitch - view.top;
+    if (y > height) break;
+    const lane = data.lanes[rank];
+    label(context, frame, lane, y, left, width);
+    context.save();
+    context.beginPath();
+    context.rect(left, y - 2, wide, rows.bar + rows.memory + 4);
+    context.clip();
+    context.translate(left, y);
+    context.fillStyle = colour("tl-idle");
+    context.fillRect(0, 0, wide, rows.bar);
+    if (dense) columns(context, frame, lane);
+    else actions(context, frame, lane);
+    memory(context, frame, lane);
+    outline(context, frame, lane, chosen, picked);
+    context.restore();
+  }
+  context.restore();
+}
+
+const xOf = (frame, time) => (time - frame.from_s) * frame.scale;
+
+function grid(context, frame, left, height) {
+  const { colour, wide } = frame;
+  const [unit, sign] = unitOf(frame.width_s);
+  context.strokeStyle = colour("line");
+  context.fillStyle = colour("muted");
+  context.lineWidth = 1;
+  context.textAlign = "center";
+  context.textBaseline = "alphabetic";
+  const marks = ticks(frame.from_s / unit, (frame.from_s + frame.width_s) / unit, Math.max(2, wide / 90));
+  context.beginPath();
+  marks.forEach((value, i) => {
+    const x = Math.round(left + xOf(frame, value * unit)) + 0.5;
+    context.moveTo(x, AXIS - 6);
+    context.lineTo(x, height);
+    context.fillText(i === 0 ? `${value} ${sign}` : value, x, AXIS - 10);
+  });
+  context.stroke();
+  if (frame.width_s >= frame.span_s) return;
+  // Which part of the whole is on show.
+  context.fillRect(left + (frame.from_s / frame.span_s) * wide, 0, Math.max(3, (frame.width_s / frame.span_s) * wide), 3);
+  context.fillStyle = colour("line");
+  context.globalCompositeOperation = "destination-over";
+  context.fillRect(left, 0, wide, 3);
+  context.globalCompositeOperation = "source-over";
+}
+
+/** The unit an axis of so many seconds is marked in: its seconds and its sign. */
+export function unitOf(seconds) {
+  const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+  return units.find(([unit]) => seconds >= unit) ?? units.at(-1);
+}
+
+function label(context, frame, lane, y, left, width) {
+  const { colour, data, rows } = frame;
+  const { answer } = data;
+  const size = clamp(rows.pitch - 2, 8, 11);
+  context.font = context.font.replace(/^[\d.]+px/, `${size}px`);
+  context.fillStyle = colour("muted");
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillText(lane.rank, left - 8, y + rows.bar / 2);
+  if (width < 600) return;
+  const idle = `${Math.round(Math.max(0, 1 - lane.busy_s / answer.makespan_s) * 100)} % idle`;
+  const peak = `peak ${Number(answer.peak_in_flight[lane.rank].toPrecision(3))}`;
+  if (rows.memory < 11) {
+    context.fillText(`${idle}, ${peak}`, width - 2, y + rows.bar / 2);
+    return;
+  }
+  context.fillText(idle, width - 6, y + rows.bar / 2);
+  context.fillText(peak, width - 6, y + rows.bar + rows.memory / 2 + 1);
+}
+
+function actions(context, frame, lane) {
+  const { styles, rows, wide } = frame;
+  const paths = new Map();
+  const numbers = [];
+  const size = Math.min(11, rows.bar * 0.62);
+  const digit = size * 0.6;
+  const apart = frame.data.mean_s * frame.scale >= APART ? 1 : 0;
+  for (let i = lane.at(frame.from_s); i < lane.size; i++) {
+    const x = xOf(frame, lane.start[i]);
+    if (x > wide) break;
+    const right = xOf(frame, lane.end[i]);
+    if (right === x) continue;
+    const key = lane.kind[i] * 2 + (lane.chunk[i] > 0 ? lane.chunk[i] % 2 : 0);
+    if (!paths.has(key)) paths.set(key, new Path2D());
+    const [low, high] = [Math.max(x, -2), Math.min(right, wide + 2)];
+    paths.get(key).rect(low, 0, Math.max(high - low - apart, 0.5), rows.bar);
+    const room = right - x - 2.5;
+    if (lane.batch[i] >= 0 && size >= 7 && room >= digit) {
+      const words = String(lane.batch[i]);
+      // A number stays on the visible part of a long action.
+      if (room >= words.length * digit) numbers.push([words, (Math.max(x, 0) + Math.min(right, wide)) / 2]);
+    }
+  }
+  for (const [key, path] of paths) {
+    context.globalAlpha = key % 2 ? 0.55 : 1;
+    context.fillStyle = styles[LETTERS[key >> 1]];
+    context.fill(path);
+  }
+  context.globalAlpha = 1;
+  context.fillStyle = frame.colour("ink");
+  context.font = context.font.replace(/^[\d.]+px/, `${size}px`);
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (const [words, x] of numbers) context.fillText(words, x, rows.bar / 2 + 0.5);
+}
+
+/** Columns in which each kind is as high as its share of the time.
+ *
+ * Each is whole cycles wide, a cycle being what one micro-batch takes in one chunk: so the columns
+ * of a steady state are alike, not a beat of two frequencies. */
+function columns(context, frame, lane) {
+  const { styles, rows, data } = frame;
+  const { answer } = data;
+  const cycle_s = answer.ideal_s / (answer.micro_batches * answer.chunks);
+  const step_s = cycle_s * Math.ceil(COLUMN / frame.scale / cycle_s);
+  const firstColumn = Math.floor(frame.from_s / step_s);
+  const last_s = Math.min(frame.from_s + frame.width_s, answer.makespan_s);
+  const kinds = [...lane.spent.keys()].sort();
+  const paths = new Map(kinds.map((kind) => [kind, new Path2D()]));
+  let edge = firstColumn * step_s;
+  let before = sums(lane, kinds, edge, lane.at(edge));
+  for (let column = firstColumn + 1; edge < last_s; column++) {
+    const next = Math.min(column * step_s, answer.makespan_s);
+    const now = sums(lane, kinds, next, lane.at(next));
+    const x = xOf(frame, edge);
+    const wide = xOf(frame, next) - x;
+    let foot = rows.bar;
+    kinds.forEach((kind, k) => {
+      const high = ((now[k] - before[k]) / (next - edge)) * rows.bar;
+      foot -= high;
+      if (high > 0.05) paths.get(kind).rect(x, foot, wide + 0.3, high);
+    });
+    before = now;
+    edge = next;
+  }
+  for (const [kind, path] of paths) {
+    context.fillStyle = styles[LETTERS[kind]];
+    context.fill(path);
+  }
+}
+
+const sums = (lane, kinds, time, i) => kinds.map((kind) => lane.spentBy(kind, time, i));
+
+/** What the rank holds over time, as an area under its bar; the fullest rank fills it. */
+function memory(context, frame, lane) {
+  const { rows, wide, colour, data } = frame;
+  const foot = rows.bar + rows.memory;
+  const level = (held) => foot - (Math.max(0, held) / data.most) * (rows.memory - 2);
+  const start = after(lane.heldAt, frame.from_s);
+  let y = level(start ? lane.held[start - 1] : 0);
+  const area = new Path2D();
+  area.moveTo(-2, foot + 2);
+  area.lineTo(-2, y);
+  let column = -1;
+  for (let i = start; i < lane.heldAt.length; i++) {
+    const x = xOf(frame, lane.heldAt[i]);
+    if (x > wide) break;
+    // Within one pixel only the most shows.
+    const held = Math.min(level(lane.held[i]), Math.floor(x) === column ? y : Infinity);
+    column = Math.floor(x);
+    if (held === y) continue;
+    area.lineTo(x, y);
+    y = held;
+    area.lineTo(x, y);
+  }
+  area.lineTo(wide + 2, y);
+  area.lineTo(wide + 2, foot + 2);
+  context.save();
+  context.beginPath();
+  context.rect(0, rows.bar, wide, rows.memory);
+  context.clip();
+  context.fillStyle = context.strokeStyle = colour("tl-memory");
+  context.globalAlpha = 0.35;
+  context.fill(area);
+  context.globalAlpha = 1;
+  context.lineWidth = 1;
+  context.stroke(area);
+  context.restore();
+}
+
+function outline(context, frame, lane, chosen, picked) {
+  const alone = lane.rank === picked.rank ? picked.index : -1;
+  if (chosen < 0 && alone < 0) return;
+  const { rows, wide } = frame;
+  const path = new Path2D();
+  const box = (i) => {
+    const x = xOf(frame, lane.start[i]);
+    const high = rows.bar - 1.6;
+    path.rect(x + 0.3, 0.8, Math.max(xOf(frame, lane.end[i]) - x - 1.2, 1), high);
+  };
+  for (let i = lane.at(frame.from_s); chosen >= 0 && i < lane.size; i++) {
+    if (xOf(frame, lane.start[i]) > wide) break;
+    if (lane.batch[i] === chosen) box(i);
+  }
+  context.strokeStyle = frame.colour("ink");
+  context.lineWidth = 1.6;
+  context.stroke(path);
+  if (alone < 0) return;
+  const x = xOf(frame, lane.start[alone]);
+  context.lineWidth = 3;
+  context.strokeRect(x, 0.5, Math.max(xOf(frame, lane.end[alone]) - x - 0.5, 2), rows.bar - 1);
+}

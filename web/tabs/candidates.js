@@ -1,0 +1,131 @@
+/* Every plan that was priced: to sort, to filter, to take away, to pick and to pin. */
+
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { call, download } from "../api.js";
+import { bytes, count, fieldName, percent, seconds, teraflops, tokensPerSecond, value } from "../format.js";
+import { answer, isPinned, persist, pick, report, togglePin, units } from "../state.js";
+import { canonical } from "../url.js";
+import { Icon } from "../ui/icon.js";
+import { DataTable } from "../ui/table.js";
+import { toast } from "../ui/toast.js";
+import { Trouble } from "./asked.js";
+
+const PAGE = 200;
+const DEGREES = ["tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "zero_stage", "recompute"];
+const SETS = {
+  degrees: { label: "Degrees", fields: DEGREES },
+  memory: {
+    label: "Memory",
+    fields: ["tp", "pp", "dp", "zero_stage", "dp_shard", "reshard_after_forward", "recompute", "recompute_modules",
+      "recompute_num_layers", "offload_optimizer", "offload_activations"],
+  },
+  pipeline: {
+    label: "Pipeline",
+    fields: ["pp", "vpp", "schedule", "micro_batch_size", "first_stage_layers", "last_stage_layers", "stage_layers"],
+  },
+  overlap: {
+    label: "Overlap",
+    fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "rank_order"],
+  },
+  all: { label: "All fields", fields: null },
+};
+const set = persist("columns", "degrees");
+const status = persist("candidates", "feasible");
+
+const planOf = (row, fields) => Object.fromEntries(fields.filter((name) => name in row).map((name) => [name, row[name]]));
+
+const light = (one) => ({ ...one.plan, ...one, peak_bytes: one.memory.peak_bytes });
+
+/* Pages of the candidates of an answer; without an id, what the answer itself carries. */
+function useCandidates(found, wanted) {
+  const [state, setState] = useState({ rows: [], next: null });
+  const path = found?.id && `/v1/plans/${found.id}/candidates?status=${wanted}&sort=-tokens_per_s&limit=${PAGE}`;
+  const load = async (cursor, rows, leave) => {
+    try {
+      const page = await call(`${path}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`, { signal: leave?.signal });
+      setState({ path, rows: [...rows, ...page.rows], next: page.next, total: page.total });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (!error.problem) throw error;
+      setState({ path, rows, next: null, problem: error.problem });
+    }
+  };
+  useEffect(() => {
+    if (!path) return undefined;
+    const leave = new AbortController();
+    load(null, [], leave);
+    return () => leave.abort();
+  }, [path]);
+  if (!path) return { rows: found?.plans.map(light) ?? [], next: null };
+  return { ...state, busy: state.path !== path, more: () => load(state.next, state.rows), path };
+}
+
+export default function CandidatesTab() {
+  const found = answer.value;
+  const { rows, next, problem, busy, more, path } = useCandidates(found, status.value);
+  if (!found) return html`<div class="loading" aria-busy="true"></div>`;
+  const fields = Object.keys(report.value?.plan ?? found.nearest?.[0]?.plan ?? {});
+  const shown = (SETS[set.value] ?? SETS.degrees).fields ?? fields;
+  const table = rows.map((row, i) => ({ ...row, place: i + 1 }));
+  const plan = (row) => planOf(row, fields);
+  const current = canonical(report.value?.plan ?? {});
+  const csv = async () => {
+    try {
+      const text = await call(path.replace(/limit=\d+/, "limit=10000"), { accept: "text/csv" });
+      download(`candidates-${status.value}.csv`, text, "text/csv");
+    } catch (error) {
+      toast(error.message, { kind: "bad" });
+    }
+  };
+  const actions = html`
+    <label class="inline">Columns
+      <select value=${set.value} onChange=${({ target }) => { set.value = target.value; }}>
+        ${Object.entries(SETS).map(([key, { label }]) => html`<option key=${key} value=${key} selected=${key === set.value}>${label}</option>`)}
+      </select>
+    </label>
+    ${path && html`<button type="button" onClick=${csv}><${Icon} name="download" /> All as CSV</button>`}`;
+  return html`<div class="candidates-tab" aria-busy=${String(Boolean(busy))}>
+    <div class="table-tools">
+      <p class="muted">
+        ${count(found.counts.enumerated)} combinations, ${count(found.counts.dominated)} of them surely slower than another;
+        ${" "}${count(found.counts.costed)} priced, ${count(found.counts.feasible)} fit.
+      </p>
+      <span class="spring"></span>
+      ${path && html`<fieldset class="radios"><legend class="for-readers">Which candidates</legend>
+        ${[["feasible", "Fit"], ["memory", "Out of memory"]].map(([key, label]) => html`
+          <label key=${key}><input type="radio" name="candidates" value=${key} checked=${status.value === key}
+            onChange=${() => { status.value = key; }} /> ${label}</label>`)}
+      </fieldset>`}
+    </div>
+    <${Trouble} problem=${problem} />
+    <${DataTable} name="candidates" caption="Candidates, the fastest first" rows=${table} columns=${columns(shown, plan)}
+      rowKey=${(row) => row.id ?? row.place} actions=${actions} filter limit=${PAGE}
+      onRow=${(row) => pick(plan(row))} isCurrent=${(row) => canonical(plan(row)) === current} />
+    ${next && html`<button type="button" disabled=${busy} onClick=${more}><${Icon} name="plus" /> Load ${PAGE} more</button>`}
+  </div>`;
+}
+
+function columns(fields, plan) {
+  const numeric = new Set(["tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_stage", "dp_shard", "recompute_num_layers"]);
+  return [
+    { key: "place", label: "#", number: true },
+    { key: "pin", label: "Pin", value: (row) => isPinned(plan(row)), show: (_, row) => html`<${Pin} plan=${plan(row)} />` },
+    ...fields.map((name) => ({ key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),
+    { key: "tokens_per_s", label: "Tokens/s", number: true, show: (item) => tokensPerSecond(item) },
+    { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
+    { key: "model_flop_per_s_per_accelerator", label: "TFLOP/s", number: true, title: "model FLOP per second and accelerator", show: (item) => teraflops(item) },
+    { key: "mfu", label: "MFU", number: true, show: (item) => percent(item) },
+    { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
+  ];
+}
+
+function Pin({ plan }) {
+  const pinned = isPinned(plan);
+  const toggle = (event) => {
+    event.stopPropagation();
+    togglePin(plan);
+  };
+  return html`<button type="button" class="quiet square" aria-pressed=${String(pinned)}
+    aria-label=${pinned ? "Unpin" : "Pin to compare"} title=${pinned ? "Unpin" : "Pin to compare"} onClick=${toggle}><${Icon} name="pin" /></button>`;
+}

@@ -1,0 +1,128 @@
+/* The pipeline of the plan on show, step by step, under its own schedule or any other. */
+
+import { html } from "htm/preact";
+import { useState } from "preact/hooks";
+import { ChartFrame } from "../charts/frame.js";
+import { Timeline, timelineTable } from "../charts/timeline.js";
+import { download, post } from "../api.js";
+import { number, percent, seconds } from "../format.js";
+import { persist, question } from "../state.js";
+import { Icon } from "../ui/icon.js";
+import { DataTable } from "../ui/table.js";
+import { toast } from "../ui/toast.js";
+import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
+
+const TRACE = "application/vnd.chrome-trace+json";
+const chosen = persist("schedule", null); // {schedule, chunks} instead of the plan's own
+
+const own = (plan) => ({ schedule: plan.schedule, chunks: plan.vpp });
+const same = (a, b) => a.schedule === b.schedule && a.chunks === b.chunks;
+const key = ({ schedule, chunks }) => `${schedule} ${chunks}`;
+
+export default function TimelineTab() {
+  const asked = question.value;
+  const drawn = asked && withSchedule(asked, chosen.value);
+  const { answer, problem, busy } = useAsked("/v1/timelines", drawn);
+  if (!asked) return html`<${NoPlan} />`;
+  const tools = html`
+    <${Choice} plan=${asked.plan} />
+    <button type="button" title="A Chrome trace: open it at ui.perfetto.dev or chrome://tracing" onClick=${() => save(drawn)}>
+      <${Icon} name="download" /> Trace
+    </button>`;
+  return html`<div class="timeline-tab" aria-busy=${String(busy)}>
+    <${Trouble} problem=${problem}>
+      ${chosen.value && html`<p><button type="button" class="link" onClick=${() => { chosen.value = null; }}>Back to the plan's own schedule</button></p>`}
+    <//>
+    ${answer && !problem && html`
+      <${ChartFrame} title=${answer.title} name="timeline" caption=${caption(answer)} tools=${tools} ...${timelineTable(answer)}>
+        <${Facts} answer=${answer} />
+        ${answer.staleness && html`<p class="notice">${answer.staleness}</p>`}
+        <${Timeline} answer=${answer} />
+      <//>`}
+    ${problem && html`<div class="chart card"><header>${tools}</header></div>`}
+    <${Schedules} asked=${asked} />
+  </div>`;
+}
+
+/* The question with another schedule in its plan. */
+export function withSchedule(asked, choice) {
+  if (!choice) return asked;
+  return { ...asked, plan: { ...asked.plan, schedule: choice.schedule, vpp: choice.chunks } };
+}
+
+function choose(plan, row) {
+  chosen.value = same(own(plan), row) ? null : { schedule: row.schedule, chunks: row.chunks };
+}
+
+async function save(asked) {
+  try {
+    const trace = await post("/v1/timelines", asked, { accept: TRACE });
+    download(`${asked.plan.schedule}.trace.json`, typeof trace === "string" ? trace : JSON.stringify(trace));
+  } catch (error) {
+    toast(error.message, { kind: "bad" });
+  }
+}
+
+/* All schedules there are, with the numbers of chunks each can have or that are usual. */
+function Choice({ plan }) {
+  const schedules = useCatalog("schedules");
+  const current = chosen.value ?? own(plan);
+  const options = schedules.flatMap(({ id, title, chunk_counts: counts }) => {
+    const any = counts.length ? counts : [...new Set([2, 4, Math.max(2, plan.vpp)])].sort((a, b) => a - b);
+    return any.map((chunks) => ({ schedule: id, chunks, label: any.length > 1 ? `${title}, ${chunks} chunks` : title }));
+  });
+  const pick = ({ target }) => choose(plan, options.find((row) => key(row) === target.value));
+  return html`<label class="inline">Schedule
+    <select value=${key(current)} onChange=${pick}>
+      ${options.map((row) => html`<option key=${key(row)} value=${key(row)} selected=${same(row, current)}>
+        ${row.label}${same(row, own(plan)) ? " (the plan's)" : ""}</option>`)}
+    </select>
+  </label>`;
+}
+
+function Facts({ answer }) {
+  const peak = Math.max(...answer.peak_in_flight);
+  const facts = [
+    ["step", seconds(answer.makespan_s, 4)],
+    ["busiest rank works", seconds(answer.ideal_s, 4)],
+    ["bubble", percent(answer.bubble_of_total)],
+    ["most in flight", `${number(peak)} on rank ${answer.peak_in_flight.indexOf(peak)}`],
+    ["micro-batches", answer.micro_batches],
+  ];
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+function caption(answer) {
+  const basis = answer.closed_form_extra_s === null
+    ? "simulated; there is no closed form"
+    : `simulated; the closed form says ${seconds(answer.ideal_s + answer.closed_form_extra_s, 4)} (${answer.holds})`;
+  return `One lane per pipeline rank, what it holds in activations below: ${basis}. Activations are freed at the ${answer.freed_at}. ${answer.citation}`;
+}
+
+const COLUMNS = [
+  { key: "title", label: "Schedule" },
+  { key: "chunks", label: "Chunks", number: true },
+  { key: "makespan_s", label: "Step", number: true, show: (value) => (value === null ? "–" : seconds(value)) },
+  { key: "bubble_of_total", label: "Bubble", number: true, show: (value) => (value === null ? "–" : percent(value)) },
+  { key: "peak_in_flight", label: "In flight", number: true, title: "activations of one micro-batch on the fullest rank", show: (value) => (value === null ? "–" : number(value)) },
+  { key: "weight_copies", label: "Weight copies", number: true, show: (value) => number(value) },
+  { key: "messages_per_micro_batch", label: "Messages", number: true, title: "per micro-batch" },
+  { key: "frameworks", label: "Runs in", show: (names) => names.join(", ") || "none" },
+  { key: "reason", label: "Why not here" },
+];
+
+/* Side by side, once somebody wants to see them: that takes the service a second. */
+function Schedules({ asked }) {
+  const [open, setOpen] = useState(false);
+  const { answer, problem, busy } = useAsked("/v1/schedule-comparisons", open ? asked : null);
+  const current = chosen.value ?? own(asked.plan);
+  const columns = COLUMNS.filter(({ key: name }) => name !== "reason" || answer?.schedules.some(({ reason }) => reason));
+  return html`<details class="card schedules" onToggle=${({ target }) => setOpen(target.open)} aria-busy=${String(busy)}>
+    <summary>All schedules on this pipeline</summary>
+    <${Trouble} problem=${problem} />
+    ${open && answer && html`<${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
+      columns=${columns} rows=${answer.schedules} filter=${false}
+      onRow=${(row) => !row.reason && choose(asked.plan, row)} isCurrent=${(row) => same(row, current)} />`}
+    ${open && !answer && !problem && html`<div class="loading"></div>`}
+  </details>`;
+}

@@ -1,0 +1,28 @@
+/* Jobs in words: kinds, states, times. */
+
+import { seconds } from "../format.js";
+
+export const KINDS = {
+  validations: { title: "Validation", verb: "Validate", part: "validation" },
+  calibrations: { title: "Calibration", verb: "Calibrate", part: "calibration" },
+  dryruns: { title: "Dry run", verb: "Dry run", part: "dryrun" },
+  sweeps: { title: "Sweep", verb: "Sweep" },
+};
+
+export const OVER = ["succeeded", "failed", "cancelled"];
+export const isOver = ({ state }) => OVER.includes(state);
+
+const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const AGO = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const STEPS = [[60, 1, "second"], [3600, 60, "minute"], [86_400, 3600, "hour"], [604_800, 86_400, "day"]];
+
+/* Seconds since 1970 as a person says it. */
+export function when(at) {
+  const ago = Date.now() / 1000 - at;
+  if (ago < 10) return "just now";
+  const [, size, name] = STEPS.find(([most]) => ago < most) ?? [];
+  return size ? AGO.format(-Math.round(ago / size), name) : DATE.format(at * 1000);
+}
+
+/* How long a job ran, or runs already. */
+export const lasted = ({ started_at: from, finished_at: to }) => (from ? seconds((to ?? Date.now() / 1000) - from) : "");

@@ -1,0 +1,187 @@
+/* A plan held against this machine: asked, followed live, predicted beside measured. */
+
+import { html } from "htm/preact";
+import { signal, useSignalEffect } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { call } from "../api.js";
+import { count, planLine } from "../format.js";
+import { busy as searching, persist, question, report, resolved } from "../state.js";
+import { CopyButton } from "../ui/copy.js";
+import { CheckField, NumberField, TextField } from "../ui/field.js";
+import { Icon } from "../ui/icon.js";
+import { toast } from "../ui/toast.js";
+import { cancel, failure, follow, forget, job, leave, lines, start } from "./job.js";
+import { JobTable, current, jobs, loadJobs } from "./job_table.js";
+import { KINDS, isOver, lasted } from "./job_words.js";
+import { Result } from "./job_result.js";
+
+const INSTALL = "pip install 'parallel-planner[validate]'";
+
+const ASKS = {
+  validations: {
+    says: "Trains a few steps with this plan, scaled down to this machine, and holds time and memory against the estimate.",
+    fields: [
+      [NumberField, "steps", { label: "Timed steps", usual: 10 }],
+      [NumberField, "warmup_steps", { label: "Steps before them", usual: 2 }],
+      [CheckField, "check_numerics", { label: "Compare gradients with one process" }],
+      [NumberField, "time_tolerance", { label: "Time may miss by", unit: "%", scale: 0.01, usual: "20, on GPUs 5", title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
+      [NumberField, "memory_tolerance", { label: "Memory may miss by", unit: "%", scale: 0.01, usual: 0.03 }],
+    ],
+  },
+  calibrations: {
+    says: "Measures this machine's kernels and links as this plan needs them; the profile then replaces the built-in numbers.",
+    fields: [
+      [TextField, "name", { label: "Name of the profile", usual: "local" }],
+      [NumberField, "budget_s", { label: "At most", unit: "s", usual: 300 }],
+    ],
+  },
+  dryruns: {
+    says: "Traces ranks of the plan at full size without allocating anything: every tensor and message counted, held against the estimate.",
+    fields: [],
+  },
+};
+
+const kind = persist("run", "validations");
+const options = signal({});
+const problems = signal([]);
+const refusal = signal(null);
+const busy = signal(false);
+const torch = signal(null); // whether this service can run anything; null: not known yet
+
+async function look() {
+  try {
+    torch.value = Boolean((await call("/v1/info")).features.torch);
+  } catch (error) {
+    if (!error.problem) throw error;
+  }
+}
+
+async function run() {
+  const { part } = KINDS[kind.value];
+  busy.value = true;
+  try {
+    await start(kind.value, { ...question.value, [part]: options.value[kind.value] ?? {} });
+    problems.value = [];
+    refusal.value = null;
+  } catch (error) {
+    if (!error.problem) throw error;
+    problems.value = error.problem.errors ?? [];
+    refusal.value = error.problem;
+  }
+  busy.value = false;
+}
+
+export default function Validate() {
+  useEffect(() => { look(); loadJobs(); return leave; }, []);
+  useSignalEffect(() => { if (current.value) follow(); });
+  return html`
+    <div class="plan-view validate-view">
+      <${Ask} />
+      <div class="results" id="results" tabindex="-1">
+        ${failure.value && html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`}
+        ${job.value ? html`<${OnShow} one=${job.value} />` : html`<${Empty} />`}
+        <section class="card" aria-label="Runs"><h2>Runs</h2>
+          ${jobs.value?.length ? html`<${JobTable} rows=${jobs.value} />` : html`<p class="muted">Nothing has run yet.</p>`}
+        </section>
+      </div>
+    </div>`;
+}
+
+function Ask() {
+  const { says, fields } = ASKS[kind.value];
+  const { part, verb } = KINDS[kind.value];
+  const own = options.value[kind.value] ?? {};
+  const set = (name, value) => {
+    const { [name]: _, ...others } = own;
+    options.value = { ...options.value, [kind.value]: value === undefined ? others : { ...others, [name]: value } };
+  };
+  const rest = problems.value.filter(({ pointer }) => !fields.some(([, name]) => pointer === `/${part}/${name}`));
+  const known = resolved.value;
+  const submit = (event) => { event.preventDefault(); run(); };
+  return html`
+    <form class="form ask" aria-label="What to run" onSubmit=${submit}>
+      <fieldset class="section"><legend>Run</legend>
+        <div class="segments wide" role="group" aria-label="What to run">
+          ${Object.keys(ASKS).map((id) => html`<button key=${id} type="button" aria-pressed=${String(kind.value === id)}
+            onClick=${() => { kind.value = id; problems.value = []; refusal.value = null; }}>${KINDS[id].verb}</button>`)}
+        </div>
+        <p class="note">${says}</p>
+      </fieldset>
+      <fieldset class="section"><legend>Plan</legend>
+        ${known && report.value
+          ? html`<p>${known.model.name} on ${count(known.cluster.groups[0].nodes * known.cluster.groups[0].accelerators_per_node)} × ${known.cluster.groups[0].accelerator.name}</p>
+            <p class="muted">${planLine(report.value.plan)}</p>`
+          : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
+      </fieldset>
+      ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
+        ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}
+          onChange=${(value) => set(name, value)} problems=${problems.value.filter(({ pointer }) => pointer === `/${part}/${name}`)} ...${more} />`)}
+      </fieldset>`}
+      <div class="section">
+        ${torch.value === false ? html`<${Install} />` : html`
+          <button class="primary" disabled=${!question.value || busy.value}>${verb}${kind.value === "calibrations" ? "" : " this plan"}</button>`}
+        ${refusal.value && rest.length === 0 && problems.value.length === 0 && html`<p class="problem" role="alert">${refusal.value.detail ?? refusal.value.title}</p>`}
+        ${rest.length > 0 && html`<div class="problem" role="alert">${rest.map(({ pointer, detail }) => html`<p>${pointer && html`<code>${pointer}</code> `}${detail}</p>`)}</div>`}
+      </div>
+    </form>`;
+}
+
+const Install = () => html`
+  <div class="stack">
+    <p><b>Runs need torch, which is not installed here.</b> Add it to the service's environment, then start the service again:</p>
+    <pre class="command"><code>${INSTALL}</code></pre>
+    <${CopyButton} text=${INSTALL} label="Copy the command" />
+    <p class="muted">Planning needs no torch.</p>
+  </div>`;
+
+const Empty = () => html`
+  <section class="card empty" aria-label="How it works">
+    <h2>Is the estimate right? Run it.</h2>
+    <ol>
+      <li><b>Scaled down by stated rules.</b> The plan keeps its structure: what it splits stays split, on as many processes as this machine takes.</li>
+      <li><b>Really trained.</b> The ranks start, warm up, and are timed; their memory is counted tensor by tensor.</li>
+      <li><b>Held against the estimate</b> of that very run, term by term, with what the small run cannot show.</li>
+    </ol>
+    <p class="muted">A run here takes half a minute or so; you can leave this page and come back to it.</p>
+  </section>`;
+
+function OnShow({ one }) {
+  const over = isOver(one);
+  const stop = () => cancel().catch((error) => toast(error.message, { kind: "bad" }));
+  return html`
+    <section class="card job" aria-label=${`${KINDS[one.kind].title} of ${one.title}`} aria-busy=${String(!over)}>
+      <div class="job-head">
+        <div><p class="asked">${KINDS[one.kind].title} · ${one.title}</p></div>
+        <span class="spring"></span>
+        ${!over && html`<button type="button" onClick=${stop} disabled=${one.state === "cancelling"}><${Icon} name="stop" />${one.state === "cancelling" ? "Stopping" : "Cancel"}</button>`}
+        ${over && html`<button type="button" class="quiet" onClick=${() => forget(one)}>Delete</button>`}
+      </div>
+      ${over ? html`<${Ended} one=${one} />` : html`<${Live} one=${one} />`}
+      ${lines.value.length > 0 && html`<details class="log" open=${one.state === "failed"}><summary>Log, ${count(lines.value.length)} lines</summary><${Log} /></details>`}
+    </section>
+    ${one.result && html`<${Result} one=${one} />`}`;
+}
+
+/* Phases as they come: what is done, what is under way. */
+function Live({ one }) {
+  const [, tick] = useState(0);
+  useEffect(() => { const timer = setInterval(() => tick((n) => n + 1), 1000); return () => clearInterval(timer); }, []);
+  const { done, total, text } = one.progress;
+  const share = total ? done / total : null;
+  const said = one.state === "queued" ? "Waiting for its turn" : one.state === "cancelling" ? "Stopping every process" : one.phase;
+  return html`
+    <div role="status" aria-live="polite"><h2 class="verdict">${said[0].toUpperCase() + said.slice(1)}</h2></div>
+    <div class="bar-line ${share === null ? "unknown" : ""}" role="progressbar" aria-label=${said} aria-valuenow=${share === null ? undefined : Math.round(share * 100)}>
+      <i style=${{ transform: `scaleX(${share ?? 1})` }}></i></div>
+    <p class="muted job-text"><span>${text}</span><span>${total ? `${count(done)} of ${count(total)}` : ""}</span><span class="spring"></span><span>${lasted(one)}</span></p>`;
+}
+
+function Ended({ one }) {
+  if (one.state === "succeeded") return html`<p class="muted">Done in ${lasted(one)}.</p>`;
+  if (one.state === "cancelled") return html`<h2 class="verdict">Cancelled</h2><p class="muted">Every process of it has ended.</p>`;
+  return html`<h2 class="verdict bad"><${Icon} name="alert" /> ${one.error?.title ?? "It failed"}</h2><p>${one.error?.detail}</p>`;
+}
+
+function Log() {
+  return html`<pre class="log-lines" tabindex="0" aria-label="Log">${lines.value.join("\n")}</pre>`;
+}
