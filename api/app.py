@@ -34,6 +34,7 @@ from api.routes import (
     timelines,
 )
 from api.settings import Settings
+from api.waiting import Waiting
 from planner.version import __version__
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = Metrics()
     # The last one added is the first that sees a call.
+    app.add_middleware(Waiting)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Methods, routes=app)
     app.add_middleware(RequestLog, observe=app.state.metrics.observe)

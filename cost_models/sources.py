@@ -51,6 +51,7 @@ SOURCES: dict[str, str] = {
     "aiconfigurator": "ai-dynamo/aiconfigurator @095f58a5, measured kernels (Apache-2.0)",
     "ml-engineering": "stas00/ml-engineering @744d01e1, measured kernels and networks",
     "young-1974": "Young, A first order approximation to the optimum checkpoint interval, 1974",
+    "mccandlish-2018": "McCandlish et al., Large-batch training, arXiv 1812.06162",
     "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from planner.command import (
     RequestFile,
     RequestOption,
     asked_of,
+    figure,
     nothing_fits,
     read_model,
     read_request,
@@ -31,6 +33,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
+from planner.progress_bar import bar
 from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -83,18 +86,28 @@ def plan(
     request_file: RequestFile = None,
     request: RequestOption = None,
     report: Report = None,
+    png: Annotated[Path | None, figure("png", "memory, time, speed against memory")] = None,
+    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
+    svg: Annotated[Path | None, figure("svg", "the same")] = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
     from planner import next_steps, output, solve, terminal
     from planner.drawing.page import paper, write_page
+    from planner.drawing.plan_figure import plan_figure
+    from planner.problems import refuse
 
     source = source_of(request_file, request)
     asked = read_request(source, given, limits=True, mixed=True)
+    figures = {"png": png, "pdf": pdf, "svg": svg}
     if len(asked.cluster.groups) > 1:
+        if any(figures.values()):
+            raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
         return _plan_mixed(asked, report, json)
-    answer = solve.find(asked)
+    with bar("searching"):
+        answer = solve.find(asked)
+    output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
     if report is not None:
         shown = terminal.plan_screen(answer, asked_of(asked), paper())
         pictures = timeline_commands.best_timeline(answer)
@@ -150,7 +163,8 @@ def why(
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     assert asked.plan is not None
-    answer = solve.why(asked, asked.plan)
+    with bar("searching"):
+        answer = solve.why(asked, asked.plan)
     if json:
         output.print_json(answer)
     else:
@@ -184,7 +198,8 @@ def emit_files(
         raise typer.BadParameter("--output needs a folder")
     asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
     try:
-        bundle = emit(asked, launcher)
+        with bar("searching"):
+            bundle = emit(asked, launcher)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
@@ -310,7 +325,8 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     from planner.drawing.page import write_page
     from planner.mixed.screen import mixed_screen
 
-    answer = mixed.find(asked)
+    with bar("searching"):
+        answer = mixed.find(asked)
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
     if json:

@@ -32,6 +32,14 @@ RequestOption = Annotated[
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
 ]
+FIGURES = "Figures for papers (need the extra `plot`)"
+
+
+def figure(kind: str, what: str) -> Any:
+    """The option that names the file of a figure."""
+    return typer.Option(f"--{kind}", metavar="FILE", help=what, rich_help_panel=FIGURES)
+
+
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 
 

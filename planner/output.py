@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,18 @@ def write_picture(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+
+
+def write_figures(wanted: Mapping[str, Path | None], draw: Callable[[Any], bytes] | None) -> None:
+    """Draw all that have a file, by kind, then write: what is refused leaves nothing half done.
+
+    draw: None where there is nothing to draw, which the screen says.
+    """
+    if draw is None:
+        return
+    drawn = {path: draw(kind) for kind, path in wanted.items() if path is not None}
+    for path, data in drawn.items():
+        write_picture(path, data)
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
+from planner.progress import step
 from planner.request import PlanRequest
 from planner.space import Space
 
@@ -94,6 +96,7 @@ def search(
             keep.offer(plans, estimates, fits)
             if visit is not None:
                 visit(plans, estimates, fits)
+        step(space.drawn, space.size, keep.best)
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -186,6 +189,17 @@ class _Keeper:
         self._best: list[tuple[tuple[float, ...], ParallelPlan]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
+
+    def best(self) -> dict[str, Any] | None:
+        """The best so far, its time and its memory."""
+        if not self._best:
+            return None
+        (_, seconds, peak, *_), plan = self._best[0]
+        return {
+            "plan": plan.model_dump(mode="json"),
+            "iteration_time_s": seconds,
+            "peak_bytes": peak,
+        }
 
     def offer(self, plans: Plans, estimates: Estimates, fits: NDArray[np.bool_]) -> None:
         index = np.flatnonzero(fits)

@@ -28,6 +28,7 @@ from planner.constraints import RULES, Context, Rule, violations
 from planner.explain import report, reports
 from planner.formats import overflow, value_words
 from planner.orders import rank_orders
+from planner.progress import within_a_step
 from planner.request import Bounds, PlanRequest
 from planner.search import Outcome, changed_fields, cost_model, search
 from planner.space import Space
@@ -57,6 +58,18 @@ def find(request: PlanRequest) -> PlanAnswer:
     model = cost_model(request)
     asked, rules = prepared(request)
     outcome = search(asked, rules)
+    with within_a_step():
+        return _explained(request, model, asked, rules, outcome)
+
+
+def _explained(
+    request: PlanRequest,
+    model: CostModel,
+    asked: PlanRequest,
+    rules: tuple[Rule, ...],
+    outcome: Outcome,
+) -> PlanAnswer:
+    """What a search found, with what belongs to it."""
     assert outcome.counts is not None
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
@@ -102,7 +115,8 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
         verdict: Literal["illegal", "does not fit"] = (
             "does not fit" if {r.code for r in reasons} == {"memory"} else "illegal"
         )
-        change = smallest_change(asked, model, plan, rules)
+        with within_a_step():
+            change = smallest_change(asked, model, plan, rules)
         return WhyAnswer(
             **common, verdict=verdict, reasons=tuple(reasons), estimate=own,
             smallest_change=change, best=best, slower_by=None, differences_s={},

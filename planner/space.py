@@ -50,7 +50,10 @@ _1F1B = code("schedule", "1f1b")
 
 
 class Space:
-    """The candidates of one request.  `rejected` and `dominated` fill while chunks are drawn."""
+    """The candidates of one request.
+
+    `rejected`, `dominated` and `drawn` (of `size` in all) fill while chunks are drawn.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Space:
         self.rejected: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self.dominated = 0
+        self.drawn = self.size = 0
 
     @cached_property
     def groups(self) -> Plans:
@@ -163,10 +167,12 @@ class Space:
         total = sum(int(per_row.sum()) for per_row in rows.values())
         if total > MOST_CANDIDATES:
             raise SpaceTooLarge("candidates", total, MOST_CANDIDATES)
+        self.size = total
         for schedule, (layouts, starts, _) in tables.items():
             per_row = rows[schedule]
             for low, high in _batches(per_row, size):
                 repeats = per_row[low:high]
+                self.drawn += int(repeats.sum())
                 row = np.repeat(np.arange(low, high), repeats)
                 position = np.arange(len(row)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
                 position, option = np.divmod(position, combinations)

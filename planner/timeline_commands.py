@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -47,6 +48,7 @@ def timeline(
     html: Annotated[Path | None, picture("html", "a page to zoom and point at")] = None,
     trace: Annotated[Path | None, picture("trace", "a Chrome trace, for Perfetto")] = None,
     png: Annotated[Path | None, picture("png", "a picture (needs the extra `plot`)")] = None,
+    pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     pipeline: Mapping[str, Any],
     given: Mapping[str, Any],
@@ -62,7 +64,7 @@ def timeline(
         pipelines.timeline_of,
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
     )
-    wanted = {"svg": svg, "html": html, "trace": trace, "png": png}
+    wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
     written = _draw(answer, {kind: path for kind, path in wanted.items() if path}, theme)
     if json:
         output.print_json(answer)
@@ -195,10 +197,10 @@ def _trace(answer: TimelineAnswer, theme: Any) -> bytes:
     return trace(answer).encode()
 
 
-def _png(answer: TimelineAnswer, theme: Any) -> bytes:
+def _png(answer: TimelineAnswer, theme: Any, kind: Literal["png", "pdf"] = "png") -> bytes:
     from planner.drawing.png import png
 
-    return png(answer, "dark" if theme == Theme.dark else "light")
+    return png(answer, "dark" if theme == Theme.dark else "light", kind)
 
 
 _DRAWERS: dict[str, Callable[[TimelineAnswer, Any], bytes]] = {
@@ -206,4 +208,5 @@ _DRAWERS: dict[str, Callable[[TimelineAnswer, Any], bytes]] = {
     "html": _html,
     "trace": _trace,
     "png": _png,
+    "pdf": partial(_png, kind="pdf"),
 }

@@ -91,6 +91,9 @@ def test_wheel_carries_data_and_no_tests(tmp_path: Path) -> None:
         "cost_models/catalog/profiles/generic.json",
         "planner/py.typed",
         "web/index.html",
+        "web/views/plan.js",
+        "web/lib/VENDORED.md",
+        "web/lib/preact-11.2.0/preact.mjs",
     ):
         assert wanted in names
     assert not [name for name in names if "test" in name]

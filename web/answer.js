@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, count, energy, money, number, percent, seconds, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, count, energy, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -19,7 +19,7 @@ export function Answer({ onEdit }) {
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
       <${Trouble} />
-      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "waiting" : ""}">
+      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "outdated" : ""}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
           : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
@@ -72,6 +72,8 @@ const CHIPS = [
   ["zero_stage", "ZeRO", () => true], ["recompute", "recompute", () => true], ["schedule", "schedule", (_, { pp }) => pp > 1],
 ];
 
+const BEST = { tokens_per_s: "Fastest plan", memory_headroom: "Leanest plan", cost: "Cheapest plan" };
+
 function Headline({ shown }) {
   const best = answer.value?.best;
   const isBest = !picked.value;
@@ -79,9 +81,9 @@ function Headline({ shown }) {
   const pinned = isPinned(shown.plan);
   return html`
     <div class="headline">
-      <h2>${!shown.fits ? "Does not fit" : isBest ? "Fastest plan" : "Picked plan"}</h2>
+      <h2>${!shown.fits ? "Does not fit" : isBest ? BEST[request.value.search?.objective ?? "tokens_per_s"] : "Picked plan"}</h2>
       <div class="headline-tools">
-        ${!isBest && best && html`<button type="button" onClick=${() => pick(null)}>Back to the fastest</button>`}
+        ${!isBest && best && html`<button type="button" onClick=${() => pick(null)}>Back to the best</button>`}
         <button type="button" class="quiet" aria-pressed=${String(pinned)} title="Keep this plan, to compare it with another" onClick=${() => togglePin(shown.plan)}><${Icon} name="pin" />${pinned ? "Pinned" : "Pin"}</button>
       </div>
       <div class="chips">
@@ -109,7 +111,7 @@ function Figures({ shown }) {
     <div class="figure" title=${title}><dt>${label}</dt><dd><${Amount} text=${main} /><span>${more}</span>${below}</dd></div>`;
   return html`
     <dl class="figures">
-      ${figure("Per iteration", seconds(time), `${number(band.low_s)}–${seconds(band.high_s)}`, band.basis)}
+      ${figure("Per iteration", seconds(time), secondsRange(band.low_s, band.high_s), band.basis)}
       ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
       ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
       ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}`, shown.definitions.peak_bytes, html`<${Meter} used=${used} />`)}
@@ -138,8 +140,8 @@ function Footing({ shown }) {
     <div class="footing">
       <details><summary>${shown.assumptions.length} assumptions, ${shown.not_modelled.length} not modelled</summary>
         <div class="notes">
-          <div><h4>Assumed</h4><ul>${shown.assumptions.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
-          <div><h4>Not modelled</h4><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+          <div><h3>Assumed</h3><ul>${shown.assumptions.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
+          <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}

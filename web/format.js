@@ -22,19 +22,30 @@ export const percent = (share, digits = 3) =>
 export const times = (ratio) => (known(ratio) ? `${ratio.toFixed(2)}×` : NONE);
 
 export const BYTE_UNITS = { GiB: 2 ** 30, GB: 1e9 };
-export const bytes = (value, units = "GiB") => unit(number(value / BYTE_UNITS[units]), units);
+export function bytes(value, units = "GiB") {
+  const amount = value / BYTE_UNITS[units];
+  return unit(amount > 0 && amount < 0.01 ? "< 0.01" : number(amount, amount < 1 ? 2 : 3), units);
+}
 
 /* A value in the largest unit it fills: steps are [least value, size of the unit, name]. */
+const step = (steps, value) => steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
 const scaled = (steps) => (value, digits = 3) => {
   if (!known(value)) return NONE;
-  const [, size, name] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  const [, size, name] = step(steps, value);
   return unit(number(value / size, digits), name);
 };
 
-export const seconds = scaled([
+const TIMES = [
   [172_800, 86_400, "days"], [7200, 3600, "h"], [300, 60, "min"], [1, 1, "s"],
   [1e-3, 1e-3, "ms"], [0, 1e-6, "µs"],
-]);
+];
+export const seconds = scaled(TIMES);
+
+/* From one time to another, in the unit of the longer. */
+export function secondsRange(low, high) {
+  const [, size, name] = step(TIMES, high);
+  return unit(`${number(low / size)}–${number(high / size)}`, name);
+}
 export const flops = scaled([
   [1e18, 1e18, "EFLOP/s"], [1e15, 1e15, "PFLOP/s"], [0, 1e12, "TFLOP/s"],
 ]);

@@ -50,7 +50,7 @@ export function Header() {
         <div class="segments" role="group" aria-label="Units of memory">
           ${Object.keys(BYTE_UNITS).map((one) => html`<button key=${one} type="button" aria-pressed=${String(units.value === one)} onClick=${() => { units.value = one; }}>${one}</button>`)}
         </div>
-        <button type="button" class="quiet square" title=${name} aria-label=${`${name}; change`} onClick=${() => { theme.value = NEXT_THEME[theme.value]; }}><${Icon} name=${icon} /></button>
+        <button type="button" class="quiet square" title=${name} aria-label=${`${name}; press for another`} onClick=${() => { theme.value = NEXT_THEME[theme.value]; }}><${Icon} name=${icon} /></button>
         <button type="button" class="quiet square keyboard" title="Keys (?)" aria-label="Keyboard help" onClick=${openHelp}><${Icon} name="keyboard" /></button>
         <${CopyButton} text=${link} label="Share" />
         <${Menu} label="Export" icon="download" items=${EXPORTS} />

@@ -131,6 +131,9 @@ export const reports = (found) =>
     ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), found.launch?.plan, found.baseline?.report].filter(Boolean)
     : [];
 
+let tellFirst;
+export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // what can wait, waits for it
+
 let running = null; // AbortController of what is under way
 let timer = 0;
 
@@ -209,6 +212,7 @@ export async function searchNow() {
     refused(error);
   }
   settle(aborted);
+  tellFirst();
 }
 
 /* Stop what is under way; the latest answer stays on show. */

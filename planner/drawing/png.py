@@ -1,11 +1,11 @@
-"""A timeline as PNG, drawn by matplotlib, which is the extra `plot`."""
+"""A timeline as PNG or PDF, drawn by matplotlib, which is the extra `plot`."""
 
 from __future__ import annotations
 
 import io
 from importlib.util import find_spec
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -45,8 +45,8 @@ _NUMBER_INCH = 0.16  # an action this wide has its number
 _MOST_COLUMNS = 600
 
 
-def png(answer: TimelineAnswer, mode: Mode = "light") -> bytes:
-    """The picture.  Raises RequestError where matplotlib is not installed."""
+def png(answer: TimelineAnswer, mode: Mode = "light", kind: Literal["png", "pdf"] = "png") -> bytes:
+    """The picture, or the same as PDF.  Raises RequestError where matplotlib is not installed."""
     require_matplotlib()
     # Its own canvas, not pyplot: that would look for a screen and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,7 +67,7 @@ def png(answer: TimelineAnswer, mode: Mode = "light") -> bytes:
     _frame(axes, answer, drawn, paint)
     _heading(figure, answer, paint, dense)
     page = io.BytesIO()
-    figure.savefig(page, format="png", facecolor=paint["page"])
+    figure.savefig(page, format=kind, facecolor=paint["page"])
     return page.getvalue()
 
 
@@ -75,7 +75,7 @@ def require_matplotlib() -> None:
     """Raises RequestError where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         detail = "needs matplotlib: pip install 'parallel-planner[plot]', or use --svg"
-        raise refuse("", "not_installed", f"a PNG {detail}")
+        raise refuse("", "not_installed", f"a figure {detail}")
 
 
 def _head_inch(answer: TimelineAnswer) -> float:

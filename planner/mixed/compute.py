@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import permutations, product
 from math import gcd
 from typing import Any
@@ -20,6 +21,7 @@ from planner.constraints import RULES, Context
 from planner.explain import report
 from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
 from planner.mixed.pipeline import Groups, Result
+from planner.progress import step, within_a_step
 from planner.request import PlanRequest
 from planner.search import cost_model, search
 from planner.version import __version__
@@ -28,6 +30,7 @@ SIMULATED = 12  # of the pipelines that the closed form ranks first
 DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
 REFINED = 2  # of these, whose layers the simulator moves further
 MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
+Placed = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
 _PLACED = ("world_size", "layers_not_divisible")
 
 
@@ -35,7 +38,19 @@ def find(request: PlanRequest) -> MixedAnswer:
     """The ways to train on a mixed cluster that fit, the fastest first."""
     began = time.perf_counter()
     groups = request.cluster.groups
-    options = [*_parts(request), *_slowest(request), *_pipelines(request)]
+    alike: list[Callable[[PlanRequest], Iterator[Option]]] = [
+        *(partial(_part, place=place) for place in range(len(groups))),
+        _slowest,
+    ]
+    mixed = Groups(request.model, request.cluster, request.training)
+    placed = list(_promising(request, mixed))
+    total = len(alike) + len(placed)
+    options = list[Option]()
+    for done, way in enumerate(alike):
+        step(done, total)
+        with within_a_step():
+            options += way(request)
+    options += _pipelines(request, mixed, placed, total)
     options.sort(key=lambda option: option.iteration_time_s)
     return MixedAnswer(
         request=request.document(),
@@ -51,11 +66,10 @@ def find(request: PlanRequest) -> MixedAnswer:
     )
 
 
-def _parts(request: PlanRequest) -> Iterator[Option]:
-    """Each group by itself, over the whole space."""
-    for place, group in enumerate(request.cluster.groups):
-        alone = request.cluster.model_copy(update={"groups": (group,)})
-        yield from _equal(request, alone, "part", (place,))
+def _part(request: PlanRequest, place: int) -> Iterator[Option]:
+    """One group by itself, over the whole space."""
+    alone = request.cluster.model_copy(update={"groups": (request.cluster.groups[place],)})
+    yield from _equal(request, alone, "part", (place,))
 
 
 def _slowest(request: PlanRequest) -> Iterator[Option]:
@@ -136,11 +150,13 @@ def _equal(
     )  # fmt: skip
 
 
-def _pipelines(request: PlanRequest) -> Iterator[Option]:
-    """The best pipeline whose stages stand on one group each."""
-    groups = Groups(request.model, request.cluster, request.training)
+def _pipelines(
+    request: PlanRequest, groups: Groups, placed: Sequence[Placed], total: int
+) -> Iterator[Option]:
+    """The best pipeline whose stages stand on one group each; total: steps of the whole work."""
     ranked = []
-    for plan, owner in _promising(request, groups):
+    for left, (plan, owner) in zip(range(len(placed), 0, -1), placed, strict=True):
+        step(total - left, total)
         layers = groups.dealt(plan, owner)
         if layers is not None:
             dealt = plan.model_copy(update={"stage_layers": layers})
@@ -156,9 +172,7 @@ def _pipelines(request: PlanRequest) -> Iterator[Option]:
         yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
 
 
-def _promising(
-    request: PlanRequest, groups: Groups
-) -> Iterator[tuple[ParallelPlan, tuple[int, ...]]]:
+def _promising(request: PlanRequest, groups: Groups) -> Iterator[Placed]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
     The first DEALT by the time that the groups' rates add up to, layers dealt evenly.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from planner.emission import NothingFits
 from planner.explain import reports
 from planner.loading import plain
 from planner.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.progress import step
 from planner.request import PlanRequest
 from planner.search import cost_model
 from planner.sensitivities.document import (
@@ -46,7 +47,6 @@ MEASURES: dict[str, Measure] = {
     "cost": "cost per token",
     "memory_headroom": "peak memory",
 }
-Progress = Callable[[int, int], None]
 
 
 def parse_sensitivity(document: Any) -> SensitivityRequest:
@@ -80,18 +80,15 @@ def parse_spec(value: Any) -> SensitivitySpec:
     return validate(f"/{PART}", value, SensitivitySpec)
 
 
-def sensitivity(
-    request: PlanRequest, spec: SensitivitySpec, progress: Progress = lambda done, total: None
-) -> SensitivityAnswer:
+def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswer:
     """How the measure of the request's objective moves with each input.
 
-    progress: is told how many of how many values are done.
     Raises RequestError (NothingFits where no plan does), SpaceTooLarge, IllegalPlan.
     """
     began = time.perf_counter()
     chosen, left_out = _chosen(request, spec)
     _refuse_what_cannot_be(request)
-    progress(0, 0)
+    step(0, 0)  # how many values there are is known after the first search
     ends = (*spec.factors, 1.0)
     planner = Replanner(request, max(max(ends), 1 / min(ends)))
     if planner.best is None:
@@ -107,12 +104,12 @@ def sensitivity(
     for one in chosen:
         own, points = ranges[one.name], list[Point]()
         for factor in own.sampled():
-            progress(done + len(points), total)
+            step(done + len(points), total)
             points.append(study.point(one, own, factor))
-        progress(done + len(points), total)
+        step(done + len(points), total)
         found.append(study.input(one, own, points))
         done += weights[one.name] * len(points)
-    progress(done, total)
+    step(done, total)
     found.sort(key=_moves, reverse=True)
     profile = planner.model.setting.profile
     return SensitivityAnswer(

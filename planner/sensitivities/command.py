@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +22,7 @@ from planner.command import (
 )
 from planner.failures import FINE
 from planner.options import request_options
+from planner.progress_bar import bar
 from planner.timeline_commands import PICTURES, Theme, picture
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def sensitivity(
     json: Json = False,
     svg: Annotated[Path | None, picture("svg", "the tornado as a picture")] = None,
     png: Annotated[Path | None, picture("png", "the same (needs the extra `plot`)")] = None,
+    pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     report: Report = None,
     given: Mapping[str, Any],
@@ -64,11 +65,11 @@ def sensitivity(
     spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
     asked = read_request(source, given, limits=True, keep_plan=True, document=document)
     try:
-        with _watched() as progress:
-            answer = analysis.sensitivity(asked, spec, progress)
+        with bar("changing inputs"):
+            answer = analysis.sensitivity(asked, spec)
     except NothingFits as error:
         return nothing_fits(error.problems, json)
-    written = _draw(answer, svg, png, theme)
+    written = _draw(answer, svg, {"png": png, "pdf": pdf}, theme)
     if report is not None:
         shown = sensitivity_screen(answer, asked_of(asked), paper())
         title = f"How a plan for {asked.model.name} moves with its inputs"
@@ -104,7 +105,10 @@ def _spec(
 
 
 def _draw(
-    answer: SensitivityAnswer, svg: Path | None, png: Path | None, theme: Theme
+    answer: SensitivityAnswer,
+    svg: Path | None,
+    figures: Mapping[Literal["png", "pdf"], Path | None],
+    theme: Theme,
 ) -> list[Path]:
     """Draw all first, then write: what is refused leaves nothing half done."""
     from planner.output import write_picture
@@ -114,24 +118,11 @@ def _draw(
         from planner.sensitivities.svg import tornado_svg
 
         drawn[svg] = tornado_svg(answer, theme.value).encode()
-    if png is not None:
-        from planner.sensitivities.png import tornado_png
+    for kind, path in figures.items():
+        if path is not None:
+            from planner.sensitivities.png import tornado_png
 
-        drawn[png] = tornado_png(answer, "dark" if theme == Theme.dark else "light")
+            drawn[path] = tornado_png(answer, "dark" if theme == Theme.dark else "light", kind)
     for path, data in drawn.items():
         write_picture(path, data)
     return list(drawn)
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("changing inputs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task("", total=None)
-    with bar:
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)

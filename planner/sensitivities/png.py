@@ -1,9 +1,9 @@
-"""The tornado as PNG, drawn by matplotlib, which is the extra `plot`."""
+"""The tornado as PNG or PDF, drawn by matplotlib, which is the extra `plot`."""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.drawing.png import require_matplotlib
 from planner.drawing.theme import COLOURS, Mode
@@ -30,8 +30,10 @@ _BESIDE = 1.55  # of the longest bar: room for the numbers
 _HIGH, _THIN = 0.5, 0.18  # of a row
 
 
-def tornado_png(answer: SensitivityAnswer, mode: Mode = "light") -> bytes:
-    """The picture.  Raises RequestError where matplotlib is not installed."""
+def tornado_png(
+    answer: SensitivityAnswer, mode: Mode = "light", kind: Literal["png", "pdf"] = "png"
+) -> bytes:
+    """The picture, or the same as PDF.  Raises RequestError where matplotlib is not installed."""
     require_matplotlib()
     # Its own canvas, not pyplot: that would look for a screen and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -64,7 +66,7 @@ def tornado_png(answer: SensitivityAnswer, mode: Mode = "light") -> bytes:
     _frame(axes, [f"{row.title}   {row.value}" for row in drawn], most, paint)
     _heading(figure, answer, looks, paint)
     page = io.BytesIO()
-    figure.savefig(page, format="png", facecolor=paint["page"])
+    figure.savefig(page, format=kind, facecolor=paint["page"])
     return page.getvalue()
 
 

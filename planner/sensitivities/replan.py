@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans
+from planner.progress import within_a_step
 from planner.request import PlanRequest
 from planner.search import best_of, concatenate, cost_model, objective, search
 from planner.sensitivities.inputs import Case, Input, changed
@@ -89,7 +90,8 @@ class Replanner:
 
     def _search(self, request: PlanRequest, keep: bool = False) -> ParallelPlan | None:
         asked, rules = prepared(request)
-        found = search(asked, rules, top_k=1, visit=self._keep if keep else None)
+        with within_a_step():
+            found = search(asked, rules, top_k=1, visit=self._keep if keep else None)
         assert found.counts is not None
         self.searches += 1
         self.costed += found.counts.costed

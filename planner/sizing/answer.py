@@ -52,6 +52,18 @@ class Step(Document):
     usd_per_day_saved: float
 
 
+class BatchSize(Document):
+    """A batch that reaches the loss of the request's with other tokens in other steps.
+
+    efficient: up to the critical batch; beyond it tokens rise faster than steps fall.
+    """
+
+    global_batch_size: int
+    tokens: float
+    steps: float
+    efficient: bool
+
+
 class SizingAnswer(Document):
     """The answer to `planner size` and POST /v1/sizings.
 
@@ -59,7 +71,8 @@ class SizingAnswer(Document):
     first; cheapest, fastest, fewest (accelerators): of those that keep all limits; smallest: by
     kind, the first size that anything fits on.  Numbers of rows are their places in `rows`.
     stops_paying: the first step, of those that save most for their money, whose day saved costs
-    more than a day of the training it shortens.  assumed: the numbers in use of what the
+    more than a day of the training it shortens.  batch_sizes: around the request's, where it gives
+    a critical batch.  assumed: the numbers in use of what the
     request may leave open.
     """
 
@@ -73,6 +86,7 @@ class SizingAnswer(Document):
     fewest: int | None
     stops_paying: Step | None
     smallest: dict[str, int | None]
+    batch_sizes: tuple[BatchSize, ...] = ()
     space: dict[str, Any]
     assumed: dict[str, float]
     prices_date: str

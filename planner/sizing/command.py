@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import Json, Report, RequestFile, RequestOption, load, read_model, source_of
+from planner.command import (
+    Json,
+    Report,
+    RequestFile,
+    RequestOption,
+    figure,
+    load,
+    read_model,
+    source_of,
+)
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import merge, request_options
+from planner.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.sizing.request import SizingRequest
@@ -55,6 +65,8 @@ def size(
         typer.Option("--all", help="every cluster, not only the front", rich_help_panel=_PANEL),
     ] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="days against cost")] = None,
+    png: Annotated[Path | None, figure("png", "days against cost")] = None,
+    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
     report: Report = None,
     json: Json = False,
     given: Mapping[str, Any],
@@ -63,6 +75,7 @@ def size(
     from planner import output
     from planner.drawing.page import write_page
     from planner.sizing.compute import size as compute
+    from planner.sizing.figure import sizing_figure
     from planner.sizing.picture import picture
     from planner.sizing.screen import sizing_screen
 
@@ -76,24 +89,19 @@ def size(
     given = {name: value for name, value in given.items() if name != "pue"}
     source = source_of(request_file, request)
     asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
-    answer = compute(asked, os.cpu_count() or 1, _progress)
+    with bar("searching clusters"):
+        answer = compute(asked, os.cpu_count() or 1)
     if report is not None:
         screen = sizing_screen(answer, asked, every_row=True)
         write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
     if svg is not None:
         output.write_picture(svg, picture(answer).encode())
+    output.write_figures({"png": png, "pdf": pdf}, partial(sizing_figure, answer))
     if json:
         output.print_json(answer)
     else:
         output.Screen().print(sizing_screen(answer, asked, every_row))
     return NOTHING_FITS if answer.fastest is None else FINE
-
-
-def _progress(done: int, of: int) -> None:
-    """A line on a terminal that is written over; nothing where nobody watches."""
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if done == of else "\r"
-        print(f"{done} of {of} clusters searched", end=end, file=sys.stderr, flush=True)
 
 
 def _read(

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import ceil
 from multiprocessing import get_context
 from typing import Any
 
 from cost_models.catalog import hardware
+from cost_models.critical_batch import tokens_over_fewest
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
 from cost_models.parameters import total_parameters
+from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.units import DAY_S, HOUR_S
-from planner.answer import Note, PlanReport
+from planner.answer import ErrorBand, Note
 from planner.consistency import contradictions
 from planner.explain import report
+from planner.progress import step, within_a_step
 from planner.request import PlanRequest
 from planner.search import cost_model, search
-from planner.sizing.answer import Limit, Row, SizingAnswer, Step
+from planner.sizing.answer import BatchSize, Limit, Row, SizingAnswer, Step
 from planner.sizing.request import SizingRequest, SizingSpec
 from planner.solve import prepared
 from planner.version import __version__
@@ -33,17 +37,14 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
+MOST_KEPT = 2000  # best plans, a few kilobytes each
 
-Progress = Callable[[int, int], None]
 
-
-def size(
-    asked: SizingRequest, workers: int = 1, progress: Progress = lambda done, of: None
-) -> SizingAnswer:
+def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     """Every kind in every number; workers: processes that search at the same time."""
     began = time.perf_counter()
     clusters = list(_clusters(asked.sizing))
-    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers, progress)]
+    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers)]
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
@@ -71,6 +72,7 @@ def size(
             )
             for kind in asked.sizing.accelerators
         },
+        batch_sizes=tuple(_batch_sizes(asked)),
         space=_space(asked.base),
         assumed=_assumed(asked),
         prices_date=hardware.prices_date(),
@@ -79,23 +81,21 @@ def size(
     )
 
 
-def _rows(
-    asked: SizingRequest, clusters: list[ClusterSpec], workers: int, progress: Progress
-) -> list[Row]:
+def _rows(asked: SizingRequest, clusters: list[ClusterSpec], workers: int) -> list[Row]:
     work = partial(_row, asked)
     if workers < 2 or len(clusters) < 2 * workers:
-        return list(_counted(map(work, clusters), len(clusters), progress))
+        return list(_counted(map(work, clusters), len(clusters)))
     # The largest first: a worker that ends last has little left.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters), progress)
+        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters))
         by_place = dict(zip(order, found, strict=True))
     return [by_place[i] for i in range(len(clusters))]
 
 
-def _counted(rows: Iterable[Row], total: int, progress: Progress) -> Iterator[Row]:
+def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
     for done, row in enumerate(rows, 1):
-        progress(done, total)
+        step(done, total)
         yield row
 
 
@@ -142,22 +142,69 @@ def _row(asked: SizingRequest, cluster: ClusterSpec) -> Row:
     wrong = list(contradictions(base.model, cluster, base.training))
     if wrong:
         return Row(**names, reason=wrong[0].detail)
-    request = base.model_copy(update={"cluster": cluster})
+    request = _without_money(base.model_copy(update={"cluster": cluster}))
+    found = _best(request.model_dump_json())
+    if isinstance(found, str):
+        return Row(**names, reason=found)
+    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best plan on a cluster, and what days, money and energy follow from."""
+
+    plan: ParallelPlan
+    iteration_time_s: float
+    error_band: ErrorBand
+    mfu: float
+    tokens_per_s: float
+    memory_headroom: float
+
+
+def _without_money(request: PlanRequest) -> PlanRequest:
+    """The request without what its best plan does not depend on, so that it is searched once.
+
+    Whoever tries other prices, failures or tokens then waits for no search.
+    """
+    cluster = request.cluster
+    update: dict[str, Any] = {"pue": 1.0, "failures_per_1000_node_days": None}
+    if request.search.objective != "cost":
+        free = {"price_usd_per_accelerator_hour": None, "node_power_watts": None}
+        update["groups"] = tuple(group.model_copy(update=free) for group in cluster.groups)
+    training = request.training.model_copy(update={"tokens": None})
+    cluster = cluster.model_copy(update=update)
+    return request.model_copy(update={"cluster": cluster, "training": training})
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _best(document: str) -> _Found | str:
+    """The best plan of a request, or why there is none."""
+    request = PlanRequest.model_validate_json(document)
     bound, rules = prepared(request)
-    outcome = search(bound, rules, top_k=1)
+    with within_a_step():
+        outcome = search(bound, rules, top_k=1)
     if not outcome.best:
         counts = outcome.counts
         assert counts is not None
         most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
-        return Row(**names, reason="nothing fits" if most == "memory" else f"no plan: {most}")
+        return "nothing fits" if most == "memory" else f"no plan: {most}"
     found = report(cost_model(bound), bound, outcome.best[0])
-    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
+    return _Found(
+        plan=found.plan,
+        iteration_time_s=found.iteration_time_s,
+        error_band=found.error_band,
+        mfu=found.mfu,
+        tokens_per_s=found.tokens_per_s,
+        memory_headroom=1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
+    )
 
 
-def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: PlanReport) -> dict[str, Any]:
+def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[str, Any]:
     """Days, goodput, cost and energy of the training by this plan."""
     sizing, group = asked.sizing, cluster.groups[0]
-    assert found.days is not None
+    tokens = asked.base.training.tokens
+    assert tokens is not None
+    training_days = tokens / found.tokens_per_s / DAY_S
     checkpoint_s = sizing.checkpoint_s
     if checkpoint_s is None:
         checkpoint_s = _checkpoint_s(asked.base, group, cluster.accelerators)
@@ -169,21 +216,19 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: PlanReport) -> d
         interval = float(daly_interval_s(checkpoint_s, mtbf))
         restart = sizing.detect_s + sizing.restart_s
         effective = float(effective_share(interval, checkpoint_s, restart, mtbf))
-    days = found.days / effective if effective > 0 else float("inf")
+    days = training_days / effective if effective > 0 else float("inf")
     hours = days * DAY_S / HOUR_S
     price, watts = group.price_usd_per_accelerator_hour, group.node_power_watts
     cost = None if price is None else hours * cluster.accelerators * price
     power = None if watts is None else watts * group.nodes * cluster.pue
-    tokens = asked.base.training.tokens
-    assert tokens is not None
     return {
         "plan": found.plan,
         "iteration_time_s": found.iteration_time_s,
         "error_band": found.error_band,
         "mfu": found.mfu,
         "tokens_per_s": found.tokens_per_s,
-        "memory_headroom": 1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
-        "training_days": found.days,
+        "memory_headroom": found.memory_headroom,
+        "training_days": training_days,
         "effective_share": effective,
         "mtbf_s": mtbf,
         "checkpoint_s": checkpoint_s,
@@ -285,6 +330,22 @@ def _assumed(asked: SizingRequest) -> dict[str, float]:
     }
 
 
+def _batch_sizes(asked: SizingRequest) -> Iterator[BatchSize]:
+    """From an eighth to eight times the request's batch, in doublings."""
+    critical, training = asked.sizing.critical_batch_size, asked.base.training
+    if critical is None:
+        return
+    assert training.tokens is not None
+    own = training.global_batch_size
+    fewest = training.tokens / float(tokens_over_fewest(own, critical))
+    for batch in sorted({max(1, own * 2**k // 8) for k in range(7)}):
+        tokens = fewest * float(tokens_over_fewest(batch, critical))
+        yield BatchSize(
+            global_batch_size=batch, tokens=tokens, steps=tokens / (batch * training.seq_length),
+            efficient=batch <= critical,
+        )  # fmt: skip
+
+
 def _space(request: PlanRequest) -> dict[str, Any]:
     """The limits of the search, which every row keeps to."""
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
@@ -328,12 +389,12 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
         text=f"the same batch of {training.global_batch_size:,} sequences at every size",
     )
     if sizing.critical_batch_size is not None:
-        more = training.global_batch_size / sizing.critical_batch_size
+        more = float(tokens_over_fewest(training.global_batch_size, sizing.critical_batch_size))
         yield Note(
             code="critical_batch",
-            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences this one needs "
-            f"{1 + more:.2f} times the tokens of a very small one for the same loss (McCandlish et "
-            "al., arXiv 1812.06162); tokens are taken as given",
+            text=f"at a critical batch of {sizing.critical_batch_size:,} sequences, as given, this "
+            f"one needs {more:.2f} times the tokens of a very small one for the same loss "
+            "(McCandlish et al., arXiv 1812.06162); tokens are taken as given",
         )
     narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(asked.base).items())
     yield Note(code="space", text=f"plans searched: {narrow or 'all'}")

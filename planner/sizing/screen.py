@@ -35,6 +35,7 @@ def sizing_screen(
         rows.append(_table(answer, list(shown)))
     rows += _stops_paying(answer)
     rows += [Text(), *_smallest(answer)]
+    rows += _batch_sizes(answer, asked)
     rows += [Text(), Text("Assumed", style="bold")]
     rows += [prose(note.text, hanging=2) for note in answer.assumptions]
     return Group(*rows)
@@ -133,6 +134,30 @@ def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
         f"saved, where a day of training costs {dollars(slow.cost_usd / slow.days)}",
         indent=0, hanging=2,
     )  # fmt: skip
+
+
+def _batch_sizes(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableType]:
+    """Tokens and steps to the same loss at other batches."""
+    if not answer.batch_sizes:
+        return
+    yield Text()
+    yield prose(
+        f"Batches that reach the same loss: efficient up to the critical batch of "
+        f"{asked.sizing.critical_batch_size:,}; beyond it tokens rise faster than steps fall",
+        indent=0, hanging=2,
+    )  # fmt: skip
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("batch", "tokens", "steps", ""):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for batch in answer.batch_sizes:
+        marks = [] if batch.efficient else ["past the critical batch"]
+        if batch.global_batch_size == asked.base.training.global_batch_size:
+            marks.insert(0, "as asked")
+        table.add_row(
+            f"{batch.global_batch_size:,}", short(batch.tokens), f"{batch.steps:,.0f}",
+            ", ".join(marks), style="" if batch.efficient else "dim",
+        )  # fmt: skip
+    yield table
 
 
 def _smallest(answer: SizingAnswer) -> Iterator[RenderableType]:

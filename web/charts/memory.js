@@ -12,6 +12,7 @@ const MOST_BARS = 16; // above, the rest opens on demand
 export function MemoryChart() {
   const { memory } = report.value;
   const [all, setAll] = useState(false);
+  const [near, setNear] = useState(null); // the stage pointed at; null: the fullest
   const size = BYTE_UNITS[units.value];
   const shownParts = memoryParts.filter(({ key }) => memory.stages.some(({ parts }) => parts[key] > 0));
   const widest = Math.max(memory.capacity_bytes, ...memory.stages.map(({ total_bytes }) => total_bytes)) * 1.02;
@@ -25,16 +26,17 @@ export function MemoryChart() {
     ...shownParts.map(({ key, label }) => ({ key, label, number: true, value: (row) => row.parts[key], show: (v) => number(v / size) })),
   ];
   const worst = memory.stages[memory.worst_stage];
+  const told = memory.stages[near] ?? worst;
   const caption = `Stage ${memory.worst_stage} is the fullest: ${bytes(worst.total_bytes, units.value)} of ${bytes(memory.capacity_bytes, units.value)} at its highest moment.`;
   return html`
     <${ChartFrame} title="Memory per stage" name="memory" columns=${columns} rows=${memory.stages} caption=${caption}>
-      <div class="stages" style=${{ "--capacity": share(memory.capacity_bytes) }}>
+      <div class="stages ${stages.length > 8 ? "many" : ""}" onMouseLeave=${() => setNear(null)} style=${{ "--capacity": share(memory.capacity_bytes) }}>
         ${stages.map((stage) => {
           const over = stage.total_bytes > memory.capacity_bytes;
           return html`
-            <div key=${stage.stage} class="stage ${over ? "over" : ""} ${stage.stage === memory.worst_stage ? "worst" : ""}">
+            <div key=${stage.stage} class="stage ${over ? "over" : ""} ${stage.stage === memory.worst_stage ? "worst" : ""}" onMouseEnter=${() => setNear(stage.stage)}>
               <span class="stage-name">${stage.stage}</span>
-              <div class="bar" role="img" tabindex="0" aria-label=${`Stage ${stage.stage}: ${bytes(stage.total_bytes, units.value)}. ${describe(stage, shownParts)}`}>
+              <div class="bar" role="img" tabindex="0" onFocus=${() => setNear(stage.stage)} onBlur=${() => setNear(null)} aria-label=${`Stage ${stage.stage}: ${bytes(stage.total_bytes, units.value)}. ${describe(stage, shownParts)}`}>
                 ${shownParts.map(({ key, label, colour }) => stage.parts[key] > 0 && html`
                   <i key=${key} class=${`part part-${key}`} style=${{ width: share(stage.parts[key]), background: colour }} title=${`${label}: ${bytes(stage.parts[key], units.value)}`}></i>`)}
               </div>
@@ -44,12 +46,11 @@ export function MemoryChart() {
         <div class="capacity" aria-hidden="true"><span>${bytes(memory.capacity_bytes, units.value)}</span></div>
       </div>
       ${memory.stages.length > stages.length && html`<button type="button" class="quiet" onClick=${() => setAll(true)}>${memory.stages.length - stages.length} more stages</button>`}
-      <${Legend} parts=${shownParts} />
+      <p class="legend-title">Stage ${told.stage}${told === worst ? ", the fullest" : ""} · ${told.layers} layers · ${number(told.in_flight)} micro-batch${told.in_flight === 1 ? "" : "es"} in flight</p>
+      <ul class="legend columns">${shownParts.map(({ key, label, colour }) => html`
+        <li key=${key}><i class=${`part-${key}`} style=${{ background: colour }}></i>${label}<b>${bytes(told.parts[key], units.value)}</b></li>`)}</ul>
     <//>`;
 }
 
 const describe = (stage, parts) =>
   parts.filter(({ key }) => stage.parts[key] > 0).map(({ key, label }) => `${label} ${bytes(stage.parts[key], units.value)}`).join(", ");
-
-export const Legend = ({ parts }) => html`
-  <ul class="legend">${parts.map(({ key, label, colour }) => html`<li key=${key}><i class=${`part-${key}`} style=${{ background: colour }}></i>${label}</li>`)}</ul>`;

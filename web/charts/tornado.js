@@ -27,13 +27,13 @@ export const moves = (input) => input.points.some((point) => !runs(point) || Mat
 
 const times = (factor) => Number(factor.toPrecision(3));
 
-/* Words next to a place, away from the middle. */
-const beside = (at, side) => (at > 50 || (at === 50 && side === "more") ? { left: `calc(${at}% + 0.6rem)` } : { right: `calc(${100 - at}% + 0.6rem)` });
+/* Words next to a place: away from the middle, but not over the edge. */
+const beside = (at, side) => ((at > 50 && at < 65) || at < 35 || (at === 50 && side === "more") ? { left: `calc(${at}% + 0.6rem)` } : { right: `calc(${100 - at}% + 0.6rem)` });
 
 const place = (change, most) => 50 + (50 * Math.log1p(change)) / most;
 
 export function Tornado({ inputs, measure, current, onSelect }) {
-  const changes = inputs.flatMap(ends).flatMap((point) => [runs(point) && point.fixed_change, again(point) && point.replanned_change]).filter((one) => one !== false && one !== null);
+  const changes = inputs.flatMap(ends).flatMap((point) => [runs(point) && point.fixed_change, again(point) && point.replanned_change]).filter((one) => typeof one === "number");
   const most = 1.06 * Math.max(0.02, ...changes.map((change) => Math.abs(Math.log1p(change))));
   const ticks = [];
   for (const change of TICKS) {

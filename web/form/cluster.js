@@ -4,6 +4,7 @@ import { html } from "htm/preact";
 import { bytes, BYTE_UNITS, rate } from "../format.js";
 import { change, problemsAt, request, resolved, units } from "../state.js";
 import { Bound, NumberField, Options, SelectField } from "../ui/field.js";
+import { SchemaFields } from "./schema.js";
 import { More, Section, useCatalog } from "./section.js";
 
 /* Short forms of a cluster, as an object that fields can be set in. */
@@ -30,6 +31,8 @@ export function Cluster() {
       ? { accelerator: id, nodes, accelerators_per_node: entry.accelerators_per_node }
       : { preset: id, nodes });
   };
+  /* An accelerator of one's own brings its whole node along. */
+  const edit = (name, value) => change("/cluster", { ...group, ...cluster, preset: undefined, accelerator: { ...group.accelerator, ...cluster?.accelerator?.id && cluster.accelerator, [name]: value, confidence: "user" } });
   const options = [
     ...presets.map(({ id, name }) => ({ value: id, label: name, group: "Clusters" })),
     ...accelerators.map(({ id, spec }) => ({ value: id, label: spec.name, group: spec.vendor || "Accelerators" })),
@@ -57,6 +60,10 @@ export function Cluster() {
           <${Bound} pointer="/cluster/pue" of=${NumberField} label="PUE of the site" />
         </div>
       <//>
+      ${group && !mixed && html`<${More} label="The accelerator itself">
+        <div class="dense"><${SchemaFields} type="AcceleratorSpec" pointer="/cluster/accelerator" skip=${["id", "vendor", "efficiency_profile", "confidence"]}
+          value=${cluster?.accelerator?.id ? cluster.accelerator : undefined} usual=${group.accelerator} onChange=${edit} /></div>
+      <//>`}
     <//>`;
 }
 

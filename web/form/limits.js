@@ -2,8 +2,8 @@
 
 import { html } from "htm/preact";
 import { fieldName, words } from "../format.js";
-import { change, problemsAt, request } from "../state.js";
-import { parseNumber, SelectField, TextField } from "../ui/field.js";
+import { change, field, problemsAt, request } from "../state.js";
+import { Bound, CheckField, parseNumber, SelectField, TextField } from "../ui/field.js";
 import { More, Section } from "./section.js";
 import { kindOf, useSchemas } from "./schema.js";
 
@@ -47,8 +47,25 @@ export function Limits() {
     <${Section} title="Limits" problems=${problemsAt("/search")}
       note=${html`8 · ≤ 8 · 2 – 8 · 1, 2, 4; empty: free${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
-      <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>`}
+      <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
+      <${More} label="What to look for"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
     <//>`;
+}
+
+/* The goal, and axes that a search leaves closed unless told. */
+function Wishes({ spec }) {
+  const open = field("/search/open") ?? [];
+  const turn = (name, on) => {
+    const now = on ? [...open, name] : open.filter((one) => one !== name);
+    change("/search/open", now.length ? now : undefined);
+  };
+  const label = { tokens_per_s: "Most tokens per second", memory_headroom: "Most memory left", cost: "Least cost" };
+  return html`
+    <${Bound} pointer="/search/objective" of=${SelectField} label="Goal" usual=${spec.objective.default}
+      options=${spec.objective.enum.map((value) => ({ value, label: label[value] ?? words(value) }))} />
+    <p class="note">Also try, at the price of a longer search:</p>
+    <div class="limits">${spec.open.items.enum.map((name) => html`
+      <${CheckField} key=${name} id=${`f-open-${name}`} label=${words(name)} value=${open.includes(name)} onChange=${(on) => turn(name, on)} />`)}</div>`;
 }
 
 function Limit({ name, property, schemas, limit }) {

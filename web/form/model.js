@@ -89,7 +89,7 @@ export function Model() {
         </div>
         ${text !== null && html`
           <div class="paste">
-            <textarea aria-label="config.json of a model" rows="7" spellcheck="false" placeholder='{"model_type": "llama", "hidden_size": 4096, …}'
+            <textarea aria-label="config.json of a model" rows="7" spellcheck=${false} placeholder='{"model_type": "llama", "hidden_size": 4096, …}'
               value=${text} onInput=${({ target }) => { setText(target.value); setTrouble([]); }}
               onPaste=${({ target }) => setTimeout(() => read(target.value))} ref=${(box) => box && !text && box.focus()}></textarea>
             ${trouble.length > 0 && html`<div class="problem" role="alert">${trouble.map(({ pointer, detail, did_you_mean }) => html`

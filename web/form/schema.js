@@ -6,14 +6,28 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { words } from "../format.js";
-import { problemsAt } from "../state.js";
+import { firstAnswer, problemsAt } from "../state.js";
 import { CheckField, NumberField, SelectField, TextField } from "../ui/field.js";
+
+/* The unit is the last word of a name; a person reads larger ones. */
+const UNITS = [
+  [/_flop_per_s$/, "", "TFLOP/s", 1e12],
+  [/_bytes_per_s$/, " bandwidth", "GB/s", 1e9],
+  [/_bytes$/, "", "GiB", 2 ** 30],
+  [/_watts$/, "", "W", 1],
+];
+
+/* A name as a label, its unit and the scale to the document's own. */
+export function labelled(name) {
+  const [ending, instead, unit, scale] = UNITS.find(([pattern]) => pattern.test(name)) ?? [/$/, "", undefined, 1];
+  return { label: words(name.replace(ending, instead)), unit, scale };
+}
 
 let described;
 export function useSchemas() {
   const [schemas, setSchemas] = useState(null);
   useEffect(() => {
-    described ??= call("/openapi.json").then((document) => document.components.schemas);
+    described ??= firstAnswer.then(() => call("/openapi.json")).then((document) => document.components.schemas);
     described.then(setSchemas, () => { described = undefined; });
   }, []);
   return schemas;
@@ -41,7 +55,7 @@ export function SchemaFields({ type, pointer, value, usual, onChange, skip = [] 
 function SchemaField({ name, property, schemas, pointer, value, usual, onChange }) {
   const kind = kindOf(property, schemas);
   const props = {
-    id: `f${pointer.replaceAll("/", "-")}`, label: words(name), title: property.description, value, usual: usual ?? property.default ?? undefined,
+    id: `f${pointer.replaceAll("/", "-")}`, ...labelled(name), title: property.description, value, usual: usual ?? property.default ?? undefined,
     onChange, problems: problemsAt(pointer),
   };
   if (kind.document) {

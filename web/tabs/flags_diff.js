@@ -33,7 +33,7 @@ export function FlagsDiff({ framework, title }) {
     <summary>Compare with the script you have</summary>
     <form onSubmit=${compare} class="stack">
       <label for=${`script-${framework}`}>Your ${title} launch script, or its flags. It is read, never run.</label>
-      <textarea id=${`script-${framework}`} rows="8" spellcheck="false" autocomplete="off" required value=${text}
+      <textarea id=${`script-${framework}`} rows="8" spellcheck=${false} autocomplete="off" required value=${text}
         placeholder="torchrun … pretrain_gpt.py --num-layers 80 …" onInput=${({ target }) => setText(target.value)}></textarea>
       <div class="actions"><button class="primary" disabled=${told.busy}>${told.busy ? "Reading …" : "Compare"}</button></div>
     </form>

@@ -123,6 +123,6 @@ function Schedules({ asked }) {
     ${open && answer && html`<${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
       columns=${columns} rows=${answer.schedules} filter=${false}
       onRow=${(row) => !row.reason && choose(asked.plan, row)} isCurrent=${(row) => same(row, current)} />`}
-    ${open && !answer && !problem && html`<div class="loading"></div>`}
+    ${open && !answer && !problem && html`<p class="muted">Running all of them …</p>`}
   </details>`;
 }

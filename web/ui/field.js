@@ -66,8 +66,8 @@ function TextBox({ id, value, usual, onChange, scale = 1, read, ...rest }) {
     const found = read(target.value);
     onChange(target.value.trim() === "" ? undefined : typeof found === "number" ? exact(found * scale) : found);
   };
-  return html`<input id=${id} ref=${box} type="text" autocomplete="off" spellcheck="false"
-    value=${draft ?? written(value, scale)} placeholder=${written(usual, scale)}
+  return html`<input id=${id} ref=${box} type="text" autocomplete="off" spellcheck=${false}
+    value=${draft ?? written(value, scale)} placeholder=${written(typeof usual === "number" ? Number((usual / scale).toPrecision(4)) * scale : usual, scale)}
     onInput=${onInput} onBlur=${() => setDraft(null)} ...${rest} />`;
 }
 

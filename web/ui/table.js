@@ -83,7 +83,7 @@ export function DataTable({
           { label: "JSON", run: () => download(`${name}.json`, JSON.stringify(ordered, null, 1)) },
         ]} />`}
       </div>`}
-      <div class="table-scroll" tabindex="0" role="region" aria-label=${caption}>
+      <div class="table-scroll" tabindex="0" role="region" aria-label=${`${caption}: table`}>
         <table>
           <caption class=${visibleCaption ? "" : "for-readers"}>${caption}</caption>
           <thead><tr>${columns.map(heading)}</tr></thead>

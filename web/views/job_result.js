@@ -20,11 +20,14 @@ const off = (predicted, measured) => {
   return predicted > 0 ? `${share > 0 ? "+" : "−"}${number(100 * Math.abs(share), 2)} %` : "";
 };
 
-export function Result({ one }) {
-  const Of = { validations: Validation, calibrations: Calibration, dryruns: DryRun }[one.kind];
-  return Of ? html`<${Of} result=${one.result} />` : html`
-    <section class="card" aria-label="Result"><pre class="log-lines" tabindex="0">${JSON.stringify(one.result, null, 1)}</pre></section>`;
-}
+/* What to draw of the result of each kind. */
+const OF = {
+  validations: ({ report }) => html`<${Validation} result=${report} />`,
+  calibrations: ({ calibration }) => html`<${Calibration} profile=${calibration} />`,
+  dryruns: ({ report }) => html`<${DryRun} result=${report} />`,
+  sweeps: ({ sweep }) => html`<section class="card" aria-label="Result"><pre class="log-lines" tabindex="0">${JSON.stringify(sweep, null, 1)}</pre></section>`,
+};
+export const Result = ({ one }) => OF[one.kind](one.result);
 
 function Validation({ result }) {
   const [kind, said] = VERDICTS[result.verdict];
@@ -71,8 +74,7 @@ function Terms({ title, terms, show, name }) {
     <//>`;
 }
 
-function Calibration({ result }) {
-  const { profile } = result;
+function Calibration({ profile }) {
   const use = () => batch(() => { change("/profile", profile.id); open("plan"); toast(`Planning with ${profile.name ?? profile.id}`); });
   return html`
     <section class="card" aria-label="Profile">

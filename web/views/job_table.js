@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import { call } from "../api.js";
 import { persist } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { KINDS, isOver, lasted, when } from "./job_words.js";
+import { KINDS, isOver, lasted, took, when } from "./job_words.js";
 
 const MOST = 50;
 
@@ -14,7 +14,7 @@ export const current = persist("job", null); // {kind, id} on show
 
 export async function loadJobs() {
   try {
-    jobs.value = (await call(`/v1/jobs?limit=${MOST}`)).jobs;
+    jobs.value = (await call(`/v1/jobs?limit=${MOST}`)).rows;
   } catch (error) {
     if (!error.problem) throw error;
     jobs.value = [];
@@ -24,10 +24,10 @@ export async function loadJobs() {
 const COLUMNS = [
   { key: "kind", label: "Run", value: (job) => KINDS[job.kind].title },
   { key: "title", label: "Of" },
-  { key: "state", label: "State", value: (job) => (isOver(job) ? job.result?.verdict ?? job.state : `${job.state}: ${job.phase}`),
-    show: (text, job) => html`<span class="state ${job.result?.verdict?.replaceAll(" ", "-") ?? job.state}">${text}</span>` },
-  { key: "created_at", label: "Asked", value: (job) => job.created_at, show: when },
-  { key: "time", label: "Took", number: true, value: (job) => (job.started_at ? (job.finished_at ?? Date.now() / 1000) - job.started_at : null), show: (_, job) => lasted(job) },
+  { key: "state", label: "State", value: (job) => (isOver(job) ? job.state : `${job.state}: ${job.phase}`),
+    show: (text, job) => html`<span class="state ${job.state}">${text}</span>` },
+  { key: "created_at", label: "Asked", show: when },
+  { key: "took_s", label: "Took", number: true, value: took, show: (_, job) => lasted(job) },
 ];
 
 export const JobTable = ({ rows, onOpen }) => html`

@@ -16,13 +16,16 @@ const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle
 const AGO = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const STEPS = [[60, 1, "second"], [3600, 60, "minute"], [86_400, 3600, "hour"], [604_800, 86_400, "day"]];
 
-/* Seconds since 1970 as a person says it. */
-export function when(at) {
-  const ago = Date.now() / 1000 - at;
+const at = (time) => Date.parse(time) / 1000;
+
+/* A time of a document as a person says it. */
+export function when(time) {
+  const ago = Date.now() / 1000 - at(time);
   if (ago < 10) return "just now";
   const [, size, name] = STEPS.find(([most]) => ago < most) ?? [];
-  return size ? AGO.format(-Math.round(ago / size), name) : DATE.format(at * 1000);
+  return size ? AGO.format(-Math.round(ago / size), name) : DATE.format(Date.parse(time));
 }
 
-/* How long a job ran, or runs already. */
-export const lasted = ({ started_at: from, finished_at: to }) => (from ? seconds((to ?? Date.now() / 1000) - from) : "");
+/* Seconds that a job ran, or runs already; null before it began. */
+export const took = ({ started_at: from, finished_at: to }) => (from ? (to ? at(to) : Date.now() / 1000) - at(from) : null);
+export const lasted = (job) => (took(job) === null ? "" : seconds(Math.max(1, took(job)), 2));

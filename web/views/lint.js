@@ -101,11 +101,11 @@ function Editor() {
       <p class="muted">Paste or drop the script of a launch, with the files it names: Megatron-LM, DeepSpeed, torchtitan, Accelerate, Nanotron, MindSpeed. None of it is run.</p>
       <div class="file-names">
         ${list.map((one, i) => (i === now
-          ? html`<input key=${i} value=${one.name} aria-label="Name of this file" spellcheck="false" onChange=${({ target }) => target.value.trim() && edit({ name: target.value.trim() })} />`
+          ? html`<input key=${i} value=${one.name} aria-label="Name of this file" spellcheck=${false} onChange=${({ target }) => target.value.trim() && edit({ name: target.value.trim() })} />`
           : html`<button key=${i} type="button" class="chip" onClick=${() => setAt(i)}>${one.name}</button>`))}
         <button type="button" class="quiet square" aria-label="Add a file" title="Add a file" onClick=${() => { files.value = [...list, { name: `file-${list.length + 1}.yaml`, text: "" }]; setAt(list.length); }}><${Icon} name="plus" /></button>
       </div>
-      <textarea aria-label="Text of the file" spellcheck="false" autocomplete="off" rows="24" value=${list[now].text}
+      <textarea aria-label="Text of the file" spellcheck=${false} autocomplete="off" rows="24" value=${list[now].text}
         onFocus=${({ target }) => list[now].text === EXAMPLE && target.select()}
         onInput=${({ target }) => edit({ text: target.value })}></textarea>
       ${list[now].text === EXAMPLE && html`<p class="muted">An example: paste your own over it.</p>`}

@@ -1,5 +1,6 @@
 /* The plan: the form at the left, the answer and what is behind it at the right. */
 
+import { signal } from "@preact/signals";
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { Answer } from "../answer.js";
@@ -14,12 +15,19 @@ import { answer, report, tab } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
 import { Tabs } from "../ui/tabs.js";
 
+/* Below this width the form is a sheet that opens on demand; style.css has the same. */
+const media = matchMedia("(max-width: 900px)");
+const narrow = signal(media.matches);
+media.addEventListener("change", () => { narrow.value = media.matches; });
+
 export default function Plan() {
   const [sheet, setSheet] = useState(false);
   return html`
     <div class="plan-view">
-      <div class="form-column"><${Form} /></div>
-      <${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>
+      <h1 class="for-readers">Plan</h1>
+      ${narrow.value
+        ? html`<${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>`
+        : html`<div class="form-column"><${Form} /></div>`}
       <div class="results" id="results" tabindex="-1">
         <${Answer} onEdit=${() => setSheet(true)} />
         ${answer.value?.options ? html`<${Mixed} />` : answer.value && !report.value && html`<${Nothing} />`}

@@ -18,7 +18,7 @@ const path = (name) => `/v1/saved-plans/${encodeURIComponent(name)}`;
 
 async function reload() {
   try {
-    saved.value = (await call("/v1/saved-plans")).saved_plans;
+    saved.value = (await call("/v1/saved-plans?limit=200")).rows;
     failure.value = null;
   } catch (error) {
     if (!error.problem) throw error;

@@ -13,7 +13,7 @@ import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
 import { asked, openRow, sizes } from "./size_state.js";
 
-const PAUSE_MS = 500;
+const PAUSE_MS = 300;
 
 export const days = (value) => (value < 2 ? unit(number(value * 24), "hours") : unit(number(value), "days"));
 const share = (value) => percent(value, value < 0.1 ? 2 : 3);

@@ -11,6 +11,7 @@ import pytest
 from planner import estimate, size
 from planner.cli import run
 from planner.problems import RequestError
+from planner.sizing import compute as compute_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
 from planner.sizing.picture import picture
@@ -27,6 +28,18 @@ def asked(**sizing: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def answer() -> SizingAnswer:
     return size(asked())
+
+
+def test_batches_that_reach_the_same_loss() -> None:
+    """512 of a critical batch of 1,024: 1.5 times the fewest tokens, so 1,024 takes 2/1.5."""
+    assert size(asked(sizes=[64])).batch_sizes == ()
+    found = size(asked(sizes=[64], critical_batch_size=1024)).batch_sizes
+    by_size = {one.global_batch_size: one for one in found}
+    assert list(by_size) == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert by_size[512].tokens == pytest.approx(3e11)
+    assert by_size[512].steps == pytest.approx(3e11 / 512 / 4096)
+    assert by_size[1024].tokens == pytest.approx(4e11)
+    assert [one.efficient for one in found] == [True] * 5 + [False] * 2
 
 
 # SC'21: plan, batch and code of 2021 (arXiv 2104.04473, table 1 and section 5.1; GPT-3 by the plan
@@ -160,6 +173,13 @@ class TestAssumptions:
         for before, after in zip(answer.rows, worse.rows, strict=True):
             assert after.days > before.days
             assert after.plan == before.plan
+
+    def test_other_assumptions_wait_for_no_search(self, answer: SizingAnswer) -> None:
+        searched = compute_module._best.cache_info().misses
+        prices = {"h100-sxm": 9.0}
+        found = size(asked(pue=1.9, prices_usd_per_accelerator_hour=prices, restart_s=60))
+        assert compute_module._best.cache_info().misses == searched
+        assert [row.plan for row in found.rows] == [row.plan for row in answer.rows]
 
     def test_a_price_changes_the_cost_and_is_named(self, answer: SizingAnswer) -> None:
         found = size(asked(prices_usd_per_accelerator_hour={"mi300x": 4.0}))

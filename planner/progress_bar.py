@@ -1,0 +1,35 @@
+"""Progress on a terminal: a bar on standard error, once the work takes longer than a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from planner.progress import Step, Watch, watched
+
+PATIENCE_S = 1.0
+
+
+@contextmanager
+def bar(what: str) -> Iterator[None]:
+    """A bar for the work inside; nothing where no terminal is watching."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task("", total=None)
+    began = time.monotonic()
+
+    def show(step: Step) -> None:
+        progress.update(task, completed=step.done, total=step.total or None)
+        if not progress.live.is_started and time.monotonic() - began > PATIENCE_S:
+            progress.start()
+
+    try:
+        with watched(Watch(show)):
+            yield
+    finally:
+        progress.stop()

@@ -1,0 +1,101 @@
+"""Callers who watch a search over HTTP, and callers who leave, on a real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+import uvicorn
+
+from api.app import create_app
+from api.problems import MEDIA_TYPE
+from api.settings import Settings
+from tests.planner.test_documents import ASKED
+
+SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
+# Searches for a minute and longer.
+LONG = {
+    "model": "gpt3-175b",
+    "cluster": "128x8xh100-sxm",
+    "training": {"seq_length": 2048, "global_batch_size": 1536},
+}
+STREAM = {"accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that searches one thing at a time; others wait for their turn."""
+    app = create_app(Settings(max_concurrency=1, max_wait_s=30.0))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def asked(port: int, path: str, document: Any, **headers: str) -> HTTPConnection:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"content-type": "application/json"} | headers
+    connection.request("POST", path, json.dumps(document), headers)
+    return connection
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    found = []
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_progress_and_then_the_plain_answer(port: int) -> None:
+    plain = asked(port, "/v1/plans", SMALL).getresponse()
+    assert plain.headers["content-type"] == "application/json"
+    expected = json.load(plain)
+    response = asked(port, "/v1/plans", SMALL, **STREAM).getresponse()
+    assert response.status == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["content-security-policy"]
+    *before, (last, answer) = events(response.read().decode())
+    assert last == "done"
+    assert answer | {"search_time_s": 0} == expected | {"search_time_s": 0}
+    assert {name for name, _ in before} == {"progress"}
+    step = before[-1][1]
+    assert 0 < step["done"] <= step["total"]
+    assert step["best"]["plan"].keys() == answer["best"]["plan"].keys()
+
+
+def test_what_is_refused_at_once_has_its_status(port: int) -> None:
+    response = asked(port, "/v1/plans", SMALL | {"model": "lama"}, **STREAM).getresponse()
+    assert response.status == 422
+    assert response.headers["content-type"] == MEDIA_TYPE
+    assert json.load(response)["errors"][0]["pointer"] == "/model"
+
+
+def test_what_fails_later_is_the_last_event(port: int) -> None:
+    document = SMALL | {"model": "llama-3.1-405b", "cluster": "1x1xh100-sxm"}
+    response = asked(port, "/v1/sensitivities", document, **STREAM).getresponse()
+    assert response.status == 200
+    *_, (last, problem) = events(response.read().decode())
+    assert last == "problem"
+    assert (problem["status"], problem["instance"]) == (422, "/v1/sensitivities")
+
+
+@pytest.mark.parametrize("headers", [{}, STREAM], ids=["plain", "stream"])
+def test_who_leaves_takes_the_work_along(port: int, headers: dict[str, str]) -> None:
+    """The one place for searches is free again at once, not in a minute."""
+    leaver = asked(port, "/v1/sensitivities", LONG, **headers)
+    if headers:  # it runs
+        response = leaver.getresponse()
+        assert response.read1().startswith(b"event: progress")
+        response.close()
+    leaver.close()
+    response = asked(port, "/v1/plans", SMALL).getresponse()
+    assert response.status == 200, response.read()
