@@ -12,13 +12,11 @@ from anyio import sleep, to_thread
 from fastapi import Request
 from pydantic import BaseModel
 
-from api.settings import Settings
 from planner.store import Store
 from planner.store.jobs import OVER, Job, Kind, Progress, State
 
 _LOOK_S = 0.4  # between two looks for new events
 _SILENCE_S = 15.0  # after which a comment shows that the line is open
-NO_OWNER = ""
 
 
 class JobRow(BaseModel):
@@ -81,16 +79,6 @@ def fingerprint(kind: Kind, document: Any) -> str:
     """What two calls have in common that ask the same."""
     text = json.dumps([kind, document], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def owner(request: Request) -> str:
-    """Whose idempotency key it is: the caller's, known by its API key."""
-    settings: Settings = request.app.state.settings
-    if not settings.api_keys_sha256:
-        return NO_OWNER
-    bearer = request.headers.get("authorization", "").partition(" ")[2].strip()
-    key = bearer or request.headers.get("x-api-key", "")
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 async def events(request: Request, store: Store, id: str, after: int) -> AsyncIterator[str]:

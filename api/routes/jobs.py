@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from api.dependencies import Body
 from api.job_schema import JOB_EXAMPLES
-from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, owner, page
+from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, page
 from api.problems import Refused, declare
 from api.schema import request_body
 from api.settings import Settings
@@ -74,7 +74,7 @@ def _add(kind: Kind) -> APIRouter:
         try:
             job, new = store.jobs.create(
                 kind, asked.document, title=asked.title,
-                most_waiting=settings.jobs.max_queued_jobs, owner=owner(request),
+                most_waiting=settings.jobs.max_queued_jobs, owner=request.state.caller,
                 key=idempotency_key, fingerprint=fingerprint(kind, document),
             )  # fmt: skip
         except QueueFull as error:

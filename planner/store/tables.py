@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+REVISION = "0001"  # the newest migration
 METADATA = sa.MetaData()
 
 RESULTS = sa.Table(

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 
 from planner.store import Mismatch, Store, Unavailable
 from planner.store.jobs import NotCancellable, Progress, QueueFull, StillRunning, Superseded
-from planner.store.tables import METADATA
+from planner.store.tables import METADATA, REVISION
 from tests.fixtures.postgres import Postgres, postgres
 
 __all__ = ["postgres"]
@@ -183,6 +183,14 @@ def test_what_is_kept_outlives_the_process_and_opens_twice(url: str) -> None:
 def test_migrations_make_the_tables_that_the_code_expects(store: Store) -> None:
     with store.database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        assert MigrationContext.configure(connection).get_current_revision() == REVISION
+
+
+def test_a_database_of_a_newer_version_is_left_alone(store: Store, url: str) -> None:
+    with store.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Unavailable, match="newer version"):
+        Store.open(url)
 
 
 def test_a_database_that_is_not_there_says_so(tmp_path: Path) -> None:
