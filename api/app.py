@@ -95,6 +95,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
+    app.include_router(plans.pages)
     pages.install(app)
     schema.describe(app)
     return app

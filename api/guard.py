@@ -15,7 +15,7 @@ from api.problems import Refused, refuse
 from api.settings import Settings
 
 # What may be asked without a key: the page, the documentation, and whether the service lives.
-_NEED_KEY = ("/v1/", "/metrics")
+_NEED_KEY = ("/v1/", "/plans/", "/metrics")
 _UNLIMITED = ("/healthz", "/readyz")
 _MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
 

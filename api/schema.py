@@ -187,6 +187,12 @@ SIZING_EXAMPLES: dict[str, Any] = {
 }
 
 
+# Of a route whose answers have an entity tag.
+NOT_CHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The caller has this answer: If-None-Match named its ETag"}
+}
+
+
 def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str, Any]:
     """The OpenAPI entry of a route that takes a request, of the schema with this name."""
     content = {"schema": {"$ref": _PREFIX + schema}, "examples": examples}

@@ -261,6 +261,15 @@ class Plans:
             values[name] = self._decode(name, code)
         return ParallelPlan(**values)
 
+    def values(self) -> dict[str, list[Any]]:
+        """Every field as a list of what a document has, one element per plan."""
+        found = {}
+        for name, column in self.columns():
+            codes, where = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
+            meanings = [self._decode(name, int(code)) for code in codes]
+            found[name] = [meanings[i] for i in where.tolist()]
+        return found
+
     def _decode(self, name: str, code: int) -> Any:
         if name == "recompute_modules":
             return tuple(m for k, m in enumerate(RECOMPUTE_MODULES) if code >> k & 1)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cost_models.plans import ParallelPlan
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.frameworks.base import Bundle
+    from planner.mixed.answer import MixedAnswer
     from planner.request import PlanRequest
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
@@ -40,14 +41,18 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "emit", "estimate", "plan", "sensitivity", "size", "sweep", "why"]
 
 
-def plan(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> PlanAnswer:
+def plan(
+    document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
+) -> PlanAnswer | MixedAnswer:
     """The fastest plans that fit; `best` is None where nothing does.
 
+    Where nodes differ, a MixedAnswer: the ways to use them, the fastest of `options` first.
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import solve
+    from planner import mixed, solve
 
-    return solve.find(_request(document, parts))
+    request = _request(document, parts, mixed=True)
+    return mixed.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
 
 
 def estimate(
@@ -162,10 +167,11 @@ def _request(
     document: PlanRequest | Mapping[str, Any] | None,
     parts: Mapping[str, Any],
     need_plan: bool = False,
+    mixed: bool = False,
 ) -> PlanRequest:
     from planner.documents import parse_request
 
-    return parse_request(_document(document, parts), need_plan=need_plan)
+    return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)
 
 
 def _document(

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import RenderableType
+from pydantic import BaseModel
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from planner.answer import Document, EstimateAnswer, PlanAnswer, WhyAnswer
+from cost_models.parameters import total_parameters
+from planner.accuracy.document import AccuracyAnswer
+from planner.accuracy.screen import accuracy_screen
+from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.command import asked_of
-from planner.documents import parse_request
-from planner.drawing.page import fragment, paper
+from planner.comparison import ComparisonAnswer
+from planner.documents import parse_model, parse_request
+from planner.drawing.page import WIDTH, fragment, paper
 from planner.drawing.rank_map import ranks_screen, ranks_svg
 from planner.drawing.svg import svg
-from planner.drawing.text import timeline_screen
+from planner.drawing.text import comparison_screen, timeline_screen
+from planner.frameworks.base import Bundle
+from planner.lint.findings import LintAnswer
+from planner.lint.screen import lint_screen
 from planner.mixed.answer import MixedAnswer
 from planner.mixed.screen import mixed_screen
+from planner.model_import import ModelAnswer
 from planner.ranks import RanksAnswer
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
@@ -25,9 +35,16 @@ from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing
 from planner.sizing.screen import sizing_screen
+from planner.sweeps.run import SweepAnswer
+from planner.sweeps.screen import sweep_screen
+from planner.tables import model_screen
 from planner.terminal import estimate_screen, plan_screen, why_screen
 from planner.timeline import TimelineAnswer
 from planner.timeline_commands import best_timeline
+from planner.validate.dryrun import DryRunReport
+from planner.validate.dryrun_command import dryrun_screen
+from planner.validate.report import ValidationReport
+from planner.validate.screen import validation_screen
 
 Parts = tuple[RenderableType, list[str]]
 
@@ -38,8 +55,20 @@ def _asked(answer: Any) -> Any:
     return asked_of(parse_request(asked))
 
 
+def _parameters(answer: LintAnswer) -> float:
+    return total_parameters(parse_model(answer.request["model"])[0])
+
+
+def _files(bundle: Bundle) -> RenderableType:
+    """Each file under its name."""
+    return Group(
+        *(Group(Text(name, "bold"), Text(text)) for name, text in bundle.files.items()),
+        *(Text(f"note: {note.text}") for note in bundle.notes),
+    )
+
+
 # Of each kind of answer its screen and its pictures.
-PARTS: dict[type[Document], Callable[[Any], Parts]] = {
+PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     PlanAnswer: lambda a: (plan_screen(a, _asked(a), paper()), best_timeline(a)),
     EstimateAnswer: lambda a: (estimate_screen(a, _asked(a), paper()), []),
     WhyAnswer: lambda a: (why_screen(a, _asked(a), paper()), []),
@@ -50,7 +79,15 @@ PARTS: dict[type[Document], Callable[[Any], Parts]] = {
         sensitivity_screen(a, _asked(a), paper()),
         [tornado_svg(a, "light")],
     ),
-    RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a)]),
+    RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a, "light")]),
+    ComparisonAnswer: lambda a: (comparison_screen(a, paper()), []),
+    SweepAnswer: lambda a: (sweep_screen(a, WIDTH), []),
+    LintAnswer: lambda a: (lint_screen(a, _parameters(a), "script", paper()), []),
+    AccuracyAnswer: lambda a: (accuracy_screen(a, paper()), []),
+    ModelAnswer: lambda a: (model_screen(a), []),
+    ValidationReport: lambda a: (validation_screen(a, paper()), []),
+    DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),
+    Bundle: lambda a: (_files(a), []),
 }
 
 

@@ -74,7 +74,7 @@ def search(
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
-    which the space is widened (see Axes).  visit: is shown every plan that fits, and its price.
+    which the space is widened (see Axes).  visit: is shown every plan that was priced.
     """
     began = time.perf_counter()
     model = cost_model(request)
@@ -94,8 +94,8 @@ def search(
         keep.miss(plans, estimates, capacity)
         if count:
             keep.offer(plans, estimates, fits)
-            if visit is not None:
-                visit(plans, estimates, fits)
+        if visit is not None:
+            visit(plans, estimates, fits)
         step(space.drawn, space.size, keep.best)
     rejected.update(space.rejected)
     before = sum(rejected.values())

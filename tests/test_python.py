@@ -13,6 +13,7 @@ from planner import emit, estimate, plan, why
 from planner.documents import parse_request
 from planner.emission import NothingFits
 from planner.frameworks.base import Unsupported
+from planner.mixed.answer import MixedAnswer
 from planner.problems import RequestError
 from planner.search import SpaceTooLarge
 from planner.solve import IllegalPlan
@@ -31,6 +32,18 @@ def test_forms_agree() -> None:
     assert plan(parse_request(DOCUMENT)).best == best
     typed = TrainingSpec(seq_length=4096, global_batch_size=64)
     assert plan(DOCUMENT, model=model("llama-3.1-8b"), training=typed).best == best
+
+
+def test_nodes_that_differ() -> None:
+    """As the command line and the service answer: the ways to use them."""
+    kinds = ("h100-sxm", "a100-sxm")
+    groups = [{"accelerator": kind, "nodes": 1} for kind in kinds]
+    answer = plan(DOCUMENT, cluster={"groups": groups}, search={"recompute": "none"})
+    assert isinstance(answer, MixedAnswer)
+    assert [group.nodes for group in answer.groups] == [1, 1]
+    assert {option.kind for option in answer.options} >= {"part"}
+    with pytest.raises(RequestError, match="groups"):
+        estimate(DOCUMENT, cluster={"groups": groups}, plan={"tp": 8})
 
 
 def test_one_plan() -> None:

@@ -24,7 +24,7 @@ Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '
     "",
     response_model=Bundle,
     responses={
-        **declare(400, 413, 415, 422, 503),
+        **declare(400, 408, 413, 415, 422, 503),
         200: {"content": {negotiation.ZIP: {"schema": {"type": "string", "format": "binary"}}}},
     },
     openapi_extra=request_body(PLAN_EXAMPLES),

@@ -21,7 +21,7 @@ router = APIRouter(tags=["comparisons"])
 @router.post(
     "/comparisons",
     response_model=SideBySide,
-    responses=declare(400, 413, 415, 422),
+    responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body(COMPARISON_EXAMPLES, "ComparisonOfPlans"),
 )
 def comparison(document: Body) -> Response:
@@ -33,7 +33,7 @@ def comparison(document: Body) -> Response:
 @router.post(
     "/schedule-comparisons",
     response_model=ComparisonAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(SCHEDULE_EXAMPLES, "ScheduleComparisonRequest"),
 )
 async def schedule_comparison(document: Body, searches: Searches) -> Response:

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/explanations", tags=["explanations"])
 @router.post(
     "",
     response_model=WhyAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
 async def explanation(document: Body, searches: Searches) -> Response:

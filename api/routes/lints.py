@@ -18,7 +18,7 @@ router = APIRouter(prefix="/lints", tags=["lints"])
 @router.post(
     "",
     response_model=LintAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(LINT_EXAMPLES, "LintRequest"),
 )
 async def lint(document: Files, searches: Searches) -> Response:

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/models", tags=["models"])
 @router.post(
     "/import",
     response_model=ModelAnswer,
-    responses=declare(400, 413, 415, 422),
+    responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body(CONFIG_EXAMPLES, "ModelConfig"),
 )
 def import_model(document: Body) -> Response:

@@ -2,33 +2,105 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
-from fastapi.concurrency import run_in_threadpool
+import json
+from typing import Annotated
 
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse
+
+from api import negotiation, results
 from api.dependencies import Body, Searches
-from api.problems import declare
-from api.schema import PLAN_EXAMPLES, request_body
+from api.problems import Refused, declare
+from api.schema import NOT_CHANGED, PLAN_EXAMPLES, request_body
 from planner import mixed, solve
-from planner.answer import PlanAnswer
+from planner.candidates import (
+    MOST_ROWS,
+    CandidatePage,
+    Candidates,
+    Status,
+    candidates,
+    check_sort,
+    csv_text,
+)
 from planner.documents import parse_request
-from planner.mixed.answer import MixedAnswer
+from planner.identity import answer_id, packed
 
 router = APIRouter(prefix="/plans", tags=["plans"])
+pages = APIRouter(include_in_schema=False)
 
 
 @router.post(
     "",
-    response_model=PlanAnswer | MixedAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    response_model=results.KeptPlan | results.KeptMixedPlan,
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
     openapi_extra=request_body(PLAN_EXAMPLES),
 )
-async def plan(document: Body, searches: Searches) -> Response:
+async def plan(document: Body, request: Request, searches: Searches) -> Response:
     """Search; that nothing fits is an answer too, with `best` null and the nearest miss.
 
     Where nodes differ, the ways to use them, the fastest first.
     """
-    request = await run_in_threadpool(lambda: parse_request(document, mixed=True))
-    differ = len(request.cluster.groups) > 1
+    asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
+    differ = len(asked.cluster.groups) > 1
     find = mixed.find if differ else solve.find
-    answer = await searches.run(lambda: find(request).model_dump_json())
-    return Response(answer, media_type="application/json")
+    return await results.answer(request, searches, "plans", asked.document(), lambda: find(asked))
+
+
+@router.get(
+    "/{id}",
+    response_model=results.KeptPlan | results.KeptMixedPlan,
+    responses={**declare(404, 422, 503), **NOT_CHANGED},
+)
+async def kept_plan(id: results.Id, request: Request) -> Response:
+    """An answer again, as long as it is kept."""
+    return await results.kept(request, "plans", id)
+
+
+@router.get(
+    "/{id}/candidates",
+    response_model=CandidatePage,
+    responses={
+        **declare(404, 422, 503),
+        200: {"content": {negotiation.CSV: {"schema": {"type": "string"}}}},
+    },
+)
+async def plan_candidates(
+    id: results.Id,
+    request: Request,
+    searches: Searches,
+    status: Status = "feasible",
+    sort: Annotated[
+        str, Query(max_length=64, description="a figure or field of the rows; -: largest first")
+    ] = "-tokens_per_s",
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
+    cursor: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 0,
+) -> Response:
+    """Every plan that was priced, as light rows; with `Accept: text/csv` as a table."""
+    check_sort(sort)
+    content = await run_in_threadpool(results.read, request, "plans", id)
+    known = answer_id("ca", [id, status, sort])
+
+    def page() -> CandidatePage:
+        kept = request.app.state.store.results.get(known)
+        if kept is not None:
+            return Candidates.load(kept).page(cursor, limit)
+        asked = parse_request(json.loads(content)["request"], mixed=True)
+        if len(asked.cluster.groups) > 1:
+            raise Refused("not-found", "a cluster of different nodes has no list of candidates")
+        found = candidates(asked, status, sort)
+        results.keep(request, known, found.dump())
+        return found.page(cursor, limit)
+
+    found = await searches.run(page)
+    if negotiation.wanted(request, negotiation.JSON, negotiation.CSV) == negotiation.CSV:
+        named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
+        return Response(csv_text(found), media_type=negotiation.CSV, headers=named)
+    return Response(found.model_dump_json(), media_type=negotiation.JSON)
+
+
+@pages.get("/plans/{id}")
+async def plan_page(id: results.Id, request: Request) -> Response:
+    """The page with what this answer was asked."""
+    content = await run_in_threadpool(results.read, request, "plans", id)
+    return RedirectResponse(f"/#q={packed(json.loads(content)['request'])}")

@@ -20,7 +20,7 @@ Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDE
 @router.post(
     "",
     response_model=placing.RanksAnswer,
-    responses=declare(400, 413, 415, 422),
+    responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
 def ranks(document: Body, order: Order = "megatron") -> Response:

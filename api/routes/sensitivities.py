@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import SENSITIVITY_EXAMPLES, request_body
+from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, request_body
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
-from planner.sensitivities.document import SensitivityAnswer
 
 router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
 
 
 @router.post(
     "",
-    response_model=SensitivityAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    response_model=results.KeptSensitivity,
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
     openapi_extra=request_body(SENSITIVITY_EXAMPLES, "SensitivityRequest"),
 )
-async def sensitivities(document: Body, searches: Searches) -> Response:
+async def sensitivities(document: Body, request: Request, searches: Searches) -> Response:
     """Change each input, with the plan held and planned again; where the best plan changes."""
     asked = await run_in_threadpool(parse_sensitivity, document)
-    answer = await searches.run(
-        lambda: sensitivity(asked.request, asked.sensitivity).model_dump_json()
+    return await results.answer(
+        request,
+        searches,
+        "sensitivities",
+        asked.document(),
+        lambda: sensitivity(asked.request, asked.sensitivity),
     )
-    return Response(answer, media_type="application/json")
+
+
+@router.get(
+    "/{id}",
+    response_model=results.KeptSensitivity,
+    responses={**declare(404, 422, 503), **NOT_CHANGED},
+)
+async def kept_sensitivity(id: results.Id, request: Request) -> Response:
+    """An answer again, as long as it is kept."""
+    return await results.kept(request, "sensitivities", id)

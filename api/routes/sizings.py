@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import SIZING_EXAMPLES, request_body
-from planner.sizing.answer import SizingAnswer
+from api.schema import NOT_CHANGED, SIZING_EXAMPLES, request_body
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
 
@@ -17,12 +17,21 @@ router = APIRouter(prefix="/sizings", tags=["sizings"])
 
 @router.post(
     "",
-    response_model=SizingAnswer,
-    responses=declare(400, 413, 415, 422, 503),
+    response_model=results.KeptSizing,
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
     openapi_extra=request_body(SIZING_EXAMPLES, "SizingRequest"),
 )
-async def sizing(document: Body, searches: Searches) -> Response:
+async def sizing(document: Body, request: Request, searches: Searches) -> Response:
     """Search every cluster; that nothing fits, or keeps the limits, is an answer too."""
     asked = await run_in_threadpool(parse_sizing, document)
-    answer = await searches.run(lambda: size(asked).model_dump_json())
-    return Response(answer, media_type="application/json")
+    return await results.answer(request, searches, "sizings", asked.document(), lambda: size(asked))
+
+
+@router.get(
+    "/{id}",
+    response_model=results.KeptSizing,
+    responses={**declare(404, 422, 503), **NOT_CHANGED},
+)
+async def kept_sizing(id: results.Id, request: Request) -> Response:
+    """An answer again, as long as it is kept."""
+    return await results.kept(request, "sizings", id)

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/timelines", tags=["timelines"])
     "",
     response_model=TimelineAnswer,
     responses={
-        **declare(400, 413, 415, 422, 503),
+        **declare(400, 408, 413, 415, 422, 503),
         200: {"content": {negotiation.TRACE: {"schema": {"type": "object"}}}},
     },
     openapi_extra=request_body(TIMELINE_EXAMPLES, "TimelineOrRequest"),

@@ -46,6 +46,11 @@ class SensitivityRequest(Spec):
     request: PlanRequest
     sensitivity: SensitivitySpec
 
+    def document(self) -> dict[str, Any]:
+        """This request as plain data that can be asked again."""
+        asked = self.sensitivity.model_dump(mode="json", exclude_none=True)
+        return self.request.document() | {"sensitivity": asked}
+
 
 class Outcome(Document):
     """What one plan gives; days, cost and energy as in a plan's report."""

@@ -101,7 +101,7 @@ class Replanner:
         """Remember what may become the best; with the memory as the goal, what ties now."""
         decides = estimates.iteration_time_s if self._by_time else estimates.peak_bytes
         far = self._furthest if self._by_time else 1.0
-        self._bound = min(self._bound, float(decides[fits].min()) * far)
+        self._bound = min(self._bound, float(decides[fits].min(initial=np.inf)) * far)
         chosen = fits & (decides <= self._bound)
         self._found.append((plans.take(chosen), estimates.iteration_time_s[chosen]))
 

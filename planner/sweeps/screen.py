@@ -22,7 +22,8 @@ _LEAST_PLAN = 12  # cells
 def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
     """The counts, the first rows with figures, and a reason of each outcome that has one."""
     counts = [f"{answer.outcomes[o]:,} {OUTCOMES[o]}" for o in OUTCOMES if o in answer.outcomes]
-    head = Text(f"{len(answer.rows):,} requests", "bold")
+    asked = len(answer.rows)
+    head = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")
     rows: list[RenderableType] = [Flow([head, *counts], indent=2)]
     priced = [row for row in answer.rows if row["iteration_time_s"] is not None]
     if priced:

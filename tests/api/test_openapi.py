@@ -67,6 +67,8 @@ def test_description_is_whole() -> None:
         "/v1/catalog/frameworks",
         "/v1/catalog/schedules",
         *(f"/v1/catalog/{kind}/{{id}}" for kind in LISTINGS),
+        *(f"/v1/{kind}/{{id}}" for kind in ("plans", "sizings", "sensitivities")),
+        "/v1/plans/{id}/candidates",
         "/v1/models/import",
         "/v1/explanations",
         "/v1/comparisons",

@@ -15,7 +15,8 @@ def test_is_the_document_of_python(client: TestClient) -> None:
     response = client.post("/v1/sensitivities", json=ASK)
     assert response.status_code == 200
     own = planner.sensitivity(ASK).model_dump(mode="json")
-    assert {**response.json(), "time_s": 0} == {**own, "time_s": 0}
+    sent = {name: value for name, value in response.json().items() if name in own}
+    assert {**sent, "time_s": 0} == {**own, "time_s": 0}
     assert [one["name"] for one in own["inputs"]] == [
         "matrix_efficiency", "nvlink_bandwidth_bytes_per_s",
     ]  # fmt: skip

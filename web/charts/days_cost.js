@@ -53,7 +53,7 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
           fillOpacity: (row) => (row.exceeds.length ? 0.3 : 1), ariaLabel: said(nameOf),
         }),
         Plot.tip(rows, Plot.pointer({ x: axis, y: "days", title: said(nameOf) })),
-      ],
+      ].filter(Boolean),
     });
     const points = figure.querySelectorAll(".points > *");
     points.forEach((point, i) => {

@@ -68,6 +68,7 @@ export function RankMap({ answer }) {
       </div>
       <${Details} ranks=${ranks} rank=${shown} kept=${shown === kept} />
     </div>
+    ${size.total > high && html`<p class="canvas-hint">Scroll the map for all ${answer.nodes.toLocaleString("en")} nodes.</p>`}
     <p class="for-readers" role="status">${rank < 0 && kept >= 0 ? spoken(ranks, kept) : ""}</p>
   </div>`;
 }
@@ -125,7 +126,7 @@ function Details({ ranks, rank, kept }) {
         needs. <kbd>Enter</kbd> or a click keeps it.
       </p>
       <dl>
-        ${ranks.answer.axes.map(({ name, size, stride }) => html`<dt>${name}</dt><dd>${size}${size > 1 ? `, ${stride} apart` : ""}</dd>`)}
+        ${ranks.axes.map(({ name, size, stride }) => html`<dt>${name}</dt><dd>${size}, ${stride} apart</dd>`)}
       </dl>
     </div>`;
   }
@@ -200,7 +201,7 @@ class MapView {
 
   arrange(width) {
     const cell = this.state.cell ?? fitting(this.ranks.answer, width);
-    if (this.layout?.cell === cell && this.width === width) return;
+    if (this.layout?.size === cell && this.width === width) return;
     this.width = width;
     this.layout = layout(this.ranks.answer, width, cell);
     this.say.setSize({ width, total: this.layout.total });

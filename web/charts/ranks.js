@@ -92,16 +92,21 @@ export function rankWords(members) {
 
 export const EDGE = 5; // px around the whole picture
 
-/** How ranks are laid out on a picture so wide: nodes in columns, accelerators in rows of eight. */
-export function layout(answer, width, cell) {
+/** How ranks are laid out on a picture so wide: nodes in columns, accelerators in rows of eight.
+ *
+ * size: px of a cell, which grows in width until the columns fill the picture. */
+export function layout(answer, width, size) {
   const wide = Math.min(answer.accelerators_per_node, 8);
   const lines = Math.ceil(answer.accelerators_per_node / wide);
-  const pad = cell >= 14 ? 4 : 2;
-  const head = cell >= 14 ? 16 : 0;
-  const gap = cell >= 14 ? 12 : 5;
-  const high = Math.round(cell * (cell >= 22 ? 0.75 : 1));
+  const pad = size >= 14 ? 4 : 2;
+  const head = size >= 14 ? 16 : 0;
+  const gap = size >= 14 ? 12 : 5;
+  const high = Math.round(size * (size >= 22 ? 0.75 : 1));
+  const room = width - 2 * EDGE + gap;
+  const fitting = Math.max(1, Math.floor(room / (wide * size + 2 * pad + gap)));
+  const columns = Math.min(fitting, answer.nodes);
+  const cell = Math.max(size, Math.min(1.5 * size, Math.floor((room / columns - gap - 2 * pad) / wide)));
   const box = { width: wide * cell + 2 * pad, height: lines * high + 2 * pad + head };
-  const columns = Math.max(1, Math.floor((width - 2 * EDGE + gap) / (box.width + gap)));
   const rows = Math.ceil(answer.nodes / columns);
   const total = rows * (box.height + gap) - gap + 2 * EDGE;
   const corner = (rank) => {
@@ -125,5 +130,5 @@ export function layout(answer, width, cell) {
     const rank = node * answer.accelerators_per_node + slot;
     return rank < answer.world_size ? rank : -1;
   };
-  return { cell, high, wide, lines, pad, head, gap, box, columns, rows, total, corner, at };
+  return { size, cell, high, wide, lines, pad, head, gap, box, columns, rows, total, corner, at };
 }

@@ -8,8 +8,7 @@ import { kindsIn, KINDS, lanesOf, lengths, LETTERS } from "./lanes.js";
 import { AXIS, drawTimeline, rowsOf, sides, unitOf } from "./timeline_draw.js";
 
 const MOST_HIGH = 520; // px; more lanes scroll
-const OPENING = 20; // px of an action in the first view, where all of them would be narrower than
-const MUSH = 6; // px
+const MUSH = 6; // px; where all actions would be narrower on average, only the first ones show
 const BUTTONS = [
   ["-", "−", "Zoom out"],
   ["+", "+", "Zoom in"],
@@ -136,7 +135,7 @@ class TimelineView {
     listen(canvas, "pointermove", (event) => this.move(event));
     for (const name of ["pointerup", "pointercancel"]) listen(canvas, name, (event) => this.up(event));
     // What a key picked stays when a pointer passes by.
-    listen(canvas, "pointerleave", () => this.pointed && this.pick(0, -1));
+    listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && this.pointed && this.pick(0, -1));
     listen(canvas, "dblclick", (event) => this.zoom(2, this.share(event)));
     listen(canvas, "keydown", (event) => this.key(event));
     listen(scroll, "scroll", () => {
@@ -157,7 +156,8 @@ class TimelineView {
   /** Seconds to show at first: all, or where that would be mush, the first actions. */
   opening() {
     const { wide } = sides(this.canvas.clientWidth);
-    const telling_s = (this.data.mean_s * wide) / OPENING;
+    const digits = String(this.data.answer.micro_batches - 1).length;
+    const telling_s = (this.data.mean_s * wide) / (10 + 8 * digits);
     return this.data.mean_s * wide < this.span_s * MUSH ? Math.max(telling_s, this.least_s) : this.span_s;
   }
 

@@ -3,7 +3,7 @@
 import { clamp, fills, ticks } from "./canvas.js";
 import { after, LETTERS } from "./lanes.js";
 
-export const AXIS = 24;
+export const AXIS = 28;
 const APART = 3.5; // px: an action this wide has a line of its own around it
 const LEAST = 4; // px on average; narrower actions are drawn as columns
 const COLUMN = 2; // px
@@ -82,15 +82,15 @@ function grid(context, frame, left, height) {
     const x = Math.round(left + xOf(frame, value * unit)) + 0.5;
     context.moveTo(x, AXIS - 6);
     context.lineTo(x, height);
-    context.fillText(i === 0 ? `${value} ${sign}` : value, x, AXIS - 10);
+    context.fillText(i === 0 ? `${value} ${sign}` : value, x, AXIS - 9);
   });
   context.stroke();
   if (frame.width_s >= frame.span_s) return;
   // Which part of the whole is on show.
-  context.fillRect(left + (frame.from_s / frame.span_s) * wide, 0, Math.max(3, (frame.width_s / frame.span_s) * wide), 3);
+  context.fillRect(left + (frame.from_s / frame.span_s) * wide, 2, Math.max(3, (frame.width_s / frame.span_s) * wide), 3);
   context.fillStyle = colour("line");
   context.globalCompositeOperation = "destination-over";
-  context.fillRect(left, 0, wide, 3);
+  context.fillRect(left, 2, wide, 3);
   context.globalCompositeOperation = "source-over";
 }
 

@@ -3,7 +3,8 @@
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call, download } from "../api.js";
-import { bytes, count, fieldName, percent, seconds, teraflops, tokensPerSecond, value } from "../format.js";
+import { timeParts } from "../charts/palette.js";
+import { bytes, count, fieldName, seconds, tokensPerSecond, value } from "../format.js";
 import { answer, isPinned, persist, pick, report, togglePin, units } from "../state.js";
 import { canonical } from "../url.js";
 import { Icon } from "../ui/icon.js";
@@ -28,23 +29,35 @@ const SETS = {
     label: "Overlap",
     fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "rank_order"],
   },
+  time: {
+    label: "Time",
+    fields: ["tp", "pp", "dp", "forward_s", "backward_s", "recompute_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s"],
+  },
   all: { label: "All fields", fields: null },
 };
+const ORDERS = { "-tokens_per_s": "fastest", peak_bytes: "least memory", bubble_s: "smallest bubble", tp_comm_s: "least TP exchange" };
 const set = persist("columns", "degrees");
 const status = persist("candidates", "feasible");
+const order = persist("order", "-tokens_per_s");
+
+const TIMES = Object.fromEntries(timeParts.map(({ key, label }) => [`${key}_s`, label]));
 
 const planOf = (row, fields) => Object.fromEntries(fields.filter((name) => name in row).map((name) => [name, row[name]]));
 
-const light = (one) => ({ ...one.plan, ...one, peak_bytes: one.memory.peak_bytes });
+/* A whole report as such a row. */
+function light({ plan, memory, tokens_per_s, iteration_time_s, time_parts_s }) {
+  const parts = Object.fromEntries(Object.entries(time_parts_s).map(([part, s]) => [`${part}_s`, s]));
+  return { ...plan, ...parts, tokens_per_s, iteration_time_s, peak_bytes: memory.peak_bytes };
+}
 
 /* Pages of the candidates of an answer; without an id, what the answer itself carries. */
-function useCandidates(found, wanted) {
+function useCandidates(found) {
   const [state, setState] = useState({ rows: [], next: null });
-  const path = found?.id && `/v1/plans/${found.id}/candidates?status=${wanted}&sort=-tokens_per_s&limit=${PAGE}`;
+  const path = found?.id && `/v1/plans/${found.id}/candidates?status=${status.value}&sort=${order.value}&limit=${PAGE}`;
   const load = async (cursor, rows, leave) => {
     try {
       const page = await call(`${path}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`, { signal: leave?.signal });
-      setState({ path, rows: [...rows, ...page.rows], next: page.next, total: page.total });
+      setState({ path, rows: [...rows, ...page.rows], next: page.next, total: page.total, listed: page.listed });
     } catch (error) {
       if (error.name === "AbortError") return;
       if (!error.problem) throw error;
@@ -58,12 +71,14 @@ function useCandidates(found, wanted) {
     return () => leave.abort();
   }, [path]);
   if (!path) return { rows: found?.plans.map(light) ?? [], next: null };
-  return { ...state, busy: state.path !== path, more: () => load(state.next, state.rows), path };
+  const busy = state.path !== path;
+  const known = busy && !state.rows.length ? found.plans.map(light) : state.rows;
+  return { ...state, rows: known, busy, more: () => load(state.next, state.rows), path };
 }
 
 export default function CandidatesTab() {
   const found = answer.value;
-  const { rows, next, problem, busy, more, path } = useCandidates(found, status.value);
+  const { rows, next, problem, busy, more, path, total, listed } = useCandidates(found);
   if (!found) return html`<div class="loading" aria-busy="true"></div>`;
   const fields = Object.keys(report.value?.plan ?? found.nearest?.[0]?.plan ?? {});
   const shown = (SETS[set.value] ?? SETS.degrees).fields ?? fields;
@@ -84,7 +99,12 @@ export default function CandidatesTab() {
         ${Object.entries(SETS).map(([key, { label }]) => html`<option key=${key} value=${key} selected=${key === set.value}>${label}</option>`)}
       </select>
     </label>
-    ${path && html`<button type="button" onClick=${csv}><${Icon} name="download" /> All as CSV</button>`}`;
+    ${path && html`<label class="inline">First the
+      <select value=${order.value} onChange=${({ target }) => { order.value = target.value; }}>
+        ${Object.entries(ORDERS).map(([key, label]) => html`<option key=${key} value=${key} selected=${key === order.value}>${label}</option>`)}
+      </select>
+    </label>
+    <button type="button" onClick=${csv}><${Icon} name="download" /> All as CSV</button>`}`;
   return html`<div class="candidates-tab" aria-busy=${String(Boolean(busy))}>
     <div class="table-tools">
       <p class="muted">
@@ -99,10 +119,13 @@ export default function CandidatesTab() {
       </fieldset>`}
     </div>
     <${Trouble} problem=${problem} />
-    <${DataTable} name="candidates" caption="Candidates, the fastest first" rows=${table} columns=${columns(shown, plan)}
-      rowKey=${(row) => row.id ?? row.place} actions=${actions} filter limit=${PAGE}
+    <${DataTable} name=${path ? undefined : "candidates"} caption="Candidates" rows=${table} columns=${columns(shown, plan)}
+      rowKey=${(row) => row.place} actions=${actions} filter limit=${PAGE}
       onRow=${(row) => pick(plan(row))} isCurrent=${(row) => canonical(plan(row)) === current} />
-    ${next && html`<button type="button" disabled=${busy} onClick=${more}><${Icon} name="plus" /> Load ${PAGE} more</button>`}
+    ${next && html`<p class="table-tools">
+      <button type="button" disabled=${busy} onClick=${more}><${Icon} name="plus" /> Load ${PAGE} more</button>
+      <span class="muted">${count(rows.length)} of ${count(total)}${listed < total ? `; the first ${count(listed)} can be listed` : ""}</span>
+    </p>`}
   </div>`;
 }
 
@@ -111,12 +134,12 @@ function columns(fields, plan) {
   return [
     { key: "place", label: "#", number: true },
     { key: "pin", label: "Pin", value: (row) => isPinned(plan(row)), show: (_, row) => html`<${Pin} plan=${plan(row)} />` },
-    ...fields.map((name) => ({ key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),
     { key: "tokens_per_s", label: "Tokens/s", number: true, show: (item) => tokensPerSecond(item) },
     { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
-    { key: "model_flop_per_s_per_accelerator", label: "TFLOP/s", number: true, title: "model FLOP per second and accelerator", show: (item) => teraflops(item) },
-    { key: "mfu", label: "MFU", number: true, show: (item) => percent(item) },
     { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
+    ...fields.map((name) => (TIMES[name]
+      ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
+      : { key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),
   ];
 }
 

@@ -5,7 +5,7 @@ import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { memoryParts, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, value, words } from "../format.js";
+import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, unit, value, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { useAsked, Trouble } from "../tabs/asked.js";
 import { Icon } from "../ui/icon.js";
@@ -77,7 +77,7 @@ function Headline({ found }) {
   const gap = second.memory.peak_bytes - first.memory.peak_bytes;
   const fuller = gap === 0 ? "Both fill the same memory" : `${gap > 0 ? "B" : "A"} needs ${bytes(Math.abs(gap), units.value)} more on its fullest stage`;
   return html`<p class="compare-headline">
-    <b>${by - 1 < 0.0005 ? "Both are as fast" : `${winner} is ${times(by)} as fast`}</b>
+    <b>${by - 1 < 0.0005 ? "Both are as fast" : `${winner} is ${by < 1.05 ? `${percent(by - 1, 2)} faster` : `${times(by)} as fast`}`}</b>
     <span>${tokensPerSecond(first.tokens_per_s)} → ${tokensPerSecond(second.tokens_per_s)}</span>
     <span>${fuller}</span>
   </p>`;
@@ -103,7 +103,7 @@ function Stacked({ title, parts, found, of, bound, show, name }) {
       ${reports.map(([label, report]) => html`<div class="stacked-row" key=${label}>
         <b>${label}</b>
         <div class="stacked-bar" role="img" aria-label=${`${label}: ${show(total(report))}`}>
-          ${used.map(({ key, label: part, colour }) => of(report)[key] > 0 && html`<i key=${key} title=${`${part}: ${show(of(report)[key])}`}
+          ${used.map(({ key, label: part, colour }) => of(report)[key] > 0 && html`<i key=${key} class=${`part-${key}`} title=${`${part}: ${show(of(report)[key])}`}
             style=${{ width: `${(of(report)[key] / scale) * 100}%`, background: colour }}></i>`)}
           ${bound && html`<u style=${{ left: `${(bound(report) / scale) * 100}%` }}></u>`}
         </div>
@@ -147,6 +147,9 @@ function shown(part, name) {
   return value;
 }
 
+/* Between two shares. */
+const points = (item) => unit(number(item * 100, 2), "points");
+
 const signed = (item, show) => (item === 0 ? "0" : `${item > 0 ? "+" : "−"}${show(Math.abs(item))}`);
 
 function Rows({ rows }) {
@@ -180,7 +183,7 @@ function Row({ row }) {
     <th scope="row">${name}</th>
     <td class="number">${either(row.a)}</td>
     <td class="number">${either(row.b)}</td>
-    <td class="number">${row.difference === null ? "" : signed(row.difference, show)}</td>
+    <td class="number">${row.difference === null ? "" : signed(row.difference, SHARES.has(row.name) ? points : show)}</td>
     <td class="number">${row.ratio === null || row.equal ? "" : number(row.ratio)}</td>
   </tr>`;
 }

@@ -50,6 +50,7 @@ export default function Lint() {
   const found = answer.value;
   return html`
     <div class="lint-view">
+      <h1 class="for-readers">Lint</h1>
       <${Editor} />
       <div class="results" id="results" tabindex="-1">
         <section class="card" aria-label="What the flags say" aria-busy=${String(busy.value)}>

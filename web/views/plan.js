@@ -1,6 +1,5 @@
 /* The plan: the form at the left, the answer and what is behind it at the right. */
 
-import { signal } from "@preact/signals";
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { Answer } from "../answer.js";
@@ -13,12 +12,8 @@ import { Nothing } from "../nothing.js";
 import { TABS } from "../registry.js";
 import { answer, report, tab } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
+import { narrow } from "../ui/narrow.js";
 import { Tabs } from "../ui/tabs.js";
-
-/* Below this width the form is a sheet that opens on demand; style.css has the same. */
-const media = matchMedia("(max-width: 900px)");
-const narrow = signal(media.matches);
-media.addEventListener("change", () => { narrow.value = media.matches; });
 
 export default function Plan() {
   const [sheet, setSheet] = useState(false);

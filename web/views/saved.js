@@ -45,6 +45,7 @@ export default function Saved() {
   useEffect(() => { reload(); loadJobs(); }, []);
   return html`
     <div class="narrow-view">
+      <h1 class="for-readers">Saved</h1>
       <div id="results" tabindex="-1" class="stack">
         <${SaveNow} />
         <section class="card" aria-label="Saved plans">

@@ -8,6 +8,7 @@ import { DaysCostChart } from "../charts/days_cost.js";
 import { big, count, energy, money, number, percent, planLine, unit } from "../format.js";
 import { canonical } from "../url.js";
 import { Dialog } from "../ui/dialog.js";
+import { narrow } from "../ui/narrow.js";
 import { Progress } from "../ui/progress.js";
 import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
@@ -34,8 +35,10 @@ export default function Size() {
   const found = sizes.answer.value;
   return html`
     <div class="plan-view">
-      <div class="form-column"><${SizeForm} /></div>
-      <${Dialog} title="What to size" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${SizeForm} /><//>
+      <h1 class="for-readers">Size</h1>
+      ${narrow.value
+        ? html`<${Dialog} title="What to size" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${SizeForm} /><//>`
+        : html`<div class="form-column"><${SizeForm} /></div>`}
       <div class="results" id="results" tabindex="-1">
         <section class="answer card" aria-label="What to rent" aria-busy=${String(sizes.busy.value)}>
           ${sizes.busy.value

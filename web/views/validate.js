@@ -76,6 +76,7 @@ export default function Validate() {
   useSignalEffect(() => { if (current.value) follow(); });
   return html`
     <div class="plan-view validate-view">
+      <h1 class="for-readers">Validate</h1>
       <${Ask} />
       <div class="results" id="results" tabindex="-1">
         ${failure.value && html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`}

@@ -1,0 +1,152 @@
+"""Answers by what was asked: the same question to the same version has one id and is kept.
+
+The id is the entity tag as well; a question that comes with it is not computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+
+from api.gate import Gate
+from api.negotiation import JSON
+from api.problems import Refused
+from planner.answer import PlanAnswer
+from planner.identity import answer_id
+from planner.mixed.answer import MixedAnswer
+from planner.problems import refuse
+from planner.sensitivities.document import SensitivityAnswer
+from planner.sizing.answer import SizingAnswer
+from planner.store import Store, Unavailable
+
+Kind = Literal["plans", "sizings", "sensitivities"]
+_FOR_AN_HOUR = "private, max-age=3600"
+_LONGEST_KEY = 255
+Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
+
+
+class Kept(BaseModel):
+    """What an answer has over HTTP: its id, whether it was there already, and where to go on."""
+
+    id: str
+    cached: bool
+    links: dict[str, str]
+
+
+class KeptPlan(Kept, PlanAnswer):
+    """The answer to POST /v1/plans."""
+
+
+class KeptMixedPlan(Kept, MixedAnswer):
+    """The answer to POST /v1/plans where nodes differ."""
+
+
+class KeptSizing(Kept, SizingAnswer):
+    """The answer to POST /v1/sizings."""
+
+
+class KeptSensitivity(Kept, SensitivityAnswer):
+    """The answer to POST /v1/sensitivities."""
+
+
+async def answer(
+    request: Request,
+    searches: Gate,
+    kind: Kind,
+    question: Mapping[str, Any],
+    compute: Callable[[], BaseModel],
+) -> Response:
+    """The kept answer to a resolved question, or else what `compute` makes of it."""
+    id = answer_id(kind[:2], question)
+    if key := request.headers.get("idempotency-key"):
+        await run_in_threadpool(_claim, request, key, question, id)
+    if is_known(request, id):
+        return Response(status_code=304, headers={"ETag": etag(id)})
+    content = await run_in_threadpool(_find, request, id)
+    cached = content is not None
+    if content is None:
+        content = await searches.run(lambda: compute().model_dump_json().encode())
+        await run_in_threadpool(keep, request, id, content)
+    return _send(kind, id, cached, content)
+
+
+async def kept(request: Request, kind: Kind, id: str) -> Response:
+    """The answer with this id.  Raises Refused where it is not kept, or no longer."""
+    content = await run_in_threadpool(read, request, kind, id)
+    if is_known(request, id):
+        return Response(status_code=304, headers={"ETag": etag(id)})
+    response = _send(kind, id, True, content)
+    response.headers["Cache-Control"] = _FOR_AN_HOUR
+    return response
+
+
+def read(request: Request, kind: Kind, id: str) -> bytes:
+    """The document of a kept answer.  Raises Refused, Unavailable."""
+    content = _store(request).results.get(id) if id.startswith(f"{kind[:2]}_") else None
+    if content is None:
+        detail = f"no answer {id} is kept (any more); the same POST makes it again"
+        raise Refused("not-found", detail)
+    return content
+
+
+def etag(id: str) -> str:
+    """The entity tag of an answer: weak, since `cached` and the times of a search may differ."""
+    return f'W/"{id}"'
+
+
+def is_known(request: Request, id: str) -> bool:
+    """Whether the caller has the answer already."""
+    known = request.headers.get("if-none-match", "").split(",")
+    return f'"{id}"' in {tag.strip().removeprefix("W/") for tag in known}
+
+
+def keep(request: Request, id: str, content: bytes) -> None:
+    """Keep an answer where the store can; it is an answer without that too."""
+    try:
+        _store(request).results.put(id, content)
+    except Unavailable:
+        return
+
+
+def _find(request: Request, id: str) -> bytes | None:
+    try:
+        return _store(request).results.get(id)
+    except Unavailable:
+        return None
+
+
+def _claim(request: Request, key: str, question: Mapping[str, Any], id: str) -> None:
+    """Raise Mismatch where the key came before with another question."""
+    content = json.dumps(question, sort_keys=True).encode()
+    fingerprint = hashlib.sha256(content).hexdigest()
+    _store(request).keys.claim(request.state.caller, checked_key(key), fingerprint, id)
+
+
+def checked_key(key: str) -> str:
+    """An Idempotency-Key as it may be kept.  Raises RequestError."""
+    if len(key) > _LONGEST_KEY or not key.isascii() or not key.isprintable():
+        detail = f"must be printable, of at most {_LONGEST_KEY} characters"
+        raise refuse("/Idempotency-Key", "bad_parameter", detail, key)
+    return key
+
+
+def _send(kind: Kind, id: str, cached: bool, content: bytes) -> Response:
+    address = f"/v1/{kind}/{id}"
+    links = {"self": address}
+    if kind == "plans":
+        links |= {"candidates": f"{address}/candidates", "web": f"/plans/{id}"}
+    own = json.dumps({"id": id, "cached": cached, "links": links}, separators=(",", ":"))
+    headers = {"ETag": etag(id), "Location": address}
+    # The answer is a document of its own, with members: its own ones go before them.
+    return Response(own[:-1].encode() + b"," + content[1:], media_type=JSON, headers=headers)
+
+
+def _store(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store

@@ -1,0 +1,96 @@
+"""Size and Lint: what a person asks there, and what comes of it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.links import SIZING, link
+
+ANSWER = "What to rent"
+
+
+def sized(page: Page) -> None:
+    expect(page.locator(".verdict")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("region", name=ANSWER)).to_have_attribute("aria-busy", "false")
+
+
+def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(view="size", sizing=SIZING))
+    sized(page)
+    verdict = page.locator(".verdict")
+    before = verdict.inner_text()
+    assert re.fullmatch(r"Rent \d+ × .+: done in .+ for \$.+", before)
+    shot(page, "sized")
+
+    # Another price changes the cost, and an impossible budget is said to be one.
+    page.get_by_label("Price of MI300X").fill("100")
+    page.get_by_label("Price of H100").fill("200")
+    expect(verdict).not_to_have_text(before)
+    page.get_by_label("Budget").fill("0.01")
+    expect(verdict).to_have_text(re.compile("^Nothing here finishes within 60.days, for at most"))
+    page.get_by_label("Budget").fill("")
+    expect(verdict).to_have_text(re.compile("^Rent"))
+
+    # What cannot be is said at its field, and the last answer stays.
+    page.get_by_label("PUE").fill("0.5")
+    expect(page.get_by_label("PUE")).to_have_attribute("aria-invalid", "true")
+    expect(verdict).to_be_visible()
+    page.get_by_label("PUE").fill("")
+    sized(page)
+
+    with page.expect_download() as download:
+        page.get_by_role("region", name="Clusters").get_by_role("button", name="Save").click()
+        page.get_by_role("menuitem", name="CSV").click()
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert {"accelerators", "days", "cost_usd"} <= rows[0].keys()
+
+    point = page.locator(".points > *").first
+    said = point.get_attribute("aria-label")
+    assert said is not None
+    point.press("Enter")
+    expect(page.get_by_role("main", name="Plan")).to_be_visible()
+    count, _, kind = said.partition(":")[0].partition(" × ")
+    expect(page.locator(".asked")).to_contain_text(f"{count} × {kind}")
+
+
+def test_without_a_price_there_is_no_cost(page: Page) -> None:
+    page.goto(link(view="size", sizing={"accelerators": ["l40s", "gaudi3"], "sizes": [8, 16]}))
+    sized(page)
+    expect(page.locator(".verdict")).to_contain_text("no price is known, so no cost")
+    expect(page.get_by_role("heading", name="Days by number of accelerators")).to_be_visible()
+
+
+LAUNCH = """torchrun --nnodes 1 --nproc_per_node 4 pretrain_gpt.py \\
+  --num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 50257 \\
+  --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 \\
+  --global-batch-size 64 --tensor-model-parallel-size 8 --bf16 --no-such-option
+"""
+
+
+def test_flags_are_checked(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(view="lint"))
+    # An example is judged before anybody pastes anything.
+    expect(page.locator(".findings")).to_be_visible(timeout=30_000)
+    text = page.get_by_label("Text of the file")
+    text.fill(LAUNCH)
+    expect(page.get_by_role("heading", name="Will not run")).to_be_visible()
+    findings = page.get_by_role("region", name="Findings")
+    expect(findings).to_contain_text("--no-such-option")
+    expect(findings).to_contain_text("launch.sh:4")
+    shot(page, "findings", whole=True)
+
+    fewest = page.get_by_role("region", name="Fewest changes that run")
+    expect(fewest).to_contain_text("--tensor-model-parallel-size")
+    fewest.get_by_role("button", name="Open this plan").click()
+    expect(page.get_by_role("main", name="Plan")).to_be_visible()
+    expect(page.locator(".asked")).to_contain_text("4 × H100")
+    expect(page.locator(".figures")).to_be_visible()
+
+    page.get_by_role("navigation").get_by_role("button", name="Lint").click()
+    page.get_by_label("Text of the file").fill("rm -rf /")
+    expect(page.get_by_role("heading", name="This cannot be read")).to_be_visible()
+    expect(page.get_by_label("Text of the file")).to_have_value("rm -rf /")

@@ -1,0 +1,86 @@
+"""What a notebook shows: every answer has a screen there, and each can be shown."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import planner
+from cost_models.spec import ClusterSpec
+from planner.accuracy.document import AccuracyAnswer
+from planner.comparison import compare_schedules, parse_comparison
+from planner.documents import parse_cluster, parse_request
+from planner.drawing.page import fragment
+from planner.lint.lint import lint
+from planner.lint.sources import files_at
+from planner.model_import import described
+from planner.notebook import PARTS
+from planner.ranks import ranks
+from planner.timeline import parse_timeline, timeline
+
+ASKED: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": "1x8xh100-sxm",
+    "training": {"seq_length": 8192, "global_batch_size": 64},
+}
+PIPELINE = {"stages": 4, "micro_batches": 8, "forward_s": 1, "input_grad_s": 1, "weight_grad_s": 1}
+# Shown as their document: a request to go on with.
+PLAIN = {"ReadAnswer"}
+
+
+def _ranks() -> BaseModel:
+    request = parse_request({**ASKED, "plan": {"tp": 2, "pp": 2}}, need_plan=True)
+    assert request.plan is not None
+    return ranks(request, request.plan, "megatron")
+
+
+def _cluster(name: str) -> ClusterSpec:
+    return parse_cluster(name)
+
+
+MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
+    "plan": (lambda: planner.plan(ASKED, search={"pp": 2}), "Best plan", 1),
+    "estimate": (lambda: planner.estimate(ASKED, plan={"tp": 8}), "Estimate", 0),
+    "why": (lambda: planner.why(ASKED, plan={"tp": 8}), "tp 8", 0),
+    "ranks": (_ranks, "Traffic of one iteration", 1),
+    "timeline": (lambda: timeline(parse_timeline({"schedule": "1f1b", **PIPELINE})), "1F1B", 1),
+    "schedules": (
+        lambda: compare_schedules(parse_comparison(PIPELINE)), "zb-h1", 0,
+    ),
+    "lint": (
+        lambda: lint(files_at([Path("tests/scripts/few_micro_batches.sh")]),
+                     _cluster("16x8xh100-sxm")),
+        "script", 0,
+    ),
+    "model": (lambda: described("llama-3.1-8b"), "parameters", 0),
+    "files": (lambda: planner.emit(ASKED), "launch.sh", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_shown(name: str) -> None:
+    make, says, pictures = MADE[name]
+    answer = make()
+    html = fragment(*PARTS[type(answer)](answer))
+    assert says in html
+    assert html.count("<figure>") == pictures
+
+
+def test_every_answer_has_a_screen() -> None:
+    for module in pkgutil.walk_packages(planner.__path__, "planner."):
+        if "validate.native" not in module.name and "worker" not in module.name:
+            importlib.import_module(module.name)
+    found = {kind.__name__: kind for kind in _below(BaseModel) if kind.__name__.endswith("Answer")}
+    assert AccuracyAnswer in found.values()
+    assert set(found) - {kind.__name__ for kind in PARTS} == PLAIN
+
+
+def _below(kind: type[BaseModel]) -> set[type[BaseModel]]:
+    own = set(kind.__subclasses__())
+    return own.union(*(_below(one) for one in own)) if own else own
