@@ -38,6 +38,8 @@ _POLL_S = 0.3  # of DBOS's queues
 _TIDY_S = 60.0
 _PATIENCE_S = 15.0  # with runs that are to end
 _log = logging.getLogger(__name__)
+# So that DBOS's own lines go where all others go, and in their form.
+logging.getLogger("dbos").addHandler(logging.NullHandler())
 
 
 class Engine:
