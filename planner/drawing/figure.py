@@ -57,11 +57,11 @@ def saved(figure: Figure, kind: Kind) -> bytes:
 
 
 def log_ticks(axis: Axis, words: Callable[[float], str]) -> None:
-    """Mark a logarithmic axis at 1, 2 and 5; within less than a decade at every whole number."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Mark a logarithmic axis at 1, 2 and 5; where it spans less than a decade, more often."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if high > 8 * low else tuple(map(float, range(1, 10)))
+    subs = (1.0, 2.0, 5.0) if high > 8 * low else (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))

@@ -16,7 +16,7 @@ _STYLE = """
 body{margin:0 auto;max-width:1240px;padding:16px 20px;background:#fff;color:#1c2128;
 font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 pre{font:13px/1.35 ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;overflow-x:auto}
-figure{margin:18px 0;overflow-x:auto}h1{font-size:20px}
+figure{margin:18px 0;overflow-x:auto}figure svg{max-width:100%;height:auto}h1{font-size:20px}
 """
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.catalog import hardware
+from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
 from cost_models.units import DAY_S, HOUR_S
@@ -284,6 +286,7 @@ def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
 
 
 def _notes(request: PlanRequest) -> Iterator[Note]:
+    """What the ways rest on, in sentences."""
     yield Note(
         code="pipeline",
         text="pipelines over groups: 1F1B, each stage on nodes of one kind, sequence parallel with "
@@ -294,3 +297,20 @@ def _notes(request: PlanRequest) -> Iterator[Note]:
         text="all evenly: every accelerator and link as slow and small as the worst of the groups",
     )
     yield Note(code="links", text="messages between groups take the slower group's links")
+    if request.training.tokens is None:
+        return
+    yield Note(code="days", text="days without failures and checkpoints, which planner size counts")
+    for group in request.cluster.groups:
+        yield Note(code="price", text=f"{group.accelerator.id}: {_price_words(group)}")
+
+
+def _price_words(group: NodeGroup) -> str:
+    price = group.price_usd_per_accelerator_hour
+    if price is None:
+        return "no price known, so no cost where it is used"
+    try:
+        usual = hardware.node_group(group.accelerator.id, 1).price_usd_per_accelerator_hour
+    except UnknownName:
+        usual = None
+    source = f"a catalog default of {hardware.prices_date()}" if price == usual else "as given"
+    return f"${price:g} per accelerator-hour, {source}"

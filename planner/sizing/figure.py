@@ -51,6 +51,6 @@ def sizing_figure(answer: SizingAnswer, kind: Kind) -> bytes:
         axes.set_title(
             f"{model['name']}, {short(training['tokens'])} tokens; numbers: accelerators"
         )
-        axes.grid(which="both")
+        axes.grid()
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         return saved(figure, kind)

@@ -76,7 +76,8 @@ def _plot(answer: SizingAnswer, priced: list[Row], kinds: list[str]) -> Iterator
     deadline = answer.request["sizing"].get("deadline_days")
     if deadline and y.low <= deadline <= y.high:
         yield f'<path class="limit" d="M{_LEFT} {y(deadline):.1f}H{WIDTH - _RIGHT}"/>'
-        yield f'<text x="{_LEFT + 6}" y="{y(deadline) - 5:.1f}">deadline</text>'
+        at = WIDTH - _RIGHT - 6
+        yield f'<text x="{at}" y="{y(deadline) - 5:.1f}" text-anchor="end">deadline</text>'
     budget = answer.request["sizing"].get("budget_usd")
     if budget and x.low <= budget <= x.high:
         yield f'<path class="limit" d="M{x(budget):.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'

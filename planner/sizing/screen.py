@@ -91,7 +91,7 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
 
 
 def _table(answer: SizingAnswer, shown: list[int]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$", ""):
         table.add_column(name, justify="left" if name in ("", "kind") else "right", no_wrap=True)
     for i in shown:
@@ -108,7 +108,8 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
         if i == answer.fastest:
             marks.append("fastest")
         table.add_row(
-            f"{row.accelerators:,}", row.accelerator, f"{row.days:,.3g}",
+            f"{row.accelerators:,}", row.accelerator,
+            f"{row.days:,.0f}" if row.days >= 100 else f"{row.days:.3g}",
             "-" if row.cost_usd is None else dollars(row.cost_usd),
             "-" if row.energy_kwh is None else energy(row.energy_kwh),
             share(row.mfu), share(row.memory_headroom),

@@ -150,3 +150,16 @@ def test_only_plan_takes_nodes_that_differ(
     assert "layers on h100-sxm-80gb" in text
     assert run(["estimate", str(file), "--pp", "2"]) == 2
     assert "/cluster/groups" in capsys.readouterr().err
+
+
+def test_days_and_money_say_what_they_rest_on() -> None:
+    cluster = groups(("h100-sxm", 1, 8), ("l40s", 1, 8))
+    cluster["groups"][0]["price_usd_per_accelerator_hour"] = 2.5
+    cluster["groups"][1]["price_usd_per_accelerator_hour"] = None
+    notes = [note.text for note in find(request(cluster, search={"pp": 1, "tp": 8})).notes]
+    assert "h100-sxm-80gb: $2.5 per accelerator-hour, as given" in notes
+    assert any(text.startswith("l40s: ") for text in notes)
+    assert any(text.startswith("days without failures") for text in notes)
+    training = {name: value for name, value in TRAINING.items() if name != "tokens"}
+    bare = find(request(cluster, training=training, search={"pp": 1, "tp": 8}))
+    assert {note.code for note in bare.notes} == {"pipeline", "slowest", "links"}
