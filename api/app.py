@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
 
-from api import pages, problems, schema
+from api import docs, pages, problems, schema
+from api.addresses import Addresses
 from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
@@ -24,10 +25,12 @@ from api.routes import (
     explanations,
     health,
     info,
+    jobs,
     lints,
     models,
     plans,
     ranks,
+    saved_plans,
     sensitivities,
     sizings,
     timelines,
@@ -37,6 +40,7 @@ from api.waiting import Waiting
 from planner.version import __version__
 
 if TYPE_CHECKING:
+    from planner.jobs.engine import Engine
     from planner.store import Store
 
 
@@ -47,16 +51,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
-        app.state.searches = Pool(
+        searches = app.state.searches = Pool(
             settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
         )
-        app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
-        app.state.store = await to_thread.run_sync(_open_store, settings)
-        await app.state.estimates.start()
+        short = app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
+        store = app.state.store = await to_thread.run_sync(_open_store, settings)
+        engine = app.state.engine = _engine(store, settings)
+        await short.start()
         yield
-        app.state.searches.close()
-        app.state.estimates.close()
-        app.state.store.close()
+        if engine is not None:
+            await to_thread.run_sync(engine.stop)
+        for pool in (searches, short):
+            pool.close()
+        store.close()
 
     app = FastAPI(
         title="parallel-planner",
@@ -68,11 +75,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
+    addresses = Addresses()
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
     app.add_middleware(Guard, settings=settings)
-    app.add_middleware(Methods, routes=app)
-    app.add_middleware(RequestLog, observe=app.state.metrics.observe)
+    app.add_middleware(Methods, addresses=addresses)
+    app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", responses=problems.declare(401, 403, 429))
     for routes in (
@@ -89,14 +97,30 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         explanations,
         comparisons,
         info,
+        jobs,
+        saved_plans,
     ):
         v1.include_router(routes.router)
+        addresses.add(routes.router.routes, v1.prefix)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(plans.pages)
     pages.install(app)
+    docs.install(app)
+    addresses.add([*health.router.routes, *plans.pages.routes, *app.routes])
     schema.describe(app)
     return app
+
+
+def _engine(store: Store, settings: Settings) -> Engine | None:
+    """What runs jobs, started; None where this service only takes them."""
+    if settings.jobs.max_runs == 0:
+        return None
+    from planner.jobs.engine import Engine
+
+    engine = Engine(store, settings.database_url, settings.jobs)
+    engine.start()
+    return engine
 
 
 def _open_store(settings: Settings) -> Store:

@@ -11,6 +11,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from api import job_schema
+from api.negotiation import JSON
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
@@ -21,6 +23,10 @@ from planner.sizing.request import PARTS, SizingSpec
 from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "where the service has keys"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _CONFIG = {
     "type": "object",
     "description": "a Hugging Face config.json",
@@ -211,12 +217,20 @@ def describe(app: FastAPI) -> None:
             schemas["Request"] = _request()
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
+            schemas |= job_schema.requests(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
             schemas["TimelineOrRequest"] = _either("TimelineRequest")
             schemas["ScheduleComparisonRequest"] = _either("ComparisonRequest")
             pair = {"a": {"$ref": _PREFIX + "Request"}, "b": {"$ref": _PREFIX + "Request"}}
             schemas["ComparisonOfPlans"] = _object(pair, ["a", "b"])
             schemas["ModelConfig"] = _CONFIG
+            document["components"]["securitySchemes"] = _KEYS
+            document["security"] = [{}, *({name: []} for name in _KEYS)]
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    _summarise(operation)
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -234,6 +248,7 @@ def _definitions() -> dict[str, Any]:
         TimelineRequest,
         ComparisonRequest,
         ProblemDocument,
+        *job_schema.SPECS,
     )
     _, schema = models_json_schema(
         [(model, "validation") for model in models], ref_template=_PREFIX + "{model}"
@@ -305,6 +320,16 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
     cluster = request["properties"]["cluster"]
     fields = {"files": files, "cluster": cluster, "framework": named}
     return _object(fields, ["files", "cluster"])
+
+
+def _summarise(operation: dict[str, Any]) -> None:
+    """Say what an operation does in one line: the first of what is said of it."""
+    first, _, rest = operation["description"].partition("\n")
+    operation["summary"] = first.rstrip(".")
+    operation["description"] = rest.strip() or first
+    # The framework's own, of parameters that cannot be wrong; ours are problem documents.
+    if JSON in operation["responses"].get("422", {}).get("content", {}):
+        del operation["responses"]["422"]
 
 
 def _either(pipeline: str) -> dict[str, Any]:
