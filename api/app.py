@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
 
-from api import pages, problems, schema
+from api import docs, pages, problems, schema
+from api.addresses import Addresses
 from api.gate import Gate
 from api.guard import Guard
 from api.log import RequestLog
@@ -62,11 +63,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
+    addresses = Addresses()
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
     app.add_middleware(Guard, settings=settings)
-    app.add_middleware(Methods, routes=app)
-    app.add_middleware(RequestLog, observe=app.state.metrics.observe)
+    app.add_middleware(Methods, addresses=addresses)
+    app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", responses=problems.declare(401, 403, 429))
     for routes in (
@@ -85,10 +87,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         info,
     ):
         v1.include_router(routes.router)
+        addresses.add(routes.router.routes, v1.prefix)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(plans.pages)
     pages.install(app)
+    docs.install(app)
+    addresses.add([*health.router.routes, *plans.pages.routes, *app.routes])
     schema.describe(app)
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import time
@@ -15,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.addresses import Addresses
 from api.problems import respond
 from planner.problems import internal_document
 
@@ -51,8 +53,9 @@ class RequestLog:
     answer is a fault of ours: logged by the lines it passed, and answered with its id alone.
     """
 
-    def __init__(self, app: ASGIApp, observe: Observer) -> None:
+    def __init__(self, app: ASGIApp, addresses: Addresses, observe: Observer) -> None:
         self.app = app
+        self.addresses = addresses
         self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,8 +89,8 @@ class RequestLog:
             await respond(Request(scope), internal_document())(scope, receive, send_noting)
         finally:
             seconds = time.perf_counter() - started
-            route = getattr(scope.get("route"), "path", "none")
-            self.observe(scope["method"], route, status, seconds)
+            route, _ = self.addresses.find(scope["path"])
+            self.observe(scope["method"], route or "none", status, seconds)
             _log.log(
                 40 if fault else 20,
                 "call",
@@ -100,7 +103,20 @@ class RequestLog:
             )
 
 
-def _where(error: Exception) -> str:
+class JsonHandler(logging.Handler):
+    """What libraries have to say, from warnings on, as lines like those of calls."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        error = record.exc_info[1] if record.exc_info else None
+        fault = {"fault": _where(error)} if error else {}
+        _log.log(record.levelno, record.getMessage(), logger=record.name, **fault)
+
+
+def _where(error: BaseException) -> str:
     """The kind of an error and the lines it passed; not its message, which may repeat a request."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])

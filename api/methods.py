@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
-from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.addresses import Addresses
 
 
 class Methods:
     """Answers HEAD as GET without its body, and OPTIONS itself."""
 
-    def __init__(self, app: ASGIApp, routes: FastAPI) -> None:
+    def __init__(self, app: ASGIApp, addresses: Addresses) -> None:
         self.app = app
-        self.routes = routes
+        self.addresses = addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
-        if scope["type"] != "http" or scope["method"] not in ("HEAD", "OPTIONS"):
+        method = scope["method"] if scope["type"] == "http" else ""
+        if method == "HEAD":
+            await self.app({**scope, "method": "GET"}, receive, _Headed(send).send)
+            return
+        allowed = self.allowed(scope["path"]) if method == "OPTIONS" else ""
+        if not allowed:
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "OPTIONS":
-            allowed = allowed_methods(self.routes, scope)
-            if allowed:
-                headers = [(b"allow", allowed.encode())]
-                await send({"type": "http.response.start", "status": 204, "headers": headers})
-                await send({"type": "http.response.body"})
-                return
+        headers = [(b"allow", allowed.encode())]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
 
-        async def headed(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
-            await send(message)
-
-        head = scope["method"] == "HEAD"
-        scope["method"] = "GET" if head else "OPTIONS"
-        await self.app(scope, receive, headed if head else send)
+    def allowed(self, path: str) -> str:
+        """The methods of an address, as the header Allow has them; empty where there is none."""
+        _, methods = self.addresses.find(path)
+        if not methods:
+            return ""
+        head = {"HEAD"} if "GET" in methods else set()
+        return ", ".join(sorted({*methods, *head, "OPTIONS"}))
 
 
-def allowed_methods(app: FastAPI, scope: Scope) -> str:
-    """The methods of every route at an address; empty where there is none."""
-    methods: set[str] = set()
-    for route in app.routes:
-        if route.matches(scope)[0] != Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
-    if "GET" in methods:
-        methods.add("HEAD")
-    return ", ".join(sorted(methods | {"OPTIONS"})) if methods else ""
+class _Headed:
+    """Sends the head of an answer alone."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)

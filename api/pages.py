@@ -58,16 +58,17 @@ def content_security_policy() -> str:
 
 
 async def _index(request: Request) -> Response:
-    response = _send(request, "index.html")
+    response = send_page(request, "index.html")
     response.headers["Content-Security-Policy"] = content_security_policy()
     return response
 
 
 async def _file(request: Request, path: str) -> Response:
-    return _send(request, path)
+    return send_page(request, path)
 
 
-def _send(request: Request, path: str) -> Response:
+def send_page(request: Request, path: str) -> Response:
+    """One file of web/, compressed where the caller takes that; a 404 where there is none."""
     file = _paths().get(path)
     if file is None:
         raise HTTPException(404, f"no page /web/{quote(path)}")

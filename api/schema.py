@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from api.negotiation import JSON
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
@@ -21,6 +22,10 @@ from planner.sizing.request import PARTS, SizingSpec
 from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "where the service has keys"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _CONFIG = {
     "type": "object",
     "description": "a Hugging Face config.json",
@@ -217,6 +222,13 @@ def describe(app: FastAPI) -> None:
             pair = {"a": {"$ref": _PREFIX + "Request"}, "b": {"$ref": _PREFIX + "Request"}}
             schemas["ComparisonOfPlans"] = _object(pair, ["a", "b"])
             schemas["ModelConfig"] = _CONFIG
+            document["components"]["securitySchemes"] = _KEYS
+            document["security"] = [{}, *({name: []} for name in _KEYS)]
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    _summarise(operation)
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -305,6 +317,16 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
     cluster = request["properties"]["cluster"]
     fields = {"files": files, "cluster": cluster, "framework": named}
     return _object(fields, ["files", "cluster"])
+
+
+def _summarise(operation: dict[str, Any]) -> None:
+    """Say what an operation does in one line: the first of what is said of it."""
+    first, _, rest = operation["description"].partition("\n")
+    operation["summary"] = first.rstrip(".")
+    operation["description"] = rest.strip() or first
+    # The framework's own, of parameters that cannot be wrong; ours are problem documents.
+    if JSON in operation["responses"].get("422", {}).get("content", {}):
+        del operation["responses"]["422"]
 
 
 def _either(pipeline: str) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class TimelineView {
     const lane = this.data.lanes[rank];
     if (index < 0) return `rank ${rank}: idle`;
     const [unit, sign] = unitOf(this.data.mean_s);
-    const number = (seconds) => Number((seconds / unit).toPrecision(6));
+    const number = (seconds) => Number((seconds / unit).toPrecision(5));
     const [start, end] = [lane.start[index], lane.end[index]];
     const batch = lane.batch[index] >= 0 ? `, micro-batch ${lane.batch[index]}` : "";
     const chunk = batch && this.data.answer.chunks > 1 ? `, chunk ${lane.chunk[index]}` : "";

@@ -3,7 +3,7 @@
    useCatalog(kind)               → the list of a kind of things, empty until it is there
    useAsked(path, body, params)   → {answer, problem, busy}: asked again when the question changes;
                                     the last answer stays until the next is there; null asks nothing
-   <Trouble problem=${…} />       what the service refused, one sentence each
+   <Trouble problem title />      what the service refused, one sentence each
    <NoPlan />                     what stands where a plan would, and there is none */
 
 import { html } from "htm/preact";
@@ -60,10 +60,11 @@ export function useCatalog(kind) {
   return list;
 }
 
-export function Trouble({ problem, children }) {
+export function Trouble({ problem, title, children }) {
   if (!problem) return null;
   const errors = problem.errors?.length ? problem.errors : [{ detail: problem.detail || problem.title }];
   return html`<div class="notice bad" role="alert">
+    ${title && html`<p><b>${title}</b></p>`}
     ${errors.map(({ detail }) => html`<p>${detail}</p>`)}
     ${children}
   </div>`;

@@ -82,7 +82,7 @@ function Launch({ of, launchers }) {
         <button type="button" onClick=${() => download(answer.main, answer.files[answer.main], "text/plain")}><${Icon} name="download" /> ${answer.main}</button>
         <button type="button" onClick=${zip}><${Icon} name="download" /> Zip</button>`}
     </div>
-    <${Trouble} problem=${problem}>
+    <${Trouble} problem=${problem} title=${`${title} cannot be given this plan`}>
       ${framework !== asked.search?.framework && html`<p><button type="button" onClick=${replan}>Find the best plan for ${title}</button></p>`}
     <//>
     ${answer && !problem && html`

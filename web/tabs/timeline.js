@@ -30,7 +30,7 @@ export default function TimelineTab() {
       <${Icon} name="download" /> Trace
     </button>`;
   return html`<div class="timeline-tab" aria-busy=${String(busy)}>
-    <${Trouble} problem=${problem}>
+    <${Trouble} problem=${problem} title="This schedule does not run with this plan">
       ${chosen.value && html`<p><button type="button" class="link" onClick=${() => { chosen.value = null; }}>Back to the plan's own schedule</button></p>`}
     <//>
     ${answer && !problem && html`

@@ -1,0 +1,86 @@
+"""Pages for people who call the service: its description to try out, and each kind of problem."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from string import Template
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from api.pages import send_page
+from api.problem_types import TYPES, ProblemType
+from api.problems import Refused
+
+# Swagger UI draws its icons as data: images.
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'"
+)
+_PROBLEM = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title · Parallel Planner</title>
+<link rel="icon" href="${root}web/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="${root}web/docs.css">
+</head>
+<body>
+<header class="docs-head"><a href="$root">Parallel Planner</a>
+<nav><a href="${root}docs">API</a> <a href="${root}problems">Problems</a></nav></header>
+<main class="problem">
+$body
+</main>
+</body>
+</html>
+""")
+
+
+def install(app: FastAPI) -> None:
+    """Serve /docs, /problems and a page of each problem."""
+    for path, page in (("/docs", _docs), ("/problems", _problems), ("/problems/{slug}", _problem)):
+        app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
+
+
+async def _docs(request: Request) -> Response:
+    response = send_page(request, "docs.html")
+    response.headers["Content-Security-Policy"] = _POLICY
+    return response
+
+
+async def _problems() -> Response:
+    entries = "\n".join(
+        f'<dt><a href="problems/{slug}">{slug}</a> · {kind.status}</dt>'
+        f"<dd>{escape(kind.title)}</dd>"
+        for slug, kind in TYPES.items()
+    )
+    about = "What the service answers in place of what was asked (RFC 9457), by type."
+    return _page("Problems", "", f'<h1>Problems</h1><p class="muted">{about}</p><dl>{entries}</dl>')
+
+
+async def _problem(slug: str) -> Response:
+    kind = TYPES.get(slug)
+    if kind is None:
+        raise Refused("not-found", "no such problem; GET /problems lists them")
+    return _page(kind.title, "../", _about(slug, kind))
+
+
+def _about(slug: str, kind: ProblemType) -> str:
+    return (
+        f"<h1>{escape(kind.title)}</h1>"
+        f'<p class="muted"><code>/problems/{slug}</code> · status {kind.status}</p>'
+        f"<p>{_text(kind.meaning)}</p><p>{_text(kind.remedy)}</p>"
+    )
+
+
+def _text(words: str) -> str:
+    """A paragraph; what stands between backticks is code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(words))
+
+
+def _page(title: str, root: str, body: str) -> Response:
+    return HTMLResponse(_PROBLEM.substitute(title=escape(title), root=root or "./", body=body))

@@ -1,0 +1,21 @@
+/* The description of the service, to read and to try. */
+
+/* Swagger UI has dark colours of its own, under a class. */
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => {
+  const chosen = document.documentElement.dataset.theme;
+  document.documentElement.classList.toggle("dark-mode", chosen ? chosen === "dark" : dark.matches);
+};
+dark.addEventListener("change", follow);
+follow();
+
+window.SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#docs",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  displayRequestDuration: true,
+  requestSnippetsEnabled: true,
+  tryItOutEnabled: true,
+  validatorUrl: null,
+});
