@@ -23,7 +23,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "flags": ({"tab": "flags"}, ".flags"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
     "candidates": ({"tab": "candidates"}, ".tab-panel table"),
-    "rejected": ({"tab": "rejected"}, ".tab-panel table"),
+    "rejected": ({"tab": "rejected"}, ".reason-list"),
     "compare": ({"view": "compare"}, ".compare-view table"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),
     "lint": ({"view": "lint"}, ".findings"),
