@@ -103,4 +103,4 @@ async def plan_candidates(
 async def plan_page(id: results.Id, request: Request) -> Response:
     """The page with what this answer was asked."""
     content = await run_in_threadpool(results.read, request, "plans", id)
-    return RedirectResponse(f"/#q={packed(json.loads(content)['request'])}")
+    return RedirectResponse(f"/#q={packed({'request': json.loads(content)['request']})}")

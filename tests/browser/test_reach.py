@@ -1,4 +1,4 @@
-"""Every view and tab, for everyone: light and dark, narrow, with axe, and by keyboard alone."""
+"""Every view for everyone: in light and dark, narrow and enlarged, with axe (tabs: test_tabs.py)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ WAIT_MS = 60_000
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
-    "timeline": ({"tab": "timeline"}, ".tab-panel canvas"),
-    "ranks": ({"tab": "ranks"}, ".tab-panel canvas"),
-    "flags": ({"tab": "flags"}, ".flags"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
-    "candidates": ({"tab": "candidates"}, ".tab-panel table"),
-    "rejected": ({"tab": "rejected"}, ".reason-list"),
-    "compare": ({"view": "compare"}, ".compare-view table"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),
     "lint": ({"view": "lint"}, ".findings"),
     "saved": ({"view": "saved"}, ".save-now"),

@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from planner.answer import REASONS
 from tests.browser.links import link
+from tests.browser.test_reach import serious
 
 WEB = Path(__file__).parents[2] / "web"
 REQUEST = {
@@ -23,11 +24,18 @@ REQUEST = {
     "training": {"seq_length": 8192, "global_batch_size": 128},
     "search": {"framework": "megatron", "tp": 4, "pp": 2, "cp": 1, "top_k": 12},
 }
+TABS = ("Pipeline timeline", "Rank map", "Flags", "Candidates", "Why not")
+PHONE: Any = {"width": 360, "height": 780}
 
 
 def panel(page: Page, tab: str, **state: Any) -> Locator:
     """A tab's panel, with its answer there."""
     page.goto(link(request=REQUEST, **state))
+    return shown(page, tab)
+
+
+def shown(page: Page, tab: str) -> Locator:
+    """A tab's panel on the page that is open."""
     page.get_by_role("tab", name=tab, exact=True).click()
     found = page.get_by_role("tabpanel", name=tab, exact=True)
     expect(found.locator("h3, .equation, table").first).to_be_visible()
@@ -262,3 +270,23 @@ def test_comparison(page: Page, shot: Callable[..., None]) -> None:
     shot(page, "pins", whole=True)
     page.reload()
     expect(main.get_by_label("A", exact=True)).to_have_value("pin-0")
+
+
+def test_everybody_on_any_screen(page: Page, shot: Callable[..., None]) -> None:
+    page.emulate_media(reduced_motion="reduce")
+
+    def look(name: str) -> None:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert serious(page) == [], f"{name}, {scheme}"
+            shot(page, f"{name}-{scheme}", whole=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+
+    panel(page, TABS[0])
+    page.set_viewport_size(PHONE)
+    for tab in TABS:
+        shown(page, tab)
+        look(tab.replace(" ", "-"))
+    page.goto(link(request=REQUEST, view="compare"))
+    expect(page.get_by_role("application")).to_have_count(2)
+    look("compare")

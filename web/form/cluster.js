@@ -5,10 +5,15 @@ import { bytes, BYTE_UNITS, rate } from "../format.js";
 import { change, problemsAt, request, resolved, units } from "../state.js";
 import { Bound, NumberField, Options, SelectField } from "../ui/field.js";
 import { SchemaFields } from "./schema.js";
-import { More, Section, useCatalog } from "./section.js";
+import { More, sameSpec, Section, useCatalog } from "./section.js";
 
-/* Short forms of a cluster, as an object that fields can be set in. */
-function expanded(cluster, presets) {
+/* Short and long forms of a cluster of equal nodes, as an object that fields can be set in. */
+function expanded(cluster, presets, accelerators) {
+  if (cluster.groups?.length === 1) {
+    const { groups: [{ accelerator, ...node }], ...site } = cluster;
+    const known = accelerators.find(({ spec }) => sameSpec(spec, accelerator));
+    return { ...site, ...node, accelerator: known?.id ?? accelerator };
+  }
   if (typeof cluster !== "string") return cluster;
   const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
   if (accelerator) return { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) };
@@ -18,7 +23,7 @@ function expanded(cluster, presets) {
 export function Cluster() {
   const accelerators = useCatalog("accelerators");
   const presets = useCatalog("clusters");
-  const cluster = expanded(request.value.cluster, presets);
+  const cluster = expanded(request.value.cluster, presets, accelerators);
   const group = resolved.value?.cluster.groups[0];
   const set = (name, value) => {
     const { [name]: _, ...others } = typeof cluster === "string" ? {} : cluster;

@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { batch } from "@preact/signals";
 import { ChartFrame } from "../charts/frame.js";
-import { bytes, count, number, seconds, value, words } from "../format.js";
+import { bytes, count, number, seconds, unit, value, words } from "../format.js";
 import { change, open, units } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
@@ -14,7 +14,12 @@ const VERDICTS = {
   outside: ["bad", "Not as predicted"],
   "inside the noise": ["warn", "Too noisy to tell"],
 };
-const size = (value) => bytes(value, units.value);
+/* A small run's memory is in mebibytes, or megabytes where the page counts in GB. */
+const SMALL = { GiB: [2 ** 20, "MiB"], GB: [1e6, "MB"] };
+function size(value) {
+  const [scale, name] = SMALL[units.value];
+  return Math.abs(value) < 200 * scale ? unit(number(value / scale), name) : bytes(value, units.value);
+}
 const off = (predicted, measured) => {
   const share = measured / predicted - 1;
   return predicted > 0 ? `${share > 0 ? "+" : "−"}${number(100 * Math.abs(share), 2)} %` : "";

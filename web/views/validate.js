@@ -12,7 +12,7 @@ import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
 import { cancel, failure, follow, forget, job, leave, lines, start } from "./job.js";
 import { JobTable, current, jobs, loadJobs } from "./job_table.js";
-import { KINDS, isOver, lasted } from "./job_words.js";
+import { KINDS, doing, isOver, lasted } from "./job_words.js";
 import { Result } from "./job_result.js";
 
 const INSTALL = "pip install 'parallel-planner[validate]'";
@@ -169,9 +169,9 @@ function Live({ one }) {
   useEffect(() => { const timer = setInterval(() => tick((n) => n + 1), 1000); return () => clearInterval(timer); }, []);
   const { done, total, text } = one.progress;
   const share = total ? done / total : null;
-  const said = one.state === "queued" ? "Waiting for its turn" : one.state === "cancelling" ? "Stopping every process" : one.phase;
+  const said = doing(one);
   return html`
-    <div role="status" aria-live="polite"><h2 class="verdict">${said[0].toUpperCase() + said.slice(1)}</h2></div>
+    <div role="status" aria-live="polite"><h2 class="verdict">${said}</h2></div>
     <div class="bar-line ${share === null ? "unknown" : ""}" role="progressbar" aria-label=${said} aria-valuenow=${share === null ? undefined : Math.round(share * 100)}>
       <i style=${{ transform: `scaleX(${share ?? 1})` }}></i></div>
     <p class="muted job-text"><span>${text}</span><span>${total ? `${count(done)} of ${count(total)}` : ""}</span><span class="spring"></span><span>${lasted(one)}</span></p>`;
