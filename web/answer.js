@@ -21,7 +21,7 @@ export function Answer({ onEdit }) {
       <${Trouble} />
       <div role="status" aria-live="polite" class="answer-body ${current.value ? "" : "outdated"}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
-          : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
+          : found?.options ? html`<h2 class="headline none">Mixed cluster</h2><p class="lead">${found.verdict}.</p>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
