@@ -1,4 +1,4 @@
-"""Every view for everyone: in light and dark, narrow, enlarged, with axe (tabs: test_tabs.py)."""
+"""Every view for everyone: light and dark, narrow and enlarged, with axe; tabs have their own."""
 
 from __future__ import annotations
 

@@ -4,7 +4,12 @@ import { html } from "htm/preact";
 import { batch, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "../api.js";
+<<<<<<< HEAD
 import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
+=======
+import { bytes, count, number, percent, planLine, seconds, times, tokensPerSecond } from "../format.js";
+import { Cluster } from "../form/cluster.js";
+>>>>>>> main
 import { open, picked, replace, request, units } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
@@ -111,6 +116,7 @@ function Editor() {
         onInput=${({ target }) => edit({ text: target.value })}></textarea>
       ${list[now].text === EXAMPLE && html`<p class="muted">An example: paste your own over it.</p>`}
       ${trouble && html`<p class="problem" role="alert">${trouble}</p>`}
+      <${Cluster} />
     </section>`;
 }
 
