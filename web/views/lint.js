@@ -4,12 +4,8 @@ import { html } from "htm/preact";
 import { batch, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "../api.js";
-<<<<<<< HEAD
 import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
-=======
-import { bytes, count, number, percent, planLine, seconds, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
->>>>>>> main
 import { open, picked, replace, request, units } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
