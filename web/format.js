@@ -105,3 +105,6 @@ export function planLine(plan) {
   shown.push(`ZeRO-${plan.zero_stage}`);
   return shown.join(" · ");
 }
+
+/* A word as a shell takes it. */
+export const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -5,7 +5,7 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { count, planLine } from "../format.js";
-import { busy as searching, persist, question, report, resolved } from "../state.js";
+import { busy as searching, change, persist, question, report, request, resolved } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
@@ -113,6 +113,8 @@ function Ask() {
           ? html`<p>${known.model.name} on ${count(known.cluster.groups[0].nodes * known.cluster.groups[0].accelerators_per_node)} × ${known.cluster.groups[0].accelerator.name}</p>
             <p class="muted">${planLine(report.value.plan)}</p>`
           : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
+        ${request.value.profile && html`<p>Priced with the profile <b>${request.value.profile}</b>.
+          ${" "}<button type="button" class="link" onClick=${() => change("/profile", undefined)}>Use the built-in one</button></p>`}
       </fieldset>
       ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}
