@@ -222,6 +222,17 @@ def test_candidates(page: Page, shot: Callable[..., None]) -> None:
     expect(rows.nth(1)).to_have_attribute("aria-current", "true")
     shot(page, "picked")
 
+    with page.expect_download() as download:
+        tab.get_by_role("button", name="All as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    expect(tab.locator(".candidates-tab > .table-tools").last).to_contain_text(
+        f"of {len(lines) - 1}"
+    )
+    assert lines[0].startswith("tokens_per_s,")
+    tab.get_by_label("Out of memory").check()
+    peak = rows.nth(0).locator("td").nth(4)
+    expect(peak).to_have_text(re.compile(r"^(79\.[6-9]|[89]\d|\d{3})"))
+
 
 def _number(text: str) -> float:
     return float(re.sub(r"[^\d.]", "", text))
