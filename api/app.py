@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ from fastapi import APIRouter, FastAPI
 
 from api import docs, pages, problems, schema
 from api.addresses import Addresses
-from api.gate import Gate
 from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.pool import Pool
 from api.routes import (
     bundles,
     catalog,
@@ -24,10 +25,12 @@ from api.routes import (
     explanations,
     health,
     info,
+    jobs,
     lints,
     models,
     plans,
     ranks,
+    saved_plans,
     sensitivities,
     sizings,
     timelines,
@@ -37,6 +40,7 @@ from api.waiting import Waiting
 from planner.version import __version__
 
 if TYPE_CHECKING:
+    from planner.jobs.engine import Engine
     from planner.store import Store
 
 
@@ -46,12 +50,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
-        app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
-        app.state.store = await to_thread.run_sync(_open_store, settings)
+        searches = app.state.searches = Pool(
+            settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
+        )
+        short = app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
+        store = app.state.store = await to_thread.run_sync(_open_store, settings)
+        engine = app.state.engine = _engine(store, settings)
+        await short.start()
         yield
-        app.state.store.close()
+        if engine is not None:
+            await to_thread.run_sync(engine.stop)
+        for pool in (searches, short):
+            pool.close()
+        store.close()
 
     app = FastAPI(
         title="parallel-planner",
@@ -85,6 +97,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         explanations,
         comparisons,
         info,
+        jobs,
+        saved_plans,
     ):
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)
@@ -96,6 +110,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     addresses.add([*health.router.routes, *plans.pages.routes, *app.routes])
     schema.describe(app)
     return app
+
+
+def _engine(store: Store, settings: Settings) -> Engine | None:
+    """What runs jobs, started; None where this service only takes them."""
+    if settings.jobs.max_runs == 0:
+        return None
+    from planner.jobs.engine import Engine
+
+    engine = Engine(store, settings.database_url, settings.jobs)
+    engine.start()
+    return engine
 
 
 def _open_store(settings: Settings) -> Store:

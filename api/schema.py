@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from api import job_schema
 from api.negotiation import JSON
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
@@ -216,6 +217,7 @@ def describe(app: FastAPI) -> None:
             schemas["Request"] = _request()
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
+            schemas |= job_schema.requests(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
             schemas["TimelineOrRequest"] = _either("TimelineRequest")
             schemas["ScheduleComparisonRequest"] = _either("ComparisonRequest")
@@ -246,6 +248,7 @@ def _definitions() -> dict[str, Any]:
         TimelineRequest,
         ComparisonRequest,
         ProblemDocument,
+        *job_schema.SPECS,
     )
     _, schema = models_json_schema(
         [(model, "validation") for model in models], ref_template=_PREFIX + "{model}"

@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from api.app import create_app
@@ -108,6 +109,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Have streams end, which would else be waited for, and stop."""
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app.state.stopping = True
+        await super().shutdown(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
         await super().startup(sockets)
@@ -118,3 +125,5 @@ class _Server(uvicorn.Server):
             print(f"The planner is at {address}  (stop it with Ctrl+C)")
             print(f"  API   {address}/docs")
             print(f"  data  {data_folder('')}", flush=True)
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        await app.state.searches.start()  # it gets ready for the first search meanwhile

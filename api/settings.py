@@ -9,6 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from planner.jobs.settings import JobSettings
+
+_TAKES_ONLY = JobSettings(max_runs=0)
+_JOB_BOUNDS: dict[str, tuple[int, int]] = {
+    "max_runs": (0, 64),
+    "max_queued_jobs": (1, 100_000),
+    "max_job_attempts": (1, 100),
+    "job_lease_s": (2, 3_600),
+    "job_retention_days": (1, 36_500),
+    "max_run_s": (1, 86_400),
+    "max_run_ranks": (1, 4_096),
+    "max_run_bytes": (1, 1 << 50),
+    "max_sweep_questions": (1, 100_000),
+    "sweep_step_questions": (1, 10_000),
+}
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _CALLS_PER_MINUTE = 1200  # of a key
 # Settings that are integers, and their bounds.
@@ -42,6 +57,8 @@ class Settings:
     given: any.  trusted_proxies: addresses that are believed who calls, or * for all.
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
+    jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
+    unless told otherwise.
     """
 
     host: str = "127.0.0.1"
@@ -57,6 +74,7 @@ class Settings:
     trusted_proxies: str = ""
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
+    jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:
         if not self.api_keys_sha256 and not _is_loopback(self.host):
@@ -70,17 +88,14 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Each field by its name: PLANNER_HOST, PLANNER_PORT and so on."""
-        integers = {
-            name: _integer(environment, f"PLANNER_{name.upper()}", getattr(cls, name), *bounds)
-            for name, bounds in _BOUNDS.items()
-        }
         return cls(
             host=environment.get("PLANNER_HOST", cls.host),
             api_keys_sha256=_words(environment, "PLANNER_API_KEYS_SHA256"),
             allowed_hosts=_words(environment, "PLANNER_ALLOWED_HOSTS"),
             trusted_proxies=environment.get("PLANNER_TRUSTED_PROXIES", "").strip(),
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
-            **integers,
+            jobs=JobSettings(**_integers(environment, _JOB_BOUNDS, JobSettings)),
+            **_integers(environment, _BOUNDS, cls),
         )
 
     @property
@@ -117,6 +132,16 @@ def _is_loopback(host: str) -> bool:
 
 def _words(environment: Mapping[str, str], name: str) -> frozenset[str]:
     return frozenset(re.split(r"[\s,]+", environment.get(name, "").strip().lower())) - {""}
+
+
+def _integers(
+    environment: Mapping[str, str], bounds: Mapping[str, tuple[int, int]], usual: type
+) -> dict[str, Any]:
+    """Settings that are integers, each by its name, or as this class has them."""
+    return {
+        name: _integer(environment, f"PLANNER_{name.upper()}", getattr(usual, name), *ends)
+        for name, ends in bounds.items()
+    }
 
 
 def _integer(environment: Mapping[str, str], name: str, default: Any, least: int, most: int) -> Any:

@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { bytes, count, energy, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
-  answer, busy, cancel, change, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
+  answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
 } from "./state.js";
 import { Icon } from "./ui/icon.js";
@@ -19,27 +19,39 @@ export function Answer({ onEdit }) {
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
       <${Trouble} />
-      <div role="status" aria-live="polite" class="answer-body ${problems.value.length ? "outdated" : ""}">
+      <div role="status" aria-live="polite" class="answer-body ${current.value ? "" : "outdated"}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
-          : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
+          : found?.options ? html`<h2 class="headline none">Mixed cluster</h2><p class="lead">${found.verdict}.</p>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
-          : !problems.value.length && !failure.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+          : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
 }
 
+const LAST = "The numbers below are of the last request that was answered.";
+
 /* Why the numbers are not those of the form, and what to do about it. */
 function Trouble() {
   const marked = problems.value.length;
-  if (!marked && !failure.value) return null;
-  const last = report.value ? " The numbers below are of the last request that could be answered." : "";
+  if (!marked && !failure.value) {
+    return !busy.value && !fresh.value && html`<div class="notice">
+      The search was stopped.${report.value && (current.value ? " This plan is priced for the form as it stands; others may be better." : ` ${LAST}`)}
+      ${" "}<button type="button" class="link" onClick=${searchNow}>Search</button></div>`;
+  }
+  const last = report.value ? ` ${LAST}` : "";
   return html`<div class="notice bad" role="alert">
     ${marked
-      ? `${marked === 1 ? problems.value[0].detail.replace(/^./, (char) => char.toUpperCase()) : `${marked} fields need mending`}: see the form.${last}`
+      ? html`<ul>${problems.value.map((problem) => html`<${Mend} problem=${problem} />`)}</ul>${last}`
       : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
   </div>`;
+}
+
+/* A problem wherever its field stands, which may be folded away. */
+function Mend({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
+  return html`<li>${pointer && html`<b>${words(pointer.slice(1).replaceAll("/", ", "))}</b> `}${detail}
+    ${meant.map((name) => html` <button type="button" class="link" onClick=${() => change(pointer, name)}>Use ${name}</button>`)}</li>`;
 }
 
 function asked() {
@@ -60,7 +72,7 @@ function Progress() {
       <i style=${{ transform: `scaleX(${share ?? 1})` }}></i>
     </div>
     ${busy.value === "search" && html`<div class="progress-text">
-      <span>${told?.total ? `${count(told.done)} of ${count(told.total)} plans` : "Searching"}</span>
+      <span>${told?.total ? `${count(told.done)} of ${count(told.total)} plans` : "Searching"}${told?.best ? `, best so far ${seconds(told.best.iteration_time_s)}` : ""}</span>
       <button type="button" class="link" onClick=${cancel}>Cancel</button></div>`}`;
 }
 
@@ -144,6 +156,8 @@ function Footing({ shown }) {
           <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
+      ${launch && shown === found.best && launch.slower_by > 0 && html`<span>No framework runs this plan as it is priced.
+        ${" "}<button type="button" class="link" onClick=${() => pick(launch.plan.plan)}>The fastest for ${launch.framework}, ${percent(launch.slower_by, 2)} slower</button></span>`}
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
       <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
       ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}

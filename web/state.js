@@ -6,7 +6,8 @@
      answer     the latest answer of POST /v1/plans, null at first; `fresh` whether it answers `request`
      report     the plan on show, a PlanReport: the picked one, else the best; null where nothing fits
      picked     the picked plan (a plan document), null where the best is followed
-     question   computed: the request with the plan on show, as /v1/estimates, /v1/ranks … take it
+     question   the plan on show with the request it was priced for, as /v1/ranks … take it; or null
+     current    whether that is the request as it stands
      problems   what the service refused in `request`: [{pointer, detail, got, allowed, did_you_mean}]
      failure    a problem document that is not about the request (busy, unreachable …), or null
      busy       null, "estimate" or "search"; progress: null or {done, total, best}
@@ -108,22 +109,23 @@ effect(() => {
 // ---- the answer ----------------------------------------------------------------------------
 
 export const answer = signal(null);
-export const answered = signal(null); // the request that `answer` answers, canonical
-export const live = signal(null); // the latest EstimateAnswer
+const answered = signal(null); // the request that `answer` answers
+const priced = signal(null); // the request that `report` was computed for
 export const problems = signal([]);
 export const failure = signal(null);
 export const busy = signal(null);
 export const progress = signal(null);
 export const undo = signal(null); // {text, restore}: the last import, to be taken back
 
-export const fresh = computed(() => answered.value === canonical(request.value));
+const same = (a, b) => a === b || canonical(a) === canonical(b);
+
+export const fresh = computed(() => same(answered.value, request.value));
+export const current = computed(() => same(priced.value, request.value));
 export const report = signal(null);
 export const resolved = signal(null);
 export const question = computed(() =>
-  report.value ? { ...request.value, plan: report.value.plan } : null,
+  report.value ? { ...priced.value, plan: report.value.plan } : null,
 );
-
-const same = (a, b) => canonical(a) === canonical(b);
 
 /* All reports that an answer holds, the best first. */
 export const reports = (found) =>
@@ -163,9 +165,12 @@ async function ask() {
   clearTimeout(timer);
   const asked = request.peek();
   const aborted = begin("estimate");
-  const shown = report.peek();
-  const priced = shown && (await estimate(asked, withoutDp(shown.plan), aborted));
-  if (!aborted.aborted) timer = setTimeout(searchNow, priced ? PAUSE_MS : SHORT_PAUSE_MS);
+  const mixed = asked.cluster?.groups?.length > 1; // only a search knows those
+  const shown = !mixed && report.peek();
+  const legal = shown && (await estimate(asked, withoutDp(shown.plan), aborted));
+  if (aborted.aborted) return;
+  if (shown && problems.peek().length) settle(aborted);
+  else timer = setTimeout(searchNow, legal ? PAUSE_MS : SHORT_PAUSE_MS);
 }
 
 /* Whether the plan can run: then it is on show. */
@@ -173,8 +178,8 @@ async function estimate(asked, plan, aborted) {
   try {
     const found = await post("/v1/estimates", { ...asked, plan }, { signal: aborted });
     batch(() => {
-      live.value = found;
       report.value = found.estimate;
+      priced.value = asked;
       resolved.value = found.request;
       problems.value = [];
       failure.value = null;
@@ -186,7 +191,7 @@ async function estimate(asked, plan, aborted) {
     const { errors = [] } = error.problem ?? {};
     const ofPlan = errors.length && errors.every(({ pointer }) => pointer.startsWith("/plan"));
     if (!ofPlan) refused(error);
-    else if (picked.peek()) picked.value = null;
+    else batch(() => { problems.value = []; picked.value = null; });
     return false;
   }
 }
@@ -201,13 +206,12 @@ export async function searchNow() {
     const found = await search("/v1/plans", asked, { signal: aborted, onProgress });
     batch(() => {
       answer.value = found;
-      answered.value = canonical(asked);
+      answered.value = asked;
       resolved.value = found.request;
       problems.value = [];
       failure.value = null;
-      if (!picked.peek()) report.value = found.best ?? null;
     });
-    if (picked.peek()) await pick(picked.peek());
+    await pick(picked.peek());
   } catch (error) {
     refused(error);
   }
@@ -246,12 +250,16 @@ export function replace(document, text) {
 /* Show a plan: null follows the best one. */
 export async function pick(plan) {
   picked.value = plan;
-  const known = reports(answer.peek()).find((one) => plan === null || same(one.plan, plan));
-  if (known || plan === null) {
-    report.value = known ?? null;
+  const held = reports(answer.peek());
+  const known = plan === null ? (answer.peek()?.best ?? null) : held.find((one) => same(one.plan, plan));
+  if (known === undefined) {
+    await estimate(request.peek(), plan, new AbortController().signal);
     return;
   }
-  await estimate(request.peek(), plan, new AbortController().signal);
+  batch(() => {
+    report.value = known;
+    priced.value = answered.peek();
+  });
 }
 
 export const isPinned = (plan) => pins.value.some((pin) => same(pin.plan, plan));
@@ -261,12 +269,19 @@ export function togglePin(plan) {
   const others = pins.peek().filter((pin) => !same(pin.plan, plan));
   pins.value = others.length < pins.peek().length
     ? others
-    : [...others, { plan, request: request.peek() }].slice(-MOST_PINS);
+    : [...others, { plan, request: priced.peek() }].slice(-MOST_PINS);
+}
+
+/* Short forms of a cluster, as an object that fields can be set in. */
+export function unfolded(cluster) {
+  if (typeof cluster !== "string" || cluster === "local") return cluster;
+  const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
+  return accelerator ? { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) } : { preset: cluster };
 }
 
 /* Apply a change that the service proposed: fields of the plan become limits, `nodes` the cluster's. */
 export function apply(fields) {
-  let document = request.peek();
+  let document = { ...request.peek(), cluster: unfolded(request.peek().cluster) };
   for (const [name, value] of Object.entries(fields)) {
     document = set(document, name === "nodes" ? "/cluster/nodes" : `/search/${name}`, value);
   }

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from planner.data_folder import data_folder
+from planner.store.tables import REVISION
 
 FILE = "planner.sqlite"
 _BUSY_S = 15.0  # that a writer of SQLite waits for another one
@@ -88,6 +89,8 @@ def _told() -> Iterator[None]:
     except sa.exc.TimeoutError:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
+        if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
+            raise Unavailable(str(error.orig)[:200]) from None
         if not error.connection_invalidated:
             raise
         raise Unavailable("the connection to the database was lost") from None
@@ -138,10 +141,24 @@ def _sqlite(path: Path) -> sa.Engine:
 
 def _migrate(connection: sa.Connection) -> None:
     """Bring the tables to what this version expects, in the transaction of the connection."""
+    if _revision(connection) == REVISION:
+        return
     from alembic import command
     from alembic.config import Config
+    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError:
+        raise Unavailable("the database is one of a newer version of the planner") from None
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """Which migration the database has last seen."""
+    versions = sa.table("alembic_version", sa.column("version_num"))
+    if not sa.inspect(connection).has_table(versions.name):
+        return None
+    return connection.scalar(sa.select(versions.c.version_num))

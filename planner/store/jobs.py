@@ -57,6 +57,7 @@ class Job(Document):
 
     id: str
     kind: Kind
+    title: str
     state: State
     phase: str
     progress: Progress
@@ -79,10 +80,14 @@ class JobEvent(Document):
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to write about a job: of one server, from one beginning on."""
+    """The right to write about a job: of one server, from one beginning on.
+
+    attempts: beginnings since its last finished step, with this one.
+    """
 
     job_id: str
     token: str
+    attempts: int
 
 
 class Jobs:
@@ -96,6 +101,7 @@ class Jobs:
         kind: Kind,
         request: Any,
         *,
+        title: str = "",
         most_waiting: int,
         owner: str = "",
         key: str | None = None,
@@ -117,9 +123,9 @@ class Jobs:
             if (connection.scalar(waiting) or 0) >= most_waiting:
                 raise QueueFull(f"{most_waiting} jobs wait already")
             row = {
-                "id": name, "kind": kind, "state": "queued", "phase": "waiting", "done": 0,
-                "total": 0, "text": "", "request": json.dumps(request), "attempts": 0,
-                "sent": False, "created_at": self._database.now(),
+                "id": name, "kind": kind, "title": title, "state": "queued",
+                "phase": "waiting", "done": 0, "total": 0, "text": "", "attempts": 0,
+                "request": json.dumps(request), "sent": False, "created_at": self._database.now(),
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
             _note(self._database, connection, name, [_told(connection, name)])
@@ -209,37 +215,40 @@ class Jobs:
 
     def begin(self, id: str) -> Claim | None:
         """Take a job to run it; None where it is over.  Claims before this one count no more."""
-        claim = Claim(id, uuid.uuid4().hex)
         with self._database.writing() as connection:
             job = _one(connection, id, lock=True)
             if job is None or job.state in OVER:
                 return None
+            claim = Claim(id, uuid.uuid4().hex, job.attempts + 1)
             cancelling = job.state == "cancelling"
             _set(
                 connection,
                 id,
                 token=claim.token,
                 state="cancelling" if cancelling else "running",
-                attempts=job.attempts + 1,
+                attempts=claim.attempts,
                 started_at=job.started_at or self._database.now(),
             )
             _note(self._database, connection, id, [_told(connection, id)])
         return claim
 
     def report(
-        self, claim: Claim, phase: str, progress: Progress, logs: Sequence[str] = ()
+        self, claim: Claim, phase: str, progress: Progress | None = None, logs: Sequence[str] = ()
     ) -> State:
         """Say where a job is and what its processes said; its state, which may be `cancelling`.
 
-        Raises Superseded.
+        progress: None: as before.  What is not new makes no event.  Raises Superseded.
         """
         with self._database.writing() as connection:
-            state = _held(connection, claim).state
-            _set(connection, claim.job_id, phase=phase, **progress.model_dump())
+            job = _held(connection, claim)
+            progress = progress or job.progress
             told = [("log", {"text": text}) for text in logs]
-            told.append(_told(connection, claim.job_id))
-            _note(self._database, connection, claim.job_id, told)
-        return state
+            if (phase, progress) != (job.phase, job.progress):
+                _set(connection, claim.job_id, phase=phase, **progress.model_dump())
+                told.append(_told(connection, claim.job_id))
+            if told:
+                _note(self._database, connection, claim.job_id, told)
+        return job.state
 
     def state(self, claim: Claim) -> State:
         """The state of a job that is run.  Raises Superseded."""

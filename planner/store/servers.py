@@ -33,18 +33,13 @@ class Servers:
     def leave(self, name: str) -> None:
         """End a lease, so that others take over at once what the server had."""
         with self._database.writing() as connection:
-            one = sa.update(SERVERS).where(SERVERS.c.name == name)
-            connection.execute(one.values(lease_until=0.0))
+            connection.execute(sa.delete(SERVERS).where(SERVERS.c.name == name))
 
-    def dead(self) -> list[str]:
-        """Servers whose lease has run out; it stays so."""
-        with self._database.reading() as connection:
-            return list(connection.scalars(sa.select(SERVERS.c.name).where(self._dead())))
-
-    def forget(self, name: str) -> None:
-        """Drop a dead server of which nothing is left."""
+    def alive(self) -> set[str]:
+        """Who holds a lease; all others never come back under their name."""
         with self._database.writing() as connection:
-            connection.execute(sa.delete(SERVERS).where(SERVERS.c.name == name, self._dead()))
+            connection.execute(sa.delete(SERVERS).where(self._dead()))
+            return set(connection.scalars(sa.select(SERVERS.c.name)))
 
     def _dead(self) -> Any:
         return SERVERS.c.lease_until < self._clock()

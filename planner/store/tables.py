@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+REVISION = "0001"  # the newest migration
 METADATA = sa.MetaData()
 
 RESULTS = sa.Table(
@@ -43,6 +44,7 @@ JOBS = sa.Table(
     METADATA,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("title", sa.Text, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, index=True),
     sa.Column("phase", sa.String(64), nullable=False),
     sa.Column("done", sa.Integer, nullable=False),

@@ -114,6 +114,11 @@ def _kept(folders: Iterable[Folder], questions: Iterable[Question]) -> dict[str,
     return results
 
 
+def answered(grid: Grid, results: dict[str, Result]) -> SweepAnswer:
+    """All rows of a grid, of results by key."""
+    return _answer(grid, grid.questions(), results)
+
+
 def _answer(grid: Grid, questions: Iterable[Question], results: dict[str, Result]) -> SweepAnswer:
     missing = Result(outcome="not_asked")
     rows = tuple(row(one.inputs, results.get(one.key, missing)) for one in questions)

@@ -8,6 +8,7 @@ no GPU is needed: what torch would hold and send is counted, in real dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import Spec
@@ -17,7 +18,7 @@ from planner.problems import refuse
 from planner.request import PlanRequest
 from planner.solve import IllegalPlan, illegal
 from planner.validate.expected import Expected, expected, layout
-from planner.validate.native import Difference, native
+from planner.validate.native import Difference, Native, native
 from planner.validate.saved_rows import SavedRow
 from planner.validate.traced import Amounts, Collective, Trace
 from planner.validate.tracing import Limits, trace
@@ -101,27 +102,53 @@ def dry_run(
     Raises IllegalPlan or Unsupported where the plan cannot run, RequestError for a rank that is not
     there, TraceFailed where a trace fails or exceeds a limit.
     """
+    ready = prepare(request, ranks)
+    reports = tuple(
+        trace_rank(ready, rank, limits or Limits(), _of(progress, rank)) for rank in ready.ranks
+    )
+    return assemble(ready, reports)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan as it is traced, and the ranks that are looked at."""
+
+    as_run: Native
+    fewer: PlanRequest
+    ranks: tuple[int, ...]
+
+
+def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
+    """What dry_run traces.  Raises IllegalPlan, Unsupported, RequestError."""
     assert request.plan is not None
     reasons = illegal(request, request.plan)
     if reasons:
         raise IllegalPlan(reasons)
     as_run = native(request, compiled=False)
-    count = _micro_batches(as_run.request)
-    fewer = _with_micro_batches(as_run.request, min(count, _enough(as_run.request)))
-    plan = as_run.plan
-    chosen = _checked(ranks, plan.accelerators) or _representatives(fewer)
-    script = FRAMEWORK.render(fewer, plan).files[SCRIPT]
-    reports = tuple(
-        _report(fewer, trace(script, rank, limits or Limits(), _of(progress, rank)))
-        for rank in chosen
-    )
+    fewest = min(_micro_batches(as_run.request), _enough(as_run.request))
+    fewer = _with_micro_batches(as_run.request, fewest)
+    chosen = _checked(ranks, as_run.plan.accelerators) or _representatives(fewer)
+    FRAMEWORK.render(fewer, as_run.plan)  # so that what it refuses is refused here
+    return Prepared(as_run, fewer, chosen)
+
+
+def trace_rank(
+    ready: Prepared, rank: int, limits: Limits, progress: Callable[[float], None]
+) -> RankReport:
+    """One rank, traced and held against the estimate.  Raises TraceFailed."""
+    script = FRAMEWORK.render(ready.fewer, ready.as_run.plan).files[SCRIPT]
+    return _report(ready.fewer, trace(script, rank, limits, progress))
+
+
+def assemble(ready: Prepared, reports: Sequence[RankReport]) -> DryRunReport:
+    """The answer, of the reports of all its ranks."""
     return DryRunReport(
-        plan=plan.model_dump(mode="json", exclude_defaults=True),
-        changes=as_run.differences,
-        micro_batches=count,
-        traced_micro_batches=_micro_batches(fewer),
-        ranks=reports,
-        caveats=_caveats(fewer),
+        plan=ready.as_run.plan.model_dump(mode="json", exclude_defaults=True),
+        changes=ready.as_run.differences,
+        micro_batches=_micro_batches(ready.as_run.request),
+        traced_micro_batches=_micro_batches(ready.fewer),
+        ranks=tuple(reports),
+        caveats=_caveats(ready.fewer),
     )
 
 

@@ -173,9 +173,9 @@ def launch(
         raise _failure(folder, said, agent.returncode)
 
 
-def members(token: str) -> list[int]:
-    """The processes of a run that are alive."""
-    mark = f"{TOKEN}={token}".encode()
+def members(token: str, variable: str = TOKEN) -> list[int]:
+    """The processes of a run that are alive: those with the token in this variable."""
+    mark = f"{variable}={token}".encode()
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -185,9 +185,9 @@ def members(token: str) -> list[int]:
     return found
 
 
-def end(token: str) -> None:
+def end(token: str, variable: str = TOKEN) -> None:
     """Kill every process of a run; returns when none is left."""
-    while found := members(token):
+    while found := members(token, variable):
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -40,9 +40,12 @@ class Kept(Spec):
         )
 
 
-def keep(request: PlanRequest, report: dict[str, Any]) -> Kept:
-    """Store a report with the request it answers, and give it an id."""
-    now = datetime.now(UTC)
+def keep(request: PlanRequest, report: dict[str, Any], made_at: datetime | None = None) -> Kept:
+    """Store a report with the request it answers, and give it an id.
+
+    made_at: of a report that may be here already, and then is not kept twice.
+    """
+    now = made_at or datetime.now(UTC)
     name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
     kept = Kept(id=name, made_at=now, request=request.document(), report=report)
     write_whole(_folder() / f"{name}.json", kept.model_dump_json(indent=1))

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from planner.validate.scale import Scaled, scaled
 from planner.version import __version__
 
 Progress = Callable[[str], None]
+REFERENCE = "reference"  # the folder of the run of one process
 
 # Replaces entries of CONFIG: the same model and batch in one process, nothing split or recomputed.
 ALONE = (
@@ -73,6 +75,21 @@ class Options(Document):
     port: int | None = None
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A plan as it will be run on this machine, and what is expected of it."""
+
+    as_native: Native
+    small: Scaled
+    answer: EstimateAnswer
+    gpu: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the timed run itself can be held against the gradients of one process."""
+        return self.small.request.training.precision == "fp32" and not _drops(self.small.request)
+
+
 def validate(
     request: PlanRequest,
     options: Options | None = None,
@@ -88,33 +105,55 @@ def validate(
     """
     require_torch()
     asked = options or Options()
+    prepared = prepare_here(request)
+    with own_folder(output) as folder:
+        if asked.check_numerics:
+            run_reference(prepared, asked, folder, progress)
+        return run(prepared, asked, folder, progress)
+
+
+def prepare_here(request: PlanRequest) -> Prepared:
+    """A request's plan scaled to this machine.
+
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan.
+    """
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
     small = scaled(as_native.request)
-    ranks = small.plan.accelerators
-    answer = solve.estimate(small.request, small.plan)
-    with _folder(output) as folder:
-        reference = None
-        if asked.check_numerics:
-            reference = _reference(folder / "reference", small.request, asked, progress)
-        comparable = small.request.training.precision == "fp32" and not _drops(small.request)
-        same = reference is not None and comparable
-        errors: dict[str, float] = {}
-        if reference is not None and not same:
-            job = Job(
-                words=COMPARABLE, warmup_steps=0, steps=0, profiled_steps=0, memory=False,
-                gradients="compare", reference=str(reference), threads=1,
-            )  # fmt: skip
-            results = _run(folder / "numerics", small.request, job, asked, "numerics: ", progress)
-            errors = _errors(results)
+    return Prepared(as_native, small, solve.estimate(small.request, small.plan), gpu)
+
+
+def run_reference(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> None:
+    """Leave the gradients of one process in the folder, for `run`.  Raises RunFailed."""
+    small, what = prepared.small.request, "one process for comparison: "
+    _run(folder / REFERENCE, small, alone(small), options, what, progress, ranks=1)
+
+
+def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> ValidationReport:
+    """The timed run and its report; with `check_numerics` after run_reference.
+
+    Raises RunFailed.
+    """
+    small = prepared.small
+    reference = str(folder / REFERENCE / contract.GRADIENTS) if options.check_numerics else ""
+    errors: dict[str, float] = {}
+    if reference and not prepared.exact:
         job = Job(
-            warmup_steps=asked.warmup_steps, steps=asked.steps, threads=None if gpu else 1,
-            gradients="compare" if same else "", reference=str(reference) if same else "",
+            words=COMPARABLE, warmup_steps=0, steps=0, profiled_steps=0, memory=False,
+            gradients="compare", reference=reference, threads=1,
         )  # fmt: skip
-        results = _run(folder / "run", small.request, job, asked, "", progress)
-        errors |= _errors(results)
-    assert len(results) == ranks
-    return compare(as_native, small, answer, results, errors, asked.tolerance)
+        what = "numerics: "
+        errors |= _errors(_run(folder / "numerics", small.request, job, options, what, progress))
+    compared = bool(reference) and prepared.exact
+    job = Job(
+        warmup_steps=options.warmup_steps, steps=options.steps,
+        threads=None if prepared.gpu else 1,
+        gradients="compare" if compared else "", reference=reference if compared else "",
+    )  # fmt: skip
+    results = _run(folder / "run", small.request, job, options, "", progress)
+    errors |= _errors(results)
+    assert len(results) == small.plan.accelerators
+    return compare(prepared.as_native, small, prepared.answer, results, errors, options.tolerance)
 
 
 def require_torch() -> None:
@@ -151,13 +190,6 @@ def alone(request: PlanRequest) -> Job:
     )  # fmt: skip
 
 
-def _reference(folder: Path, request: PlanRequest, options: Options, progress: Progress) -> Path:
-    """The folder of the gradients of one process."""
-    what = "one process for comparison: "
-    _run(folder, request, alone(request), options, what, progress, ranks=1)
-    return folder / contract.GRADIENTS
-
-
 def _run(
     folder: Path, request: PlanRequest, job: Job, options: Options, what: str, progress: Progress,
     ranks: int | None = None,
@@ -176,7 +208,7 @@ def _run(
 
 
 @contextmanager
-def _folder(output: Path | None) -> Iterator[Path]:
+def own_folder(output: Path | None) -> Iterator[Path]:
     """A folder for the files of a run; one of our own is removed, whatever happens."""
     own = output is None
     try:
@@ -189,14 +221,22 @@ def _folder(output: Path | None) -> Iterator[Path]:
         where = output or tempfile.gettempdir()
         raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
     try:
-        yield output.resolve()
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise RunFailed("no_space", f"could not write into {output}: {error.strerror}") from None
+        with full_disk_told(output):
+            yield output.resolve()
     finally:
         if own:
             shutil.rmtree(output)
+
+
+@contextmanager
+def full_disk_told(folder: Path) -> Iterator[None]:
+    """RunFailed where this process finds no space for the files of a run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise RunFailed("no_space", f"could not write into {folder}: {error.strerror}") from None
 
 
 def prepare(folder: Path, request: PlanRequest, job: Job) -> None:

@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from api.app import create_app
 from api.settings import Settings
 from planner.listing import LISTINGS
+from planner.store.jobs import KINDS
 from tests.fixtures.service import listening
 
 APP = create_app(Settings())
@@ -102,6 +103,12 @@ def test_description_is_whole() -> None:
         "/v1/comparisons",
         "/v1/schedule-comparisons",
         "/v1/info",
+        "/v1/jobs",
+        *(f"/v1/{kind}" for kind in KINDS),
+        *(f"/v1/{kind}/{{id}}" for kind in KINDS),
+        *(f"/v1/{kind}/{{id}}/{part}" for kind in KINDS for part in ("events", "logs", "cancel")),
+        "/v1/saved-plans",
+        "/v1/saved-plans/{name}",
         "/healthz",
         "/readyz",
         "/metrics",
@@ -115,8 +122,8 @@ def test_description_is_whole() -> None:
 def test_every_example_runs(
     client: TestClient, method: str, path: str, example: dict[str, Any]
 ) -> None:
-    response = client.request(method, path, json=example)
-    assert response.status_code == 200, response.text
+    response = client.request(method, path.replace("{name}", "example"), json=example)
+    assert response.status_code in (200, 201, 202), response.text
 
 
 def _references(node: Any) -> list[str]:

@@ -35,6 +35,7 @@ def test_environment() -> None:
             "PLANNER_PORT": "9000",
             "PLANNER_MAX_BODY_BYTES": "2048",
             "PLANNER_MAX_CONCURRENCY": "2",
+            "PLANNER_MAX_RUNS": "0",
             "PLANNER_API_KEYS_SHA256": f" {KEY}, {KEY.replace('a', 'B')}\n",
         }
     )
@@ -52,6 +53,7 @@ def test_environment() -> None:
         ("PLANNER_MAX_BODY_BYTES", "1"),
         ("PLANNER_MAX_CONCURRENCY", "0"),
         ("PLANNER_MAX_CONCURRENCY", "9" * 5000),
+        ("PLANNER_JOB_LEASE_S", "0"),
         ("PLANNER_API_KEYS_SHA256", "open sesame"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every view and tab, for everyone: light and dark, narrow, with axe, and by keyboard alone."""
+"""Every view for everyone: light and dark, narrow and enlarged, with axe; tabs have their own."""
 
 from __future__ import annotations
 
@@ -18,22 +18,16 @@ WAIT_MS = 60_000
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
-    "timeline": ({"tab": "timeline"}, ".tab-panel canvas"),
-    "ranks": ({"tab": "ranks"}, ".tab-panel canvas"),
-    "flags": ({"tab": "flags"}, ".flags"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
-    "candidates": ({"tab": "candidates"}, ".tab-panel table"),
-    "rejected": ({"tab": "rejected"}, ".tab-panel table"),
-    "compare": ({"view": "compare"}, ".compare-view table"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),
     "lint": ({"view": "lint"}, ".findings"),
     "saved": ({"view": "saved"}, ".save-now"),
 }
 
 
-def serious(page: Page) -> list[str]:
-    """What axe finds on a page that shuts somebody out."""
-    found = Axe().run(page).response["violations"]
+def serious(page: Page, within: str = "body") -> list[str]:
+    """What axe finds on a page, or in a part of it, that shuts somebody out."""
+    found = Axe().run(page, context=within).response["violations"]
     return [
         f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']]}"
         for one in found

@@ -11,7 +11,7 @@ import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
-const MOST_REJECTED = 300;
+const MOST_REJECTED = 400; // those that miss by least
 const MOST_OVER = 2; // times the capacity; what misses by more would squeeze the others
 const SHAPES = { none: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", selective: "M0-4.6 4.6 3.4H-4.6z", full: "M-3.6-3.6h7.2v7.2h-7.2z" };
 const SYMBOLS = { none: "circle", selective: "triangle", full: "square" };
@@ -35,7 +35,7 @@ export function ParetoChart() {
   useEffect(() => setRejected(null), [found]);
   const toggle = async () => {
     if (rejected !== null) return setRejected(null);
-    const path = `/v1/plans/${found.id}/candidates?status=memory&sort=-tokens_per_s&limit=${MOST_REJECTED}`;
+    const path = `/v1/plans/${found.id}/candidates?status=memory&sort=peak_bytes&limit=${MOST_REJECTED}`;
     return call(path).then(({ rows }) => setRejected(rows), (error) => toast(error.message, { kind: "bad" }));
   };
   const size = BYTE_UNITS[units.value];
@@ -63,7 +63,7 @@ export function ParetoChart() {
       marks: [
         Plot.ruleX([capacity], { stroke: "var(--bad)", strokeDasharray: "3 3", strokeOpacity: 0.8 }),
         Plot.line(points.filter(({ kind }) => kind !== "careful hand"), { x, y, stroke: "var(--line-strong)", strokeWidth: 1, curve: "step-before" }),
-        Plot.dot(misses, { x, y, symbol: "times", stroke: "var(--c8)", strokeOpacity: 0.6, r: 3, title: (row) => `${planLine(row)}: needs ${bytes(row.peak_bytes, units.peek())}` }),
+        Plot.dot(misses, { x, y, symbol: "times", className: "misses", stroke: "var(--c8)", strokeOpacity: 0.6, r: 3, title: (row) => `${planLine(row)}: needs ${bytes(row.peak_bytes, units.peek())}` }),
         Plot.dot(points, { x, y, fill: "pp", symbol: "recompute", r: 4.5, stroke: "var(--surface)", strokeWidth: 1, className: "points" }),
         Plot.dot([now], { x, y, r: 9, stroke: "var(--ink)", strokeWidth: 1.5, fill: "none" }),
         Plot.dot(points.filter(({ plan }) => isPinned(plan)), { x, y, r: 12, stroke: "var(--accent)", strokeWidth: 1.5, strokeDasharray: "2 2" }),
@@ -73,8 +73,7 @@ export function ParetoChart() {
     makeKeyed(chart, points);
     return chart;
   };
-  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} onClick=${toggle}>
-    ${rejected === null ? "Show rejected" : "Hide rejected"}</button>`;
+  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} title="Plans that need more memory than there is" onClick=${toggle}>Rejected</button>`;
   return html`
     <${ChartFrame} title="Speed against memory" name="pareto" columns=${columns} rows=${points} tools=${tools}
       caption="Each point is the fastest plan of its memory. Click one, or move with the arrow keys, and all below follows; p pins it.">

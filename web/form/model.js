@@ -8,7 +8,7 @@ import { change, problems, problemsAt, replace, request, resolved } from "../sta
 import { Options } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
-import { More, Section, useCatalog } from "./section.js";
+import { More, sameSpec, Section, useCatalog } from "./section.js";
 import { SchemaFields } from "./schema.js";
 
 const FAMILIES = /^(gpt-oss|gpt|llama|qwen|deepseek|mistral|mixtral|megatron|gemma|falcon|opt|phi|glm|mpt)/;
@@ -20,7 +20,9 @@ const LARGEST = 1_000_000; // characters of a config.json
 
 export function Model() {
   const models = useCatalog("models");
-  const { model } = request.value;
+  const given = request.value.model;
+  const known = models.find(({ id, spec }) => id === given || (spec.name === given?.name && sameSpec(spec, given)));
+  const model = known?.id ?? given;
   const named = typeof model === "string";
   const [text, setText] = useState(null); // what was pasted and could not be read
   const [trouble, setTrouble] = useState([]);
@@ -60,8 +62,6 @@ export function Model() {
   };
   const options = models.map(({ id, parameters }) => ({ value: id, label: `${id} · ${big(parameters)}`, group: title(family(id)) }))
     .sort((a, b) => a.group.localeCompare(b.group));
-  const known = models.some(({ id }) => id === model);
-  const entry = models.find(({ id }) => id === model);
   const spec = resolved.value?.model;
   const edit = (name, value) => {
     const whole = named ? spec : model;
@@ -97,7 +97,7 @@ export function Model() {
             <div class="actions"><button type="button" class="primary" onClick=${() => read(text)} disabled=${!text.trim()}>Read it</button>
               <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
           </div>`}
-        <p class="hint">${summary(spec, entry)}</p>
+        <p class="hint">${summary(spec, known)}</p>
 
       </div>
       ${guessed.length > 0 && html`<${More} label=${`${guessed.length} field${guessed.length > 1 ? "s" : ""} guessed`}>
@@ -111,10 +111,10 @@ export function Model() {
     <//>`;
 }
 
-function summary(spec, entry) {
+function summary(spec, known) {
   if (!spec) return "\u00a0";
-  const active = entry && entry.active_parameters < entry.parameters ? `, ${big(entry.active_parameters)} active` : "";
-  const size = entry ? `${big(entry.parameters)} parameters${active} · ` : "";
+  const active = known && known.active_parameters < known.parameters ? `, ${big(known.active_parameters)} active` : "";
+  const size = known ? `${big(known.parameters)} parameters${active} · ` : "";
   const experts = spec.moe ? ` · ${spec.moe.num_experts} experts, ${spec.moe.top_k} used` : "";
   return `${size}${spec.num_layers} layers · hidden ${spec.hidden_size} · ${spec.num_attention_heads} heads${experts}`;
 }

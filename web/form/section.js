@@ -1,9 +1,16 @@
 /* <Section title problems>…</Section> and <More label open>…</More>, the parts of the form.
-   useCatalog(kind) → the entries of a kind, [] until they are there. */
+   sameSpec(a, b); useCatalog(kind) → the entries of a kind, [] until they are there. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { catalog } from "../api.js";
+import { canonical } from "../url.js";
+
+/* Whether two specs say the same; null says nothing. */
+export function sameSpec(a, b) {
+  const bare = (spec) => canonical(JSON.parse(JSON.stringify(spec, (_, value) => value ?? undefined)));
+  return bare(a) === bare(b);
+}
 
 export const Section = ({ title, note, problems = [], onFix, children }) => html`
   <fieldset class="section">

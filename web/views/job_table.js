@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import { call } from "../api.js";
 import { persist } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { KINDS, isOver, lasted, took, when } from "./job_words.js";
+import { KINDS, doing, isOver, lasted, took, when } from "./job_words.js";
 
 const MOST = 50;
 
@@ -24,7 +24,7 @@ export async function loadJobs() {
 const COLUMNS = [
   { key: "kind", label: "Run", value: (job) => KINDS[job.kind].title },
   { key: "title", label: "Of" },
-  { key: "state", label: "State", value: (job) => (isOver(job) ? job.state : `${job.state}: ${job.phase}`),
+  { key: "state", label: "State", value: (job) => (isOver(job) ? job.state : doing(job)),
     show: (text, job) => html`<span class="state ${job.state}">${text}</span>` },
   { key: "created_at", label: "Asked", show: when },
   { key: "took_s", label: "Took", number: true, value: took, show: (_, job) => lasted(job) },

@@ -9,6 +9,13 @@ export const KINDS = {
   sweeps: { title: "Sweep", verb: "Sweep" },
 };
 
+/* What a job is at, by its phase. */
+const PHASES = {
+  waiting: "Waiting for its turn", prepare: "Preparing", reference: "Running one process to compare with",
+  run: "Running", measure: "Measuring", trace: "Tracing", profile: "Writing the profile", report: "Writing the report", ask: "Asking",
+};
+export const doing = ({ state, phase }) => (state === "cancelling" ? "Stopping every process" : PHASES[phase] ?? phase);
+
 export const OVER = ["succeeded", "failed", "cancelled"];
 export const isOver = ({ state }) => OVER.includes(state);
 

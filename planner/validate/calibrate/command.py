@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cost_models.calibrations import Calibration
-    from planner.request import PlanRequest
-    from planner.validate.calibrate.job import Job
 
 _PANEL = "The calibration"
 
@@ -48,18 +46,18 @@ def calibrate(
     With a plan only what that plan needs; without a request the full set of sizes.
     """
     from planner import output, profiles
+    from planner.validate.calibrate import asked as asking
     from planner.validate.calibrate import run
-    from planner.validate.process import Limits, RunFailed, Stopped, stoppable
+    from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
-    base = _names(name, extends)
+    base = asking.names(name, extends)
     source = source_of(request_file, request)
     if source is None and not given:
-        asked, jobs = _full(max_seconds)
+        asked, jobs = asking.full(max_seconds)
     else:
-        asked, jobs = _of_plan(read_request(source, given, need_plan=True), max_seconds)
-    # Starting the processes comes on top, and the last point may begin just in time.
-    limits = Limits(wall_s=2 * max_seconds + 120)
+        asked, jobs = asking.of_plan(read_request(source, given, need_plan=True), max_seconds)
+    limits = asking.limits(max_seconds)
     try:
         with stoppable(), progress_lines() as progress:
             found = run.calibrate(asked, jobs, name, base, limits, progress)
@@ -75,57 +73,6 @@ def calibrate(
         screen.print(_screen(found))
         screen.print(f"\nwrote {path}; use it with --profile {name}", soft_wrap=True, markup=False)
     return FINE
-
-
-def _names(name: str, extends: str | None) -> str:
-    """The built-in profile to extend; RequestError where a name is no good."""
-    import re
-
-    from cost_models import profiles
-    from cost_models.calibrations import PROFILE_NAME
-    from cost_models.catalog import local
-    from cost_models.profiles import FALLBACK
-    from planner.problems import refuse
-    from planner.validation import looked_up
-
-    if not re.fullmatch(PROFILE_NAME, name):
-        detail = "must be lower-case letters, digits, ., _ and -, at most 64, none of .-_ first"
-        raise refuse("/name", "wrong_name", detail, name)
-    if name in profiles.profiles():
-        raise refuse("/name", "name_taken", f"{name} is a built-in profile", name)
-    usual = extends or local.cluster().groups[0].accelerator.efficiency_profile or FALLBACK
-    return looked_up("/extends", lambda: profiles.profile(usual)).id
-
-
-def _of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
-    """What the plan needs, as it would be validated on this machine."""
-    from planner.problems import choice
-    from planner.validate.calibrate import wanted
-    from planner.validate.native import native
-    from planner.validate.scale import scaled
-
-    if request.training.precision not in wanted.PRECISIONS:
-        problem = choice("/training/precision", request.training.precision, wanted.PRECISIONS)
-        from planner.problems import RequestError
-
-        raise RequestError([problem])
-    small = scaled(native(request, compiled=False).request).request
-    return small, wanted.of_request(small, budget_s)
-
-
-def _full(budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
-    """The full set, in the precision that the machine trains in."""
-    from cost_models.catalog import local
-    from planner.documents import parse_request
-    from planner.validate.calibrate import wanted
-
-    group = local.cluster().groups[0]
-    cpu = group.accelerator.id == local.CPU_ID
-    request = parse_request(wanted.EXAMPLE, need_plan=True)
-    training = request.training.model_copy(update={"precision": "fp32" if cpu else "bf16"})
-    request = request.model_copy(update={"training": training})
-    ranks = [n for n in wanted.RANKS if n <= group.accelerators_per_node]
-    return request, wanted.full(request.model, training, ranks, budget_s)
 
 
 def _screen(found: Calibration) -> RenderableType:

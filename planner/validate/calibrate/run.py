@@ -7,7 +7,6 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,18 +36,22 @@ def calibrate(
     Raises RunFailed where a worker fails, RequestError without torch.
     """
     require_torch()
-    points: dict[str, list[Any]] = {}
-    notes: list[str] = []
-    device = "cpu"
+    found = []
     for ranks, job in jobs:
-        who = f"{ranks} process{'es' * (ranks > 1)}: "
         with tempfile.TemporaryDirectory(prefix="planner-calibrate-") as folder:
-            say = partial(_say, progress, who)
-            found = _measured(Path(folder), request, ranks, job, limits, say)
-        for kind, some in found.points.items():
+            found.append(measure(Path(folder), request, ranks, job, limits, progress))
+    return assemble(request, found, name, extends)
+
+
+def assemble(
+    request: PlanRequest, found: Sequence[Measured], name: str, extends: str
+) -> Calibration:
+    """The profile of what was measured on this machine."""
+    points: dict[str, list[Any]] = {}
+    for one in found:
+        for kind, some in one.points.items():
             points.setdefault(kind, []).extend(some)
-        notes += found.notes
-        device = found.device
+    device = found[-1].device if found else "cpu"
     return Calibration(
         id=name,
         extends=extends,
@@ -60,16 +63,12 @@ def calibrate(
             "torch": version("torch"),
             "communication": "nccl" if device == "cuda" else "gloo",
         },
-        notes=tuple(notes),
+        notes=tuple(note for one in found for note in one.notes),
         points=Points.model_validate_json(json.dumps(points)),
     )
 
 
-def _say(progress: Callable[[str], None], who: str, text: str) -> None:
-    progress(who + text)
-
-
-def _measured(
+def measure(
     folder: Path,
     request: PlanRequest,
     ranks: int,
@@ -77,11 +76,13 @@ def _measured(
     limits: process.Limits,
     progress: Callable[[str], None],
 ) -> Measured:
+    """One job, run in an empty folder.  Raises RunFailed."""
     assert request.plan is not None
+    who = f"{ranks} process{'es' * (ranks > 1)}: "
     script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
     (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
     (folder / contract.JOB).write_text(job.model_dump_json(), encoding="utf-8")
-    process.launch(folder, ranks, limits, module=WORKER, progress=progress)
+    process.launch(folder, ranks, limits, module=WORKER, progress=lambda text: progress(who + text))
     try:
         return Measured.model_validate_json((folder / RESULT).read_bytes())
     except (OSError, ValidationError):

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 
 from planner.store import Mismatch, Store, Unavailable
 from planner.store.jobs import NotCancellable, Progress, QueueFull, StillRunning, Superseded
-from planner.store.tables import METADATA
+from planner.store.tables import METADATA, REVISION
 from tests.fixtures.postgres import Postgres, postgres
 
 __all__ = ["postgres"]
@@ -162,17 +162,14 @@ def test_pages_of_jobs_and_what_is_forgotten(store: Store) -> None:
 
 
 def test_leases(store: Store) -> None:
-    store.servers.join("a", 60)
-    store.servers.join("b", 60)
+    for name in "abc":
+        store.servers.join(name, 60)
     assert store.servers.renew("a", 60)
-    assert store.servers.dead() == []
-    store.servers.leave("a")
-    assert not store.servers.renew("a", 60)
-    assert store.servers.dead() == ["a"]
-    store.servers.forget("a")
-    store.servers.forget("b")
-    assert store.servers.dead() == []
-    assert store.servers.renew("b", 60)
+    assert store.servers.alive() == {"a", "b", "c"}
+    store.servers.leave("b")
+    assert store.servers.renew("c", -1)
+    assert [store.servers.renew(name, 60) for name in "abc"] == [True, False, False]
+    assert store.servers.alive() == {"a"}
 
 
 def test_what_is_kept_outlives_the_process_and_opens_twice(url: str) -> None:
@@ -186,6 +183,14 @@ def test_what_is_kept_outlives_the_process_and_opens_twice(url: str) -> None:
 def test_migrations_make_the_tables_that_the_code_expects(store: Store) -> None:
     with store.database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        assert MigrationContext.configure(connection).get_current_revision() == REVISION
+
+
+def test_a_database_of_a_newer_version_is_left_alone(store: Store, url: str) -> None:
+    with store.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Unavailable, match="newer version"):
+        Store.open(url)
 
 
 def test_a_database_that_is_not_there_says_so(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def upgrade() -> None:
         "jobs",
         sa.Column("id", sa.String(64), primary_key=True),
         sa.Column("kind", sa.String(32), nullable=False),
+        sa.Column("title", sa.Text, nullable=False),
         sa.Column("state", sa.String(16), nullable=False, index=True),
         sa.Column("phase", sa.String(64), nullable=False),
         sa.Column("done", sa.Integer, nullable=False),

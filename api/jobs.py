@@ -1,0 +1,104 @@
+"""Jobs as the service tells of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from anyio import sleep, to_thread
+from fastapi import Request
+from pydantic import BaseModel
+
+from planner.store import Store
+from planner.store.jobs import OVER, Job, Kind, Progress, State
+
+_LOOK_S = 0.4  # between two looks for new events
+_SILENCE_S = 15.0  # after which a comment shows that the line is open
+
+
+class JobRow(BaseModel):
+    """A job in a list."""
+
+    id: str
+    kind: Kind
+    title: str
+    state: State
+    phase: str
+    progress: Progress
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    links: dict[str, str]
+
+
+class JobAnswer(JobRow):
+    """A job: what was asked, and in the end its result, or the problem document that says why."""
+
+    request: dict[str, Any]
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+
+class JobPage(BaseModel):
+    """Some jobs, the newest first; next: the cursor of those after them."""
+
+    rows: tuple[JobRow, ...]
+    next: str | None
+
+
+def answer(job: Job) -> JobAnswer:
+    """All of a job."""
+    return JobAnswer(
+        **_row(job).model_dump(), request=job.request, result=job.result, error=job.error
+    )
+
+
+def page(jobs: list[Job], limit: int) -> JobPage:
+    """A page of at most so many, of one job more where there are more."""
+    rows = tuple(map(_row, jobs[:limit]))
+    return JobPage(rows=rows, next=rows[-1].id if len(jobs) > limit else None)
+
+
+def _row(job: Job) -> JobRow:
+    times = {
+        name: None if at is None else datetime.fromtimestamp(at, UTC)
+        for name in ("created_at", "started_at", "finished_at")
+        for at in (getattr(job, name),)
+    }
+    own = f"/v1/{job.kind}/{job.id}"
+    links = {"self": own} | {name: f"{own}/{name}" for name in ("events", "logs", "cancel")}
+    shared = JobRow.model_fields.keys() - times.keys() - {"links"}
+    return JobRow(**{name: getattr(job, name) for name in shared}, **times, links=links)
+
+
+def fingerprint(kind: Kind, document: Any) -> str:
+    """What two calls have in common that ask the same."""
+    text = json.dumps([kind, document], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def events(request: Request, store: Store, id: str, after: int) -> AsyncIterator[str]:
+    """Server-sent events of a job from behind one number on, until it is over."""
+    silent_s = 0.0
+    yield "retry: 1000\n\n"
+    while not getattr(request.app.state, "stopping", False):
+        told = await to_thread.run_sync(store.jobs.events, id, after)
+        for one in told:
+            data = json.dumps(one.data)
+            yield f"id: {one.number}\nevent: {one.event}\ndata: {data}\n\n"
+            after = one.number
+        if told and told[-1].event == "done":
+            return
+        if not told:
+            job = await to_thread.run_sync(store.jobs.get, id)
+            if job is None or job.state in OVER:  # somebody has all of it already
+                return
+            silent_s += _LOOK_S
+            if silent_s > _SILENCE_S:
+                yield ": still here\n\n"
+        silent_s = 0.0 if told or silent_s > _SILENCE_S else silent_s
+        await sleep(_LOOK_S)

@@ -1,0 +1,171 @@
+"""Jobs: what takes long is queued, followed, cancelled, and kept with its result."""
+
+# No postponed annotations: FastAPI could not resolve those that name what is local to _add.
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+
+from api.dependencies import Body
+from api.job_schema import JOB_EXAMPLES
+from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, page
+from api.problems import Refused, declare
+from api.schema import request_body
+from api.settings import Settings
+from planner.jobs.documents import parse
+from planner.store import Store
+from planner.store.jobs import KINDS, Job, Kind, NotCancellable, QueueFull, State, StillRunning
+
+RETRY_AFTER_S = 10
+router = APIRouter(tags=["jobs"])
+
+
+async def _store(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store
+
+
+Kept = Annotated[Store, Depends(_store)]
+Limit = Annotated[int, Query(ge=1, le=200)]
+Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the page before")]
+Key = Annotated[str | None, Header(min_length=1, max_length=255, pattern=r"^[ -~]+$")]
+After = Annotated[str | None, Header(max_length=18, pattern="^[0-9]*$")]
+
+
+@router.get("/jobs", responses=declare(422, 503))
+def jobs(
+    store: Kept,
+    kind: Annotated[Kind | None, Query()] = None,
+    state: Annotated[State | None, Query()] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> JobPage:
+    """Jobs of all kinds, the newest first."""
+    return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
+
+
+def _add(kind: Kind) -> APIRouter:
+    """The routes of one kind."""
+    one = APIRouter(prefix=f"/{kind}", tags=[kind])
+
+    def found(id: str, store: Kept) -> Job:
+        job = store.jobs.get(id[:64])
+        if job is None or job.kind != kind:
+            raise Refused("not-found", f"no such job among {kind}")
+        return job
+
+    FoundJob = Annotated[Job, Depends(found)]
+
+    @one.post(
+        "",
+        status_code=202,
+        response_model=JobAnswer,
+        responses=declare(400, 413, 415, 422, 503),
+        openapi_extra=request_body(JOB_EXAMPLES[kind], SCHEMAS[kind]),
+        name=f"start {kind}",
+    )
+    def start(
+        document: Body, request: Request, response: Response, store: Kept,
+        idempotency_key: Key = None,
+    ) -> JobAnswer:  # fmt: skip
+        settings: Settings = request.app.state.settings
+        asked = parse(kind, document, settings.jobs)
+        try:
+            job, new = store.jobs.create(
+                kind, asked.document, title=asked.title,
+                most_waiting=settings.jobs.max_queued_jobs, owner=request.state.caller,
+                key=idempotency_key, fingerprint=fingerprint(kind, document),
+            )  # fmt: skip
+        except QueueFull as error:
+            again = {"Retry-After": str(RETRY_AFTER_S)}
+            raise Refused("queue-full", str(error), again) from None
+        if new and request.app.state.engine is not None:
+            request.app.state.engine.poke()
+        response.headers["Location"] = f"/v1/{kind}/{job.id}"
+        return answer(job)
+
+    start.__doc__ = DOING[kind]
+
+    @one.get("", responses=declare(422, 503), name=f"list {kind}")
+    def some(
+        store: Kept, state: Annotated[State | None, Query()] = None, limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> JobPage:  # fmt: skip
+        """Jobs of this kind, the newest first."""
+        return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
+
+    @one.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
+    def get(job: FoundJob) -> JobAnswer:
+        """Where a job is, and its result when it is over."""
+        return answer(job)
+
+    @one.get(
+        "/{id}/events",
+        response_class=StreamingResponse,
+        responses=declare(404, 422, 503) | _STREAM,
+        name=f"follow {kind}",
+    )
+    async def follow(
+        request: Request, job: FoundJob, store: Kept, last_event_id: After = None
+    ) -> StreamingResponse:
+        """Its events as they come: `progress`, `log`, and `done` as the last.
+
+        With Last-Event-ID those behind that one.
+        """
+        told = events(request, store, job.id, int(last_event_id or 0))
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(told, headers=headers, media_type="text/event-stream")
+
+    @one.get(
+        "/{id}/logs",
+        response_class=PlainTextResponse,
+        responses=declare(404, 503),
+        name=f"log of {kind}",
+    )
+    def logs(job: FoundJob, store: Kept) -> str:
+        """What it and its processes said, a line each."""
+        told = store.jobs.events(job.id)
+        return "".join(f"{one.data['text']}\n" for one in told if one.event == "log")
+
+    @one.post(
+        "/{id}/cancel", status_code=202, responses=declare(404, 409, 503), name=f"cancel {kind}"
+    )
+    def cancel(job: FoundJob, store: Kept) -> JobAnswer:
+        """Have it stop, all its processes with it."""
+        try:
+            return answer(store.jobs.cancel(job.id) or job)
+        except NotCancellable as error:
+            raise Refused("not-cancellable", str(error)) from None
+
+    @one.delete("/{id}", status_code=204, responses=declare(404, 409, 503), name=f"delete {kind}")
+    def delete(job: FoundJob, store: Kept) -> None:
+        """Forget a job that is over, with its result."""
+        try:
+            store.jobs.delete(job.id)
+        except StillRunning as error:
+            raise Refused("conflict", str(error)) from None
+
+    return one
+
+
+DOING: dict[Kind, str] = {
+    "validations": "Train with the plan for a few steps on the service's machine, and hold time, "
+    "memory and, if asked, gradients against the estimate.",
+    "calibrations": "Measure kernels and links of the service's machine; an efficiency profile to "
+    "plan with.  Without a model and a plan the full set of sizes.",
+    "dryruns": "Trace ranks of the plan at full scale without a GPU, and compare with the "
+    "estimate.",
+    "sweeps": "Ask every request of a grid.",
+}
+SCHEMAS: dict[Kind, str] = {
+    "validations": "ValidationRequest",
+    "calibrations": "CalibrationRequest",
+    "dryruns": "DryrunRequest",
+    "sweeps": "SweepRequest",
+}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+for _kind in KINDS:
+    router.include_router(_add(_kind))

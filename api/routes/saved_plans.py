@@ -1,0 +1,95 @@
+"""Requests that somebody saved under a name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel
+
+from api.dependencies import Body
+from api.job_schema import SAVED_PLAN_EXAMPLES
+from api.problems import Refused, declare
+from api.schema import request_body
+from planner.loading import plain
+from planner.problems import RequestError, wrong_type
+from planner.store import SavedPlan, Store
+from planner.store.saved_plans import SavedPlanSpec
+from planner.validation import validate
+
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+router = APIRouter(prefix="/saved-plans", tags=["saved plans"])
+Name = Annotated[str, Path(min_length=1, max_length=200, pattern=_PRINTABLE)]
+
+
+class SavedPlanAnswer(SavedPlanSpec):
+    """A saved plan."""
+
+    name: str
+    saved_at: datetime
+
+
+class SavedPlanPage(BaseModel):
+    """Saved plans in the order of their names; next: the cursor of those after them."""
+
+    rows: tuple[SavedPlanAnswer, ...]
+    next: str | None
+
+
+@router.get("", responses=declare(422, 503))
+def saved_plans(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, pattern=_PRINTABLE)] = None,
+) -> SavedPlanPage:
+    """Saved plans by name."""
+    found = _store(request).saved_plans.page(limit + 1, cursor)
+    rows = tuple(map(_answer, found[:limit]))
+    return SavedPlanPage(rows=rows, next=rows[-1].name if len(found) > limit else None)
+
+
+@router.get("/{name:path}", responses=declare(404, 422, 503))
+def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
+    """What is saved under a name."""
+    found = _store(request).saved_plans.get(name)
+    if found is None:
+        raise Refused("not-found", "nothing is saved under this name")
+    return _answer(found)
+
+
+@router.put(
+    "/{name:path}",
+    response_model=SavedPlanAnswer,
+    responses=declare(400, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
+    openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
+)
+def save(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
+    """Save under a name, over what had it."""
+    document = plain(document)
+    if not isinstance(document, dict):
+        raise RequestError([wrong_type("", "an object", document)])
+    spec = validate("", document, SavedPlanSpec)
+    kept = _store(request).saved_plans
+    if kept.put(name, document["request"], spec.note, spec.answer_id):
+        response.status_code = 201
+    found = kept.get(name)
+    assert found is not None
+    return _answer(found)
+
+
+@router.delete("/{name:path}", status_code=204, responses=declare(404, 422, 503))
+def forget(request: Request, name: Name) -> None:
+    """Forget a name."""
+    if not _store(request).saved_plans.delete(name):
+        raise Refused("not-found", "nothing is saved under this name")
+
+
+def _store(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store
+
+
+def _answer(plan: SavedPlan) -> SavedPlanAnswer:
+    saved_at = datetime.fromtimestamp(plan.saved_at, UTC)
+    return SavedPlanAnswer(**(plan.model_dump() | {"saved_at": saved_at}))

@@ -1,0 +1,191 @@
+"""What may be asked of each kind of job, and what is wrong with it, before it waits in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from cost_models.spec import Spec
+from planner.documents import parse_request
+from planner.jobs.settings import JobSettings
+from planner.loading import plain
+from planner.problems import Problem, RequestError, refuse, wrong_type
+from planner.request import PlanRequest
+from planner.store.jobs import Kind
+from planner.sweeps.grid import Grid, parse_grid
+from planner.validation import validate
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class ValidationSpec(Spec):
+    """How a plan is validated; what is left out is as `planner validate` has it."""
+
+    steps: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="timed steps")
+    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(2, description="steps before them")
+    check_numerics: bool = Field(
+        False, description="compare gradients with those of one process, in fp32"
+    )
+    time_tolerance: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        None, description="share of the step time; else 0.2 on CPUs, 0.05 on GPUs"
+    )
+    memory_tolerance: Annotated[float, Field(gt=0, le=10)] = Field(
+        0.03, description="share of the peak"
+    )
+    wall_s: Seconds = Field(1800.0, description="of one start of ranks")
+    silence_s: Seconds = Field(300.0, description="without a step before a run counts as hung")
+    memory_bytes: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="of all ranks together; else nine tenths of what is free"
+    )
+
+
+class CalibrationSpec(Spec):
+    """What is measured, and under which name its profile is kept."""
+
+    name: Annotated[str, Field(max_length=64)] = Field("local", description="of the profile")
+    extends: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="profile that has the rest; else the machine's"
+    )
+    budget_s: Annotated[float, Field(ge=10, le=43_200)] = Field(
+        300.0, description="for each start of processes; what is left then is left out"
+    )
+
+
+class DryrunSpec(Spec):
+    """Which ranks are traced."""
+
+    ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), max_length=64, description="else first, middle and last of each distinct stage"
+    )
+
+
+class Asked(NamedTuple):
+    """A job's request as it is kept, and the name it goes by in lists."""
+
+    document: dict[str, Any]
+    title: str
+
+
+def parse(kind: Kind, document: Any, settings: JobSettings) -> Asked:
+    """What a user asked, with every default written out.
+
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan.
+    """
+    return _PARSERS[kind](document, settings)
+
+
+def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanRequest, Any]:
+    """The request and its own part in a document that `parse` made."""
+    rest = dict(document)
+    own = validate(f"/{part}", rest.pop(part), spec)
+    return parse_request(rest, need_plan=True), own
+
+
+def _validation(document: Any, settings: JobSettings) -> Asked:
+    from planner.validate.run import prepare_here, require_torch
+
+    request, spec = _split(document, "validation", ValidationSpec)
+    require_torch()
+    assert request is not None
+    _few_enough(prepare_here(request).small.plan.accelerators, settings)
+    return _asked(request, "validation", spec)
+
+
+def _calibration(document: Any, settings: JobSettings) -> Asked:
+    from planner.validate.calibrate import asked
+    from planner.validate.run import require_torch
+
+    request, spec = _split(document, "calibration", CalibrationSpec, optional=True)
+    require_torch()
+    try:
+        asked.names(spec.name, spec.extends)
+    except RequestError as error:
+        raise error.under("/calibration") from None
+    if request is None:
+        return Asked({"calibration": _plain(spec)}, f"{spec.name}: this machine")
+    asked.of_plan(request, spec.budget_s)
+    return _asked(request, "calibration", spec)
+
+
+def _dryrun(document: Any, settings: JobSettings) -> Asked:
+    from planner.validate.dryrun import prepare
+    from planner.validate.run import require_torch
+
+    request, spec = _split(document, "dryrun", DryrunSpec)
+    require_torch()
+    assert request is not None
+    prepare(request)
+    try:
+        prepare(request, spec.ranks)
+    except RequestError as error:  # of the ranks, since without them it went well
+        raise error.under("/dryrun") from None
+    return _asked(request, "dryrun", spec)
+
+
+def _sweep(document: Any, settings: JobSettings) -> Asked:
+    document = plain(document)
+    grid = parse_grid(document)
+    _not_too_many(grid, settings)
+    return Asked(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
+
+
+def _not_too_many(grid: Grid, settings: JobSettings) -> None:
+    if grid.count > settings.max_sweep_questions:
+        most = settings.max_sweep_questions
+        detail = f"has {grid.count:,} questions; this service takes {most:,} in one job"
+        raise refuse("/axes", "too_many", detail, grid.count)
+
+
+_PARSERS: dict[Kind, Callable[[Any, JobSettings], Asked]] = {
+    "validations": _validation,
+    "calibrations": _calibration,
+    "dryruns": _dryrun,
+    "sweeps": _sweep,
+}
+
+
+def _split(
+    document: Any, part: str, model: type[Spec], optional: bool = False
+) -> tuple[PlanRequest | None, Any]:
+    """The request and its own part; the problems of both at once."""
+    document = plain(document)
+    if not isinstance(document, dict):
+        raise RequestError([wrong_type("", "an object", document)])
+    rest = dict(document)
+    own = rest.pop(part, {})
+    problems: list[Problem] = []
+    spec, request = None, None
+    try:
+        if not isinstance(own, dict):
+            raise RequestError([wrong_type(f"/{part}", "an object", own)])
+        spec = validate(f"/{part}", own, model)
+    except RequestError as error:
+        problems += error.problems
+    try:
+        if rest or not optional:
+            request = parse_request(rest, need_plan=True)
+    except RequestError as error:
+        problems += error.problems
+    if problems:
+        raise RequestError(problems)
+    return request, spec
+
+
+def _asked(request: PlanRequest, part: str, spec: BaseModel) -> Asked:
+    assert request.plan is not None
+    document = request.document() | {part: _plain(spec)}
+    own = request.plan.model_dump(mode="json", exclude_defaults=True)
+    degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)
+    return Asked(document, " · ".join((request.model.name, *degrees))[:200])
+
+
+def _plain(spec: BaseModel) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_none=True)
+
+
+def _few_enough(ranks: int, settings: JobSettings) -> None:
+    if ranks > settings.max_run_ranks:
+        detail = f"needs {ranks} processes; this service starts {settings.max_run_ranks} at most"
+        raise refuse("/plan", "too_many", detail, ranks)

@@ -1,0 +1,129 @@
+"""The steps of each kind of job.
+
+Each takes the request and a `Steps`: `here` does a short step in this process, `away` a long one in
+a process of its own.  What a step returned is kept, and a job that is begun again gets it from
+there; so steps must come in the same order each time, and return plain data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Protocol
+
+from planner.jobs.documents import DryrunSpec, ValidationSpec, read
+from planner.jobs.settings import JobSettings
+from planner.store.jobs import Kind
+
+
+class Steps(Protocol):
+    """What a kind may do."""
+
+    @property
+    def settings(self) -> JobSettings:
+        """Bounds on what it may use."""
+
+    def here(self, phase: str, work: Callable[[], Any]) -> Any:
+        """The result of a short step in this process."""
+
+    def away(self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any) -> Any:
+        """The result of a long step in a process of its own.
+
+        at: how much is done before it, of how much in all; total 0: the step counts for itself.
+        """
+
+
+def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    own = request["validation"]
+    made_at = steps.here("prepare", _now)
+    if own.get("check_numerics"):
+        steps.away("reference", "reference")
+    report: dict[str, Any] = steps.away("run", "run")
+
+    def keep() -> str:
+        from planner.validate import results
+
+        asked, _ = read(request, "validation", ValidationSpec)
+        return results.keep(asked, report, datetime.fromisoformat(made_at)).id
+
+    return {"validation_id": steps.here("report", keep), "report": report}
+
+
+def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    from planner.jobs.work import calibration
+
+    count = steps.here("prepare", lambda: len(calibration(request)[1]))
+    found = [steps.away("measure", "measure", at=(i, count), number=i) for i in range(count)]
+
+    def write() -> dict[str, Any]:
+        from planner import profiles
+        from planner.validate.calibrate import asked, run
+        from planner.validate.calibrate.job import Measured
+
+        of, _, spec = calibration(request)
+        base = asked.names(spec.name, spec.extends)
+        measured = [Measured.model_validate_json(_json(one)) for one in found]
+        profile = run.assemble(of, measured, spec.name, base)
+        profiles.save(profile)
+        return profile.model_dump(mode="json")
+
+    return {"calibration": steps.here("profile", write)}
+
+
+def _dryruns(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    from planner.validate.dryrun import RankReport, assemble, prepare
+
+    asked, spec = read(request, "dryrun", DryrunSpec)
+    ranks = steps.here("prepare", lambda: list(prepare(asked, spec.ranks).ranks))
+    traced = [
+        steps.away("trace", "trace", at=(100 * i, 100 * len(ranks)), rank=rank)
+        for i, rank in enumerate(ranks)
+    ]
+
+    def report() -> dict[str, Any]:
+        reports = [RankReport.model_validate_json(_json(one)) for one in traced]
+        return assemble(prepare(asked, spec.ranks), reports).model_dump(mode="json")
+
+    return {"report": steps.here("report", report)}
+
+
+def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    from planner.sweeps.grid import parse_grid
+    from planner.sweeps.question import Result
+    from planner.sweeps.run import answered
+
+    grid = parse_grid(request)
+    different = {question.key: question.document for question in grid.questions()}
+    found: dict[str, Any] = {}
+    for chunk in _chunks(different, steps.settings.sweep_step_questions):
+        at = (len(found), len(different))
+        found |= steps.away("ask", "questions", at=at, questions=chunk)
+    results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
+    return {"sweep": answered(grid, results).model_dump(mode="json")}
+
+
+KINDS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {
+    "validations": _validations,
+    "calibrations": _calibrations,
+    "dryruns": _dryruns,
+    "sweeps": _sweeps,
+}
+# Kinds that have the machine to themselves, since they measure it or fill its memory.
+REAL: frozenset[Kind] = frozenset({"validations", "calibrations", "dryruns"})
+
+
+def _chunks(documents: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
+    items = iter(documents.items())
+    while chunk := dict(islice(items, size)):
+        yield chunk
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _json(value: Any) -> str:
+    # Strict models take lists for tuples only from JSON.
+    return json.dumps(value)

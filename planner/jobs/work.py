@@ -1,0 +1,156 @@
+"""What each long step does, in a process of its own: from plain data to plain data.
+
+A step may be cut off at any moment and begun again, in the same folder or, on another machine, in
+an empty one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec, read
+from planner.jobs.settings import JobSettings
+from planner.sweeps.question import ask
+
+if TYPE_CHECKING:
+    from planner.request import PlanRequest
+    from planner.validate.calibrate.job import Job
+    from planner.validate.run import Options, Prepared
+
+_COUNTED = re.compile(r"(\d+) of (\d+)$")
+_DONE = "done"  # the file that says that a folder is whole
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step: of which request, with which arguments, where, and whom to tell how far it is."""
+
+    request: dict[str, Any]
+    arguments: dict[str, Any]
+    folder: Path
+    settings: JobSettings
+    say: Callable[[str, int, int], None]
+
+    def says(self, text: str) -> None:
+        """Tell where the step is, and how far where the words count something."""
+        counted = _COUNTED.search(text)
+        self.say(text, *(map(int, counted.groups()) if counted else (0, 0)))
+
+
+def reference(task: Task) -> None:
+    """The gradients of one process, for comparison."""
+    from planner.validate.run import REFERENCE, full_disk_told, run_reference
+
+    prepared, options = _validation(task)
+    shutil.rmtree(task.folder / REFERENCE, ignore_errors=True)
+    with full_disk_told(task.folder):
+        run_reference(prepared, options, task.folder, task.says)
+        (task.folder / REFERENCE / _DONE).touch()
+
+
+def run(task: Task) -> dict[str, Any]:
+    """The timed run of a validation: its report."""
+    from planner.validate import run as validating
+
+    prepared, options = _validation(task)
+    for name in ("run", "numerics"):
+        shutil.rmtree(task.folder / name, ignore_errors=True)
+    if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
+        reference(task)  # that of the step before lies on another machine
+    with validating.full_disk_told(task.folder):
+        report = validating.run(prepared, options, task.folder, task.says)
+    return report.model_dump(mode="json")
+
+
+def measure(task: Task) -> dict[str, Any]:
+    """One start of processes of a calibration."""
+    from planner.validate.calibrate import asked
+    from planner.validate.calibrate.run import measure as measured
+
+    request, jobs, spec = calibration(task.request)
+    ranks, job = jobs[task.arguments["number"]]
+    folder = task.folder / "measure"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    limits = asked.limits(spec.budget_s)
+    found = measured(folder, request, ranks, job, limits, task.says)
+    return found.model_dump(mode="json")
+
+
+def trace(task: Task) -> dict[str, Any]:
+    """One rank of a dry run."""
+    from planner.validate.dryrun import prepare, trace_rank
+    from planner.validate.tracing import Limits
+
+    request, spec = read(task.request, "dryrun", DryrunSpec)
+    rank = task.arguments["rank"]
+    most = task.settings
+    limits = Limits(
+        wall_s=min(Limits.wall_s, most.max_run_s),
+        rss_bytes=min(Limits.rss_bytes, most.max_run_bytes),
+    )
+    report = trace_rank(
+        prepare(request, spec.ranks), rank, limits,
+        lambda share: task.say(f"rank {rank}", round(100 * share), 100),
+    )  # fmt: skip
+    return report.model_dump(mode="json")
+
+
+def questions(task: Task) -> dict[str, Any]:
+    """The results of some questions of a sweep, by key."""
+    asked: dict[str, Any] = task.arguments["questions"]
+    results = {}
+    for key, document in asked.items():
+        results[key] = ask(document).model_dump(mode="json", exclude_none=True)
+        task.say("", len(results), len(asked))
+    return results
+
+
+STEPS: dict[str, Callable[[Task], Any]] = {
+    "reference": reference,
+    "run": run,
+    "measure": measure,
+    "trace": trace,
+    "questions": questions,
+}
+
+
+def calibration(
+    request: dict[str, Any],
+) -> tuple[PlanRequest, list[tuple[int, Job]], CalibrationSpec]:
+    """What a calibration measures, the same whenever it is asked."""
+    from planner.validate.calibrate import asked
+
+    if request.keys() == {"calibration"}:
+        spec = CalibrationSpec.model_validate(request["calibration"])
+        return *asked.full(spec.budget_s), spec
+    of, spec = read(request, "calibration", CalibrationSpec)
+    return *asked.of_plan(of, spec.budget_s), spec
+
+
+def _validation(task: Task) -> tuple[Prepared, Options]:
+    from planner.validate.process import Limits
+    from planner.validate.report import Tolerance
+    from planner.validate.run import Options, default_tolerance, prepare_here
+
+    request, spec = read(task.request, "validation", ValidationSpec)
+    most = task.settings
+    limits = Limits(
+        ranks=most.max_run_ranks,
+        wall_s=min(spec.wall_s, most.max_run_s),
+        silence_s=spec.silence_s,
+        memory_bytes=spec.memory_bytes and min(spec.memory_bytes, most.max_run_bytes),
+    )
+    tolerance = Tolerance(
+        time=spec.time_tolerance or default_tolerance(), memory=spec.memory_tolerance
+    )
+    options = Options(
+        steps=spec.steps, warmup_steps=spec.warmup_steps, check_numerics=spec.check_numerics,
+        tolerance=tolerance, limits=limits,
+    )  # fmt: skip
+    return prepare_here(request), options

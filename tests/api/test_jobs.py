@@ -1,0 +1,178 @@
+"""Jobs over HTTP: asked, followed, cancelled, kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from api.settings import Settings
+from planner.jobs.settings import JobSettings
+from tests.fixtures.job_server import SWEEP, TINY, TWO_RANKS, Place, Server, eventually
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("jobs") / "data")
+    yield place
+    place.clear()
+
+
+@pytest.fixture(scope="module")
+def server(place: Place) -> Server:
+    return place.serve()
+
+
+def followed(server: Server, job: dict[str, Any], after: int | None = None) -> list[dict[str, Any]]:
+    """The events of a job, read as they come, until the stream ends."""
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    events, one = [], {}
+    with server.http.stream("GET", job["links"]["events"], headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            name, _, value = line.partition(": ")
+            if name in ("id", "event", "data"):
+                one[name] = value
+            elif not line and one:
+                events.append(one | {"data": json.loads(one["data"])})
+                one = {}
+    return events
+
+
+def test_a_sweep_from_its_question_to_its_table(server: Server) -> None:
+    job = server.start("sweeps", SWEEP)
+    assert job["links"]["self"] == f"/v1/sweeps/{job['id']}"
+    events = followed(server, job)
+    assert [int(one["id"]) for one in events] == list(range(1, len(events) + 1))
+    assert events[-1]["event"] == "done"
+    assert events[-1]["data"]["state"] == "succeeded"
+    assert {one["data"]["phase"] for one in events if one["event"] == "progress"} >= {"ask"}
+    half = len(events) // 2
+    assert followed(server, job, after=half) == events[half:]
+    done = server.job(job)
+    (row,) = done["result"]["sweep"]["rows"]
+    assert row["outcome"] == "fits"
+    assert done["created_at"] <= done["started_at"] <= done["finished_at"]
+    assert [line.split(":")[0] for line in server.log_of(job)] == ["ask", "ask"]
+    rows = server.http.get("/v1/jobs", params={"kind": "sweeps", "state": "succeeded"}).json()
+    assert job["id"] in [one["id"] for one in rows["rows"]]
+    assert server.http.post(job["links"]["cancel"]).status_code == 409
+    assert server.http.delete(job["links"]["self"]).status_code == 204
+    assert server.http.get(job["links"]["self"]).status_code == 404
+
+
+def test_a_dry_run_a_rank_at_a_time(server: Server) -> None:
+    job = server.start("dryruns", TWO_RANKS | {"dryrun": {"ranks": [1]}})
+    assert server.http.delete(job["links"]["self"]).status_code == 409
+    done = server.end(job)
+    assert done["state"] == "succeeded", done["error"]
+    (rank,) = done["result"]["report"]["ranks"]
+    assert rank["traced"]["parameter_bytes"] == rank["estimated"]["parameter_bytes"]
+
+
+def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> None:
+    runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
+    waits = server.start("validations", TWO_RANKS)
+    server.until(runs, state="running", phase="run")
+    eventually(lambda: len(place.processes("planner.validate.worker")) >= 2, "two ranks")
+    assert server.http.post(waits["links"]["cancel"]).json()["state"] == "cancelled"
+    answer = server.http.post(runs["links"]["cancel"])
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
+    assert server.end(runs)["state"] == "cancelled"
+    assert place.processes() == [server.process.pid]
+    assert [one for one in (place.folder / "jobs").iterdir() if one.is_dir()] == []
+    assert followed(server, waits)[-1]["data"]["state"] == "cancelled"
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    """A service that takes jobs and runs none."""
+    settings = JobSettings(max_runs=0, max_queued_jobs=2, max_sweep_questions=3)
+    app = create_app(Settings(jobs=settings))
+    with TestClient(app, base_url="http://localhost") as client:
+        for job in client.get("/v1/jobs", params={"state": "queued"}).json()["rows"]:
+            client.post(job["links"]["cancel"])
+        yield client
+
+
+def test_a_key_makes_one_job(client: TestClient) -> None:
+    key = {"Idempotency-Key": "a"}
+    first = client.post("/v1/sweeps", json=SWEEP, headers=key)
+    again = client.post("/v1/sweeps", json=SWEEP, headers=key)
+    assert (first.status_code, again.json()["id"]) == (202, first.json()["id"])
+    assert first.headers["location"] == first.json()["links"]["self"]
+    other = client.post("/v1/sweeps", json=SWEEP | {"axes": {"plan.dp": [4]}}, headers=key)
+    assert (other.status_code, other.json()["type"]) == (422, "/problems/idempotency-mismatch")
+
+
+def test_a_full_queue_says_when_to_come_again(client: TestClient) -> None:
+    for _ in range(2):
+        assert client.post("/v1/sweeps", json=SWEEP).status_code == 202
+    answer = client.post("/v1/sweeps", json=SWEEP)
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/queue-full")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "pointer"),
+    [
+        ("validations", TINY | {"validation": {"steps": 0}}, "/validation/steps"),
+        ("validations", TINY | {"validation": {"step": 1}}, "/validation/step"),
+        ("validations", {**TINY, "plan": None, "validation": []}, "/validation"),
+        ("calibrations", {"calibration": {"name": "../x"}}, "/calibration/name"),
+        ("calibrations", {"calibration": {"extends": "h100-sxn"}}, "/calibration/extends"),
+        ("dryruns", TWO_RANKS | {"dryrun": {"ranks": [2]}}, "/dryrun/ranks"),
+        ("sweeps", SWEEP | {"axes": {"plan.dp": [1, 2, 3, 4]}}, "/axes"),
+        ("sweeps", [], ""),
+    ],
+)
+def test_what_cannot_run_is_refused_at_once(
+    client: TestClient, kind: str, document: Any, pointer: str
+) -> None:
+    answer = client.post(f"/v1/{kind}", json=document)
+    assert answer.status_code == 422
+    assert pointer in [problem["pointer"] for problem in answer.json()["errors"]]
+
+
+@pytest.mark.parametrize("kind", ["validations", "calibrations", "dryruns"])
+def test_without_torch_it_says_how_to_install_it(
+    client: TestClient, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.validate.run.find_spec", lambda name: None)
+    answer = client.post(f"/v1/{kind}", json=TINY)
+    assert answer.status_code == 422
+    (problem,) = answer.json()["errors"]
+    assert problem["code"] == "not_installed"
+    assert "pip install 'parallel-planner[validate]'" in problem["detail"]
+
+
+def test_jobs_by_pages(client: TestClient) -> None:
+    made = [client.post("/v1/sweeps", json=SWEEP).json()["id"] for _ in range(2)]
+    first = client.get("/v1/sweeps", params={"state": "queued", "limit": 1}).json()
+    rest = client.get(
+        "/v1/sweeps", params={"state": "queued", "limit": 1, "cursor": first["next"]}
+    ).json()
+    assert [first["rows"][0]["id"], rest["rows"][0]["id"]] == made[::-1]
+    assert rest["next"] is None
+    assert client.get("/v1/validations", params={"state": "queued"}).json()["rows"] == []
+    assert client.get(f"/v1/validations/{made[0]}").status_code == 404
+
+
+def test_saved_plans(client: TestClient) -> None:
+    name, note = "a/b? <script>é", "'; DROP TABLE saved_plans; --"
+    body = {"request": {"model": "gpt2"}, "note": note}
+    path = "/v1/saved-plans/a%2Fb%3F%20%3Cscript%3E%C3%A9"
+    assert client.put(path, json=body).status_code == 201
+    assert client.put(path, json=body | {"answer_id": "pl_0"}).status_code == 200
+    kept = client.get(path).json()
+    assert (kept["name"], kept["note"], kept["request"]) == (name, note, {"model": "gpt2"})
+    assert name in [one["name"] for one in client.get("/v1/saved-plans").json()["rows"]]
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == client.delete(path).status_code == 404
+    for wrong in ({"request": []}, {"request": {}, "note": "\0"}, {"more": 1, "request": {}}, 1):
+        assert client.put(path, json=wrong).status_code == 422
+    assert client.put("/v1/saved-plans/%00", json=body).status_code == 422

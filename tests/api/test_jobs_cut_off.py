@@ -1,0 +1,213 @@
+"""Jobs whose servers end, whose database goes away, whose disk is full."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.job_server import (
+    LEASE_S,
+    OVER,
+    SWEEP,
+    TINY,
+    TWO_RANKS,
+    Place,
+    Server,
+    eventually,
+)
+from tests.fixtures.postgres import Postgres, postgres
+
+__all__ = ["postgres"]
+WORKER = "planner.validate.worker"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "data")
+    yield place
+    place.clear()
+
+
+def begun(server: Server, job: dict[str, Any], words: str) -> bool:
+    return any(line.startswith(words) for line in server.log_of(job))
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
+    asked = TINY | {"validation": {"steps": 2, "check_numerics": True}}
+    server = place.serve(max_runs=0)
+    job = server.start("validations", asked)
+    server.kill()
+    for phase in ("reference", "run"):
+        server = place.serve()
+        server.until(job, state="running", phase=phase)
+        eventually(lambda: place.processes(WORKER), f"ranks of {phase}")
+        server.kill()
+        eventually(lambda: not place.processes(), f"the end of {phase}")
+    server = place.serve()
+    eventually(lambda s=server: begun(s, job, "run: done"), "the end of the run")
+    server.kill()
+    server = place.serve()
+    done = server.end(job)
+    assert done["state"] == "succeeded", done["error"]
+    assert done["result"]["report"]["gradient_max_relative_error"] < 1e-4
+    ended = Counter(line.split(" in ")[0] for line in server.log_of(job) if " in " in line)
+    assert ended["prepare: done"] == ended["reference: done"] == ended["run: done"] == 1
+    starts = Counter(line.split(":")[0] for line in server.log_of(job) if "begun" in line)
+    assert starts["reference"] == starts["run"] == 2
+    assert len(list((place.folder / "validations").iterdir())) == 1
+    assert server.stop() in (0, -15)
+    eventually(lambda: not place.processes(), "the end of all its processes")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_tells(
+    place: Place,
+) -> None:
+    server = place.serve(max_job_attempts=1)
+    job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
+    eventually(lambda: len(place.processes(WORKER)) >= 2, "two ranks")
+    server.stop()
+    eventually(lambda: not place.processes(), "the end of all its processes")
+    server = place.serve(max_runs=0)
+    assert server.job(job)["state"] == "queued"
+    server.stop()
+    server = place.serve(max_job_attempts=1)
+    eventually(lambda: len(place.processes(WORKER)) >= 2, "two ranks")
+    server.kill()
+    server = place.serve(max_job_attempts=1)
+    done = server.end(job)
+    assert done["state"] == "failed"
+    assert done["error"]["type"] == "/problems/cut-off"
+    assert "ended 1 times in the phase 'run'" in done["error"]["detail"]
+
+
+@pytest.mark.slow
+def test_postgresql_stopped_and_started_under_way(postgres: Postgres, tmp_path: Path) -> None:
+    place = Place(tmp_path / "data", postgres.database())
+    try:
+        server = place.serve()
+        job = server.start("validations", TINY | {"validation": {"steps": 1000}})
+        eventually(lambda: place.processes(WORKER), "its rank")
+        postgres.stop()
+        try:
+            answer = server.http.get(job["links"]["self"])
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+            assert server.http.get("/healthz").status_code == 200
+            # Without its lease it may not run, whatever it knows of the others.
+            eventually(lambda: not place.processes(WORKER), "the end of its rank", 3 * LEASE_S)
+        finally:
+            postgres.start()
+        eventually(lambda: server.http.get(job["links"]["self"]).status_code == 200, "an answer")
+        eventually(lambda: place.processes(WORKER), "its rank again")
+        server.http.post(job["links"]["cancel"])
+        assert server.end(job)["state"] == "cancelled"
+        assert server.log_of(job).count(f"run: begun on {socket.gethostname()}") == 2
+        assert "postgres@" not in server.said()
+        server.stop()
+        eventually(lambda: not place.processes(), "the end of all its processes")
+    finally:
+        place.clear()
+
+
+def small_disk(folder: Path) -> tuple[str, ...]:
+    """A command that runs another one with a small disk of its own at a folder."""
+    folder.mkdir()
+    script = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
+    return ("unshare", "-rm", "sh", "-c", script, str(folder))
+
+
+def fill(path: Path) -> None:
+    """Write a file until the disk is full."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.slow
+def test_a_full_disk(place: Place) -> None:
+    server = place.serve(*small_disk(place.folder))
+    first = server.start("sweeps", SWEEP)
+    assert server.end(first)["state"] == "succeeded"
+    # Its disk is seen through the process: no other has it.
+    disk = Path(f"/proc/{server.process.pid}/root{place.folder}")
+    job = server.start("validations", TINY | {"validation": {"steps": 1000}})
+    eventually(lambda: place.processes(WORKER), "its rank")
+    ballast = disk / "ballast"
+    fill(ballast)
+    answer = server.http.post("/v1/sweeps", json=SWEEP)
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+    assert server.http.get("/healthz").status_code == 200
+    assert server.http.get(first["links"]["self"]).status_code == 200
+    ballast.unlink()
+    server.http.post(job["links"]["cancel"])
+    assert server.end(job)["state"] in ("cancelled", "failed")
+    eventually(lambda: place.processes() == [server.process.pid], "the end of its rank")
+    last = server.start("sweeps", SWEEP)
+    assert server.end(last)["state"] == "succeeded"
+
+
+def watch(place: Place, twice: set[str], over: threading.Event) -> None:
+    """Note jobs of which two runs live at one time."""
+    while not over.is_set():
+        jobs: Counter[str] = Counter()
+        for pid in place.processes("planner.jobs.runner"):
+            try:
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            (folder,) = [one for one in environment if one.startswith(b"TMPDIR=")]
+            jobs[Path(os.fsdecode(folder)).parent.name] += 1
+        twice |= {job for job, runs in jobs.items() if runs > 1}
+        time.sleep(0.02)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [200])
+def test_two_servers_share_jobs_and_one_is_killed(
+    postgres: Postgres, tmp_path: Path, count: int
+) -> None:
+    place = Place(
+        tmp_path / "data", postgres.database(), max_queued_jobs=count, sweep_step_questions=1
+    )
+    twice: set[str] = set()
+    over = threading.Event()
+    watching = threading.Thread(target=watch, args=(place, twice, over))
+    watching.start()
+    try:
+        servers = [place.serve(), place.serve()]
+        asked = SWEEP | {"axes": {"training.global_batch_size": [64, 128]}}
+        jobs = [servers[i % 2].start("sweeps", asked) for i in range(count)]
+        both = servers[1]
+
+        def finished(least: int) -> bool:
+            states = [both.job(job)["state"] for job in jobs[:least]]
+            return all(state in OVER for state in states)
+
+        eventually(lambda: finished(count // 10), "some jobs", 600)
+        servers[0].kill()
+        for job in jobs:
+            done = eventually(
+                lambda job=job: (now := both.job(job))["state"] in OVER and now, "all jobs", 900
+            )
+            assert done["state"] == "succeeded", done["error"]
+            ended = [line for line in both.log_of(job) if ": done in" in line]
+            assert len(ended) == 2, both.log_of(job)
+        repeated = [job for job in jobs if len(both.log_of(job)) > 4]
+        assert len(repeated) <= 1  # what the killed one was at
+        assert twice == set()
+        both.stop()
+        eventually(lambda: not place.processes(), "the end of all its processes")
+    finally:
+        over.set()
+        watching.join()
+        place.clear()

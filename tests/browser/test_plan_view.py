@@ -1,0 +1,89 @@
+"""The view of a plan: what its buttons do to the request, and what follows on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.links import SMALL, link, unpacked
+
+# More than one node of these accelerators is needed, and so the page proposes what fits.
+TOO_LARGE = {
+    "model": "llama-3.1-70b",
+    "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+    "search": {"framework": "megatron"},
+}
+
+
+def _settled(page: Page) -> None:
+    expect(page.locator(".answer")).to_have_attribute("aria-busy", "false")
+
+
+def test_nothing_fits_and_a_change_applies_itself(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(request=TOO_LARGE))
+    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    shot(page, "nothing")
+    expect(page.get_by_text("more than there is")).to_be_visible()
+    page.locator(".changes").get_by_role("button", name="nodes").click()
+    expect(page.get_by_role("heading", name="Fastest plan")).to_be_visible()
+    nodes = int(page.get_by_label("Nodes", exact=True).input_value())
+    assert nodes > 1
+    page.get_by_role("status").get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    expect(page.get_by_label("Nodes", exact=True)).to_have_value("1")
+
+
+def test_limits_are_typed_or_taken_from_the_plan(page: Page) -> None:
+    page.goto(link())
+    _settled(page)
+    page.locator("#f-limit-tp").fill("2 - 4")
+    chip = page.locator(".chips").get_by_role("button", name="TP")
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(chip).to_have_text("TP 2")
+    page.locator(".chips").get_by_role("button", name="ZeRO").click()
+    _settled(page)
+    expect(page.locator("#f-limit-zero_stage")).not_to_have_value("")
+    page.get_by_role("button", name="Free all").click()
+    expect(page.locator("#f-limit-tp")).to_have_value("")
+    expect(chip).to_have_attribute("aria-pressed", "false")
+
+
+def test_units_and_theme_are_kept_by_the_browser(open_page: Callable[..., Page]) -> None:
+    page = open_page(color_scheme="light")
+    page.goto(link())
+    figures = page.locator(".figures")
+    expect(figures).to_contain_text("GiB")
+    page.get_by_role("button", name="GB", exact=True).click()
+    expect(figures).not_to_contain_text("GiB")
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(figures).to_contain_text("GB")
+
+
+def test_an_accelerator_of_ones_own(page: Page) -> None:
+    page.goto(link())
+    _settled(page)
+    page.get_by_text("The accelerator itself").click()
+    page.get_by_label("memory", exact=True).fill("40")
+    expect(page.locator(".figures")).to_contain_text("of 40\u202fGiB")
+    # The address follows, with bytes in it.
+    page.wait_for_url(lambda url: "#q=" in url and _memory(url) == 40 * 2**30)
+
+
+def _memory(url: str) -> float | None:
+    accelerator = unpacked(url).get("request", SMALL)["cluster"]["accelerator"]
+    return accelerator["memory_bytes"] if isinstance(accelerator, dict) else None
+
+
+def test_rejected_plans_on_demand(page: Page) -> None:
+    small = {"accelerator": "rtx-4090", "nodes": 1, "accelerators_per_node": 4}
+    page.goto(link(request={**SMALL, "model": "gpt2-xl", "cluster": small}))
+    _settled(page)
+    toggle = page.get_by_role("button", name="Rejected", exact=True)
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".misses > *")).not_to_have_count(0)
