@@ -22,7 +22,7 @@ from api.log import _HEADERS
 from api.problem_types import OF_STATUS, TYPES
 from api.problems import MEDIA_TYPE, Refused
 from api.settings import Settings
-from planner import cli, solve
+from planner import cli, ranks
 from planner.frameworks import FRAMEWORKS
 from tests.fixtures.service import listening, serving
 
@@ -177,8 +177,8 @@ def test_the_log_tells_of_a_call_and_not_what_was_in_it(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("SECRET")
 
-    monkeypatch.setattr(solve, "estimate", fail)
-    failed = client.post("/v1/estimates", json=ASK)
+    monkeypatch.setattr(ranks, "ranks", fail)
+    failed = client.post("/v1/ranks", json=ASK)
     assert failed.status_code == 500
     assert failed.json().keys() == {"type", "title", "status", "detail", "instance", "request_id"}
     assert all(failed.headers[name] for name in _HEADERS)
