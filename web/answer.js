@@ -43,9 +43,15 @@ function Trouble() {
   const last = report.value ? ` ${LAST}` : "";
   return html`<div class="notice bad" role="alert">
     ${marked
-      ? `${marked === 1 ? problems.value[0].detail.replace(/^./, (char) => char.toUpperCase()) : `${marked} fields need mending`}: see the form.${last}`
+      ? html`<ul>${problems.value.map((problem) => html`<${Mend} problem=${problem} />`)}</ul>${last}`
       : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
   </div>`;
+}
+
+/* A problem wherever its field stands, which may be folded away. */
+function Mend({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
+  return html`<li>${pointer && html`<b>${words(pointer.slice(1).replaceAll("/", ", "))}</b> `}${detail}
+    ${meant.map((name) => html` <button type="button" class="link" onClick=${() => change(pointer, name)}>Use ${name}</button>`)}</li>`;
 }
 
 function asked() {
