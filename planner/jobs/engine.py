@@ -34,7 +34,7 @@ from planner.store.jobs import OVER
 # with, so a change there needs another number here.
 STEPS_VERSION = "1"
 _RENEWALS = 5  # of a lease in its time
-_POLL_S = 0.3  # of DBOS's queues
+_POLL_S = 0.5  # of DBOS's queues
 _TIDY_S = 60.0
 _PATIENCE_S = 15.0  # with runs that are to end
 _log = logging.getLogger(__name__)

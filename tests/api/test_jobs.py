@@ -74,6 +74,18 @@ def test_a_dry_run_a_rank_at_a_time(server: Server) -> None:
     assert rank["traced"]["parameter_bytes"] == rank["estimated"]["parameter_bytes"]
 
 
+@pytest.mark.exhaustive
+def test_a_calibration_ends_as_a_profile_to_plan_with(server: Server, place: Place) -> None:
+    training = TINY["training"] | {"precision": "fp32"}
+    asked = TINY | {"training": training, "calibration": {"name": "mine", "budget_s": 10}}
+    done = server.end(server.start("calibrations", asked))
+    assert done["state"] == "succeeded", done["error"]
+    assert done["result"]["calibration"]["id"] == "mine"
+    answer = server.http.post("/v1/estimates", json=TINY | {"profile": "mine"})
+    assert answer.json()["profile"]["kind"] == "calibrated"
+    assert (place.folder / "profiles" / "mine.json").exists()
+
+
 def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> None:
     runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     waits = server.start("validations", TWO_RANKS)

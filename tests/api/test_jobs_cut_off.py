@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -154,6 +155,31 @@ def test_a_full_disk(place: Place) -> None:
     eventually(lambda: place.processes() == [server.process.pid], "the end of its rank")
     last = server.start("sweeps", SWEEP)
     assert server.end(last)["state"] == "succeeded"
+
+
+@pytest.mark.exhaustive
+def test_a_server_that_hangs_has_nothing_running_when_another_goes_on(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "data", postgres.database())
+    try:
+        hangs = place.serve()
+        job = hangs.start("validations", TINY | {"validation": {"steps": 1000}})
+        eventually(lambda: place.processes(WORKER), "its rank")
+        hangs.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: not place.processes("planner.jobs.runner"), "the end", 4 * LEASE_S)
+        assert place.processes(WORKER) == []
+        other = place.serve()
+        eventually(lambda: place.processes(WORKER), "its rank again")
+        hangs.process.send_signal(signal.SIGCONT)
+        assert hangs.end(hangs.start("sweeps", SWEEP))["state"] == "succeeded"
+        assert other.job(job)["state"] == "running"
+        assert hangs.http.post(job["links"]["cancel"]).json()["state"] == "cancelling"
+        assert other.end(job)["state"] == "cancelled"
+        assert sum("run: begun" in line for line in other.log_of(job)) == 2
+        assert set(place.processes()) == {hangs.process.pid, other.process.pid}
+    finally:
+        place.clear()
 
 
 def watch(place: Place, twice: set[str], over: threading.Event) -> None:
