@@ -18,7 +18,7 @@ from dbos import DBOS
 from planner.data_folder import data_folder
 from planner.jobs.kinds import KINDS, REAL
 from planner.jobs.process import Runner
-from planner.jobs.runner import task_line
+from planner.jobs.runner import LEASE_OVER, task_line
 from planner.jobs.settings import JobSettings
 from planner.problems import RequestError, internal_document, problem_document
 from planner.store import Store, Unavailable
@@ -73,9 +73,9 @@ class Life:
         """The lease holds until then, also for the processes."""
         self.safe_until = until
         with self._lock:
-            for run in self._runs:
-                if run.runner is not None:
-                    run.runner.prolong(until)
+            for runner in [run.runner for run in self._runs]:
+                if runner is not None:
+                    runner.prolong(until)
 
     def end(self, patience_s: float) -> None:
         """Have all runs hand over, and wait until they have."""
@@ -201,6 +201,9 @@ class Run:
                         self._tell(phase, progress, log)
                     return told
                 if "ended" in told:
+                    self.life.check()
+                    if told["ended"] == LEASE_OVER:  # of its own, which was prolonged too late
+                        break
                     return {"failed": _ended(told["ended"])}
                 if "log" in told and log_bytes < _LOG_BYTES:
                     log_bytes += len(told["log"])
@@ -217,9 +220,9 @@ class Run:
                         self._tell(phase, progress, log)
                         log.clear()
         finally:
-            # Not counted among what is prolonged before it is gone: it would only be told too late.
             self.runner.stop()
             self.runner = None
+        return self._process(phase, step, at, arguments)
 
     @contextmanager
     def _machine(self, phase: str) -> Iterator[None]:
