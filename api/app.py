@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ from fastapi import APIRouter, FastAPI
 
 from api import docs, pages, problems, schema
 from api.addresses import Addresses
-from api.gate import Gate
 from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.pool import Pool
 from api.routes import (
     bundles,
     catalog,
@@ -49,14 +50,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Short answers have threads of their own: they never wait behind a search.
         to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
-        app.state.searches = Gate(settings.max_concurrency, settings.max_wait_s)
+        searches = app.state.searches = Pool(
+            settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
+        )
+        short = app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
         store = app.state.store = await to_thread.run_sync(_open_store, settings)
         engine = app.state.engine = _engine(store, settings)
+        await short.start()
         yield
         if engine is not None:
             await to_thread.run_sync(engine.stop)
+        for pool in (searches, short):
+            pool.close()
         store.close()
 
     app = FastAPI(

@@ -1,4 +1,4 @@
-"""What routes ask for: the document in the body, and the gate of searches."""
+"""What routes ask for: the document in the body, and where to compute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anyio import fail_after
 from fastapi import Depends, Request
 from starlette.exceptions import HTTPException
 
-from api.gate import Gate
+from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
 from planner.loading import MAX_STRING, parse_json
@@ -52,10 +52,16 @@ async def _read(request: Request, longest: int) -> Any:
         raise HTTPException(400, "the body is not UTF-8 text") from None
 
 
-async def search_gate(request: Request) -> Gate:
-    """The gate that every search passes."""
-    gate: Gate = request.app.state.searches
-    return gate
+async def the_searches(request: Request) -> Pool:
+    """Where every search runs."""
+    pool: Pool = request.app.state.searches
+    return pool
+
+
+async def the_estimates(request: Request) -> Pool:
+    """Where estimates run: they never wait behind a search."""
+    pool: Pool = request.app.state.estimates
+    return pool
 
 
 def _settings(request: Request) -> Settings:
@@ -65,4 +71,5 @@ def _settings(request: Request) -> Settings:
 
 Body = Annotated[Any, Depends(read_document)]
 Files = Annotated[Any, Depends(read_files)]
-Searches = Annotated[Gate, Depends(search_gate)]
+Searches = Annotated[Pool, Depends(the_searches)]
+Estimates = Annotated[Pool, Depends(the_estimates)]

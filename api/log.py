@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.addresses import Addresses
 from api.problems import respond
+from api.work import where
 from planner.problems import internal_document
 
 _HEADERS = {
@@ -83,7 +83,7 @@ class RequestLog:
         except ClientDisconnect:
             status = _CLIENT_LEFT
         except Exception as error:
-            fault = _where(error)
+            fault = where(error)
             if status:  # too late for another answer
                 raise
             await respond(Request(scope), internal_document())(scope, receive, send_noting)
@@ -112,11 +112,5 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         error = record.exc_info[1] if record.exc_info else None
-        fault = {"fault": _where(error)} if error else {}
+        fault = {"fault": where(error)} if error else {}
         _log.log(record.levelno, record.getMessage(), logger=record.name, **fault)
-
-
-def _where(error: BaseException) -> str:
-    """The kind of an error and the lines it passed; not its message, which may repeat a request."""
-    frames = traceback.extract_tb(error.__traceback__)[-8:]
-    return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])

@@ -14,8 +14,8 @@ from fastapi import Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
-from api.gate import Gate
 from api.negotiation import JSON
+from api.pool import Pool
 from api.problems import Refused
 from planner.answer import PlanAnswer
 from planner.identity import answer_id
@@ -57,12 +57,13 @@ class KeptSensitivity(Kept, SensitivityAnswer):
 
 async def answer(
     request: Request,
-    searches: Gate,
+    searches: Pool,
     kind: Kind,
     question: Mapping[str, Any],
-    compute: Callable[[], BaseModel],
+    compute: Callable[..., BaseModel],
+    *asked: Any,
 ) -> Response:
-    """The kept answer to a resolved question, or else what `compute` makes of it."""
+    """The kept answer to a resolved question, or else what `compute` makes of `asked`."""
     id = answer_id(kind[:2], question)
     if key := request.headers.get("idempotency-key"):
         await run_in_threadpool(_claim, request, key, question, id)
@@ -71,7 +72,7 @@ async def answer(
     content = await run_in_threadpool(_find, request, id)
     cached = content is not None
     if content is None:
-        content = await searches.run(lambda: compute().model_dump_json().encode())
+        content = await searches.answer(compute, *asked)
         await run_in_threadpool(keep, request, id, content)
     return _send(kind, id, cached, content)
 

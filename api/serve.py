@@ -125,3 +125,5 @@ class _Server(uvicorn.Server):
             print(f"The planner is at {address}  (stop it with Ctrl+C)")
             print(f"  API   {address}/docs")
             print(f"  data  {data_folder('')}", flush=True)
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        await app.state.searches.start()  # it gets ready for the first search meanwhile

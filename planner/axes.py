@@ -56,10 +56,15 @@ class SpaceTooLarge(ValueError):
     """A request whose limits leave more candidates than one search may price."""
 
     def __init__(self, what: str, count: int, most: int) -> None:
+        self._given = what, count, most
         super().__init__(
             f"the space is too large: {count:,} {what}, at most {most:,}; "
             "fix or bound more plan fields"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), self._given
 
 
 class Axes:

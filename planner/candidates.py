@@ -172,3 +172,8 @@ def _columns(
 
 def _cell(value: Any) -> Any:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def dumped_candidates(request: PlanRequest, status: Status, sort: str) -> bytes:
+    """The listed rows as bytes to keep."""
+    return candidates(request, status, sort).dump()

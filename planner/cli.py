@@ -287,6 +287,24 @@ def serve(
     return run(host, port)
 
 
+@app.command()
+def doctor(
+    host: Annotated[str | None, typer.Option(help="address of the service")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    json: Json = False,
+) -> int:
+    """Look at this machine: what the planner lacks here, and what to do."""
+    from api.settings import Settings, SettingsError
+    from planner.doctor.command import doctor as examined
+    from planner.problems import refuse
+
+    try:
+        settings = Settings.from_environment().listening(host, port)
+    except SettingsError as error:
+        raise refuse("", "settings", str(error)) from None
+    return examined(settings.host, settings.port, settings.database_url, json)
+
+
 app.command("accuracy")(accuracy)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)

@@ -65,12 +65,22 @@ class RequestError(ValueError):
         self.problems = _shortened(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: the problems alone make it again."""
+        return _again, (type(self), self.problems)
+
     def under(self, pointer: str) -> RequestError:
         """The same problems of a document that stands at a place in another one."""
         return RequestError(
             problem.model_copy(update={"pointer": pointer + problem.pointer})
             for problem in self.problems
         )
+
+
+def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
+    error = kind.__new__(kind)
+    RequestError.__init__(error, problems)
+    return error
 
 
 class Contradiction(RequestError):

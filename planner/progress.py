@@ -43,7 +43,7 @@ class Watch:
     stopped: Callable[[], bool] = lambda: False
 
 
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_watch: ContextVar[Watch] = ContextVar("watch", default=Watch())  # noqa: B039
 
 
 @contextmanager
@@ -56,19 +56,21 @@ def watched(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
+def current() -> Watch:
+    """Whoever watches what runs here."""
+    return _watch.get()
+
+
 @contextmanager
 def within_a_step() -> Iterator[None]:
     """What runs inside is a part of a larger step: it shows nothing, and can still be stopped."""
-    watch = _watch.get()
-    with watched(Watch() if watch is None else replace(watch, show=ignore)):
+    with watched(replace(_watch.get(), show=ignore)):
         yield
 
 
 def step(done: int, total: int, best: Callable[[], dict[str, Any] | None] | None = None) -> None:
     """Say how far the work is.  Raises Stopped where its answer is no longer wanted."""
     watch = _watch.get()
-    if watch is None:
-        return
     if watch.stopped():
         raise Stopped
     if watch.show is not ignore:

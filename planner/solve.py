@@ -52,6 +52,10 @@ class IllegalPlan(ValueError):
         super().__init__("; ".join(reason.text for reason in reasons))
         self.reasons = reasons
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), (self.reasons,)
+
 
 def find(request: PlanRequest) -> PlanAnswer:
     """The fastest plans that fit, explained."""

@@ -21,7 +21,7 @@ export function Answer({ onEdit }) {
       <${Trouble} />
       <div role="status" aria-live="polite" class="answer-body ${current.value ? "" : "outdated"}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
-          : found?.options ? html`<h2 class="headline none">Unlike nodes</h2>`
+          : found?.options ? html`<h2 class="headline none">Mixed cluster</h2><p class="lead">${found.verdict}.</p>`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
@@ -43,9 +43,15 @@ function Trouble() {
   const last = report.value ? ` ${LAST}` : "";
   return html`<div class="notice bad" role="alert">
     ${marked
-      ? `${marked === 1 ? problems.value[0].detail.replace(/^./, (char) => char.toUpperCase()) : `${marked} fields need mending`}: see the form.${last}`
+      ? html`<ul>${problems.value.map((problem) => html`<${Mend} problem=${problem} />`)}</ul>${last}`
       : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
   </div>`;
+}
+
+/* A problem wherever its field stands, which may be folded away. */
+function Mend({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
+  return html`<li>${pointer && html`<b>${words(pointer.slice(1).replaceAll("/", ", "))}</b> `}${detail}
+    ${meant.map((name) => html` <button type="button" class="link" onClick=${() => change(pointer, name)}>Use ${name}</button>`)}</li>`;
 }
 
 function asked() {

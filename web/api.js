@@ -9,13 +9,13 @@
    Each raises Refused (with .problem, a problem document) where the service refuses, and
    an AbortError where `signal` was aborted. */
 
-import { signal as makeSignal } from "@preact/signals";
+import { signal } from "@preact/signals";
 
 const ROOT = new URL("../", import.meta.url);
 
 /* The API key, where the service wants one; `keyNeeded` turns true at the first 401. */
-export const apiKey = makeSignal(sessionStorage.getItem("api-key") ?? "");
-export const keyNeeded = makeSignal(false);
+const apiKey = sessionStorage.getItem("api-key");
+export const keyNeeded = signal(false);
 
 export class Refused extends Error {
   constructor(problem) {
@@ -30,7 +30,7 @@ async function respond(path, { method = "GET", body, signal, accept, headers = {
   const sent = { ...headers };
   if (accept) sent.Accept = accept;
   if (body !== undefined) sent["Content-Type"] = "application/json";
-  if (apiKey.value) sent["X-API-Key"] = apiKey.value;
+  if (apiKey) sent["X-API-Key"] = apiKey;
   let response;
   try {
     response = await fetch(url(path), {

@@ -2,11 +2,11 @@
 
 import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
-import { apiKey, keyNeeded } from "./api.js";
+import { keyNeeded } from "./api.js";
 import { Header } from "./header.js";
 import { Help, openHelp } from "./help.js";
 import { VIEWS } from "./registry.js";
-import { badLink, busy, cancel, open, searchNow, start, theme, undo, view } from "./state.js";
+import { badLink, busy, cancel, open, start, theme, undo, view } from "./state.js";
 import { Dialog } from "./ui/dialog.js";
 import { Lazy } from "./ui/lazy.js";
 import { Toasts, toast } from "./ui/toast.js";
@@ -35,15 +35,13 @@ function KeyDialog() {
     event.preventDefault();
     const key = new FormData(event.target).get("key").trim();
     sessionStorage.setItem("api-key", key);
-    apiKey.value = key;
-    keyNeeded.value = false;
-    searchNow();
+    location.reload();
   };
   return html`
     <${Dialog} title="API key" open=${keyNeeded.value} onClose=${() => { keyNeeded.value = false; }}>
       <form onSubmit=${submit} class="stack">
         <p>This service answers only calls with a key. It is kept until this tab closes.</p>
-        <div class="field"><label for="api-key">Key</label><div class="control"><input id="api-key" name="key" type="password" autocomplete="off" required /></div></div>
+        <div class="field"><label for="api-key">Key</label><div class="control"><input id="api-key" name="key" type="password" autocomplete="off" required autofocus /></div></div>
         <div class="actions"><button class="primary">Use this key</button></div>
       </form>
     <//>`;

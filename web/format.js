@@ -69,7 +69,8 @@ export function big(value, digits = 3) {
 
 export function money(usd) {
   if (!known(usd)) return NONE;
-  const [size, name] = [[1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([least]) => usd >= 10 * least) ?? [1, ""];
+  const steps = [[1e9, 1e9, "B"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
+  const [, size, name] = steps.find(([least]) => usd >= least) ?? [0, 1, ""];
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 
@@ -104,3 +105,6 @@ export function planLine(plan) {
   shown.push(`ZeRO-${plan.zero_stage}`);
   return shown.join(" · ");
 }
+
+/* A word as a shell takes it. */
+export const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -1,7 +1,7 @@
 /* A cluster of unlike nodes: the ways to use it, the fastest first. */
 
 import { html } from "htm/preact";
-import { count, money, number, planLine, seconds, tokensPerSecond } from "./format.js";
+import { money, number, planLine, seconds, tokensPerSecond } from "./format.js";
 import { answer } from "./state.js";
 import { DataTable } from "./ui/table.js";
 
@@ -10,19 +10,17 @@ const KINDS = { part: "One kind of nodes only", slowest: "All, as if each were t
 const COLUMNS = [
   { key: "kind", label: "Way", value: ({ kind }) => KINDS[kind] },
   { key: "accelerators", label: "Accelerators", number: true },
-  { key: "plan", label: "Plan", value: ({ plan }) => planLine(plan) },
   { key: "iteration_time_s", label: "Iteration", number: true, show: (value) => seconds(value) },
   { key: "tokens_per_s", label: "Throughput", number: true, show: (value) => tokensPerSecond(value) },
   { key: "days", label: "Days", number: true, show: (value) => number(value) },
   { key: "cost_usd", label: "Cost", number: true, show: (value) => money(value) },
+  { key: "plan", label: "Plan", value: ({ plan }) => planLine(plan) },
 ];
 
 export function Mixed() {
-  const { groups, options, verdict, notes } = answer.value;
+  const { options, notes } = answer.value;
   return html`
-    <section class="card stack" aria-label="Ways to use unlike nodes">
-      <p class="lead">${groups.map((group) => `${count(group.accelerators)} × ${group.accelerator}`).join(" and ")}</p>
-      <p>${verdict}</p>
+    <section class="card stack" aria-label="Ways to use a mixed cluster">
       <${DataTable} name="mixed" caption="Ways to use this cluster" columns=${COLUMNS} rows=${options} filter=${false} />
       <ul class="muted">${notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul>
     </section>`;

@@ -165,7 +165,8 @@ async function ask() {
   clearTimeout(timer);
   const asked = request.peek();
   const aborted = begin("estimate");
-  const shown = report.peek();
+  const mixed = asked.cluster?.groups?.length > 1; // only a search knows those
+  const shown = !mixed && report.peek();
   const legal = shown && (await estimate(asked, withoutDp(shown.plan), aborted));
   if (aborted.aborted) return;
   if (shown && problems.peek().length) settle(aborted);
@@ -271,9 +272,16 @@ export function togglePin(plan) {
     : [...others, { plan, request: priced.peek() }].slice(-MOST_PINS);
 }
 
+/* Short forms of a cluster, as an object that fields can be set in. */
+export function unfolded(cluster) {
+  if (typeof cluster !== "string" || cluster === "local") return cluster;
+  const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
+  return accelerator ? { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) } : { preset: cluster };
+}
+
 /* Apply a change that the service proposed: fields of the plan become limits, `nodes` the cluster's. */
 export function apply(fields) {
-  let document = request.peek();
+  let document = { ...request.peek(), cluster: unfolded(request.peek().cluster) };
   for (const [name, value] of Object.entries(fields)) {
     document = set(document, name === "nodes" ? "/cluster/nodes" : `/search/${name}`, value);
   }

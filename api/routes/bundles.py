@@ -37,7 +37,7 @@ async def bundle(
     With `Accept: application/zip` as an archive.
     """
     asked = await run_in_threadpool(parse_request, document)
-    made = await searches.run(lambda: emit(asked, launcher))
+    made = await searches.run(emit, asked, launcher)
     if negotiation.wanted(request, negotiation.JSON, negotiation.ZIP) == negotiation.JSON:
         return Response(made.model_dump_json(), media_type=negotiation.JSON)
     named = {"Content-Disposition": f'attachment; filename="{made.framework}.zip"'}

@@ -38,5 +38,5 @@ def comparison(document: Body) -> Response:
 )
 async def schedule_comparison(document: Body, searches: Searches) -> Response:
     """Every pipeline schedule on one pipeline: of a request's plan, or with bare times."""
-    answer = await searches.run(lambda: read_schedules(document).model_dump_json())
+    answer = await searches.answer(read_schedules, document)
     return Response(answer, media_type="application/json")

@@ -26,5 +26,5 @@ async def explanation(document: Body, searches: Searches) -> Response:
     request = await run_in_threadpool(lambda: parse_request(document, need_plan=True))
     plan = request.plan
     assert plan is not None
-    answer = await searches.run(lambda: solve.why(request, plan).model_dump_json())
+    answer = await searches.answer(solve.why, request, plan)
     return Response(answer, media_type="application/json")

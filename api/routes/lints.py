@@ -24,5 +24,5 @@ router = APIRouter(prefix="/lints", tags=["lints"])
 async def lint(document: Files, searches: Searches) -> Response:
     """Read the files of a launch, none of which is run; findings are an answer, not a problem."""
     files, cluster, framework = await run_in_threadpool(parse_lint, document)
-    answer = await searches.run(lambda: linted(files, cluster, framework).model_dump_json())
+    answer = await searches.answer(linted, files, cluster, framework)
     return Response(answer, media_type="application/json")

@@ -19,9 +19,9 @@ from planner.candidates import (
     CandidatePage,
     Candidates,
     Status,
-    candidates,
     check_sort,
     csv_text,
+    dumped_candidates,
 )
 from planner.documents import parse_request
 from planner.identity import answer_id, packed
@@ -44,7 +44,7 @@ async def plan(document: Body, request: Request, searches: Searches) -> Response
     asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
     differ = len(asked.cluster.groups) > 1
     find = mixed.find if differ else solve.find
-    return await results.answer(request, searches, "plans", asked.document(), lambda: find(asked))
+    return await results.answer(request, searches, "plans", asked.document(), find, asked)
 
 
 @router.get(
@@ -81,18 +81,14 @@ async def plan_candidates(
     content = await run_in_threadpool(results.read, request, "plans", id)
     known = answer_id("ca", [id, status, sort])
 
-    def page() -> CandidatePage:
-        kept = request.app.state.store.results.get(known)
-        if kept is not None:
-            return Candidates.load(kept).page(cursor, limit)
+    listed = await run_in_threadpool(request.app.state.store.results.get, known)
+    if listed is None:
         asked = parse_request(json.loads(content)["request"], mixed=True)
         if len(asked.cluster.groups) > 1:
             raise Refused("not-found", "a cluster of different nodes has no list of candidates")
-        found = candidates(asked, status, sort)
-        results.keep(request, known, found.dump())
-        return found.page(cursor, limit)
-
-    found = await searches.run(page)
+        listed = await searches.run(dumped_candidates, asked, status, sort)
+        await run_in_threadpool(results.keep, request, known, listed)
+    found = await run_in_threadpool(lambda: Candidates.load(listed).page(cursor, limit))
     if negotiation.wanted(request, negotiation.JSON, negotiation.CSV) == negotiation.CSV:
         named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
         return Response(csv_text(found), media_type=negotiation.CSV, headers=named)

@@ -28,7 +28,9 @@ async def sensitivities(document: Body, request: Request, searches: Searches) ->
         searches,
         "sensitivities",
         asked.document(),
-        lambda: sensitivity(asked.request, asked.sensitivity),
+        sensitivity,
+        asked.request,
+        asked.sensitivity,
     )
 
 

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/sizings", tags=["sizings"])
 async def sizing(document: Body, request: Request, searches: Searches) -> Response:
     """Search every cluster; that nothing fits, or keeps the limits, is an answer too."""
     asked = await run_in_threadpool(parse_sizing, document)
-    return await results.answer(request, searches, "sizings", asked.document(), lambda: size(asked))
+    return await results.answer(request, searches, "sizings", asked.document(), size, asked)
 
 
 @router.get(

@@ -6,11 +6,10 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from api import negotiation
+from api import negotiation, work
 from api.dependencies import Body, Searches
 from api.problems import declare
 from api.schema import TIMELINE_EXAMPLES, request_body
-from planner.drawing.trace import trace
 from planner.pipelines import read_timeline
 from planner.timeline import TimelineAnswer
 
@@ -39,9 +38,6 @@ async def timeline(
     asked = negotiation.wanted(request, negotiation.JSON, negotiation.TRACE)
     if format is not None:
         asked = {"json": negotiation.JSON, "trace": negotiation.TRACE}[format]
-
-    def answer() -> str:
-        found = read_timeline(document)
-        return trace(found) if asked == negotiation.TRACE else found.model_dump_json()
-
-    return Response(await searches.run(answer), media_type=asked)
+    if asked == negotiation.TRACE:
+        return Response(await searches.run(work.traced, document), media_type=asked)
+    return Response(await searches.answer(read_timeline, document), media_type=asked)

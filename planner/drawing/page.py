@@ -8,10 +8,21 @@ from io import StringIO
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+from rich.terminal_theme import TerminalTheme
 
 from planner.output import write_picture
 
 WIDTH = 100  # characters
+# Black, red, green, yellow, blue, magenta, cyan and white of a terminal, and the bright ones, as
+# they read on white paper.
+_INKS = TerminalTheme(
+    (255, 255, 255),
+    (28, 33, 40),
+    [(28, 33, 40), (179, 38, 30), (26, 127, 55), (138, 97, 0), (5, 80, 174), (130, 80, 223),
+     (27, 124, 131), (95, 103, 112)],
+    [(87, 96, 106), (207, 34, 46), (31, 136, 61), (154, 103, 0), (9, 105, 218), (125, 63, 201),
+     (23, 112, 131), (87, 96, 106)],
+)  # fmt: skip
 _STYLE = """
 body{margin:0 auto;max-width:1240px;padding:16px 20px;background:#fff;color:#1c2128;
 font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
@@ -50,7 +61,7 @@ def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:
     """The same as a piece of HTML."""
     console = paper()
     console.print(screen)
-    text = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    text = console.export_html(theme=_INKS, inline_styles=True, code_format="<pre>{code}</pre>")
     return "\n".join([text, *(f"<figure>{one}</figure>" for one in pictures)])
 
 

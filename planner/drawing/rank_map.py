@@ -82,12 +82,17 @@ def _coloured(answer: RanksAnswer) -> tuple[str, tuple[int, ...]]:
     return name, answer.coordinates[name]
 
 
+def _framed(answer: RanksAnswer) -> bool:
+    """Whether the ranks of a tensor-parallel group stand next to each other."""
+    return any(axis.name == "tp" and axis.size > 1 == axis.stride for axis in answer.axes)
+
+
 def _map(answer: RanksAnswer) -> Iterator[RenderableType]:
     """A row for each node, equal neighbours together; brackets hold a tensor-parallel group."""
     name, values = _coloured(answer)
     per_node = answer.accelerators_per_node
     tp = answer.coordinates["tp"]
-    grouped = max(tp) > 0
+    grouped = _framed(answer)
     rows = [
         (values[i : i + per_node], tp[i : i + per_node])
         for i in range(0, answer.world_size, per_node)
@@ -142,13 +147,14 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
         f'<text class="title" x="{_MARGIN}" y="30">{escape(answer.framework)}: '
         f"{answer.world_size:,} ranks</text>",
         f'<text class="quiet" x="{_MARGIN}" y="50">fastest axis first: {escape(order)}; '
-        f"colour: {name}; frame: tensor-parallel group"
+        f"colour: {name}"
+        + ("; frame: tensor-parallel group" if _framed(answer) else "")
         + ("" if nodes == answer.nodes else f"; the first {nodes} of {answer.nodes:,} nodes")
         + "</text>",
         *links,
     ]
     tp = answer.coordinates["tp"]
-    last = max(tp)
+    last, framed = max(tp), _framed(answer)
     for node in range(nodes):
         x0 = _MARGIN + node % columns * (box_wide + _GAP)
         y0 = top + node // columns * (box_high + _GAP)
@@ -168,7 +174,7 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
                 f'fill="hsl({hue} 70% 50% / .38)"/>'
                 f'<text class="cell" x="{x + _CELL / 2:g}" y="{y + 15}">{rank}</text>'
             )
-            if last and tp[rank] == 0 and slot % wide + last < wide:
+            if framed and tp[rank] == 0 and slot % wide + last < wide:
                 parts.append(
                     f'<rect class="group" x="{x + 1}" y="{y + 1}" '
                     f'width="{(last + 1) * _CELL - 2}" height="{_HIGH - 2}" rx="3"/>'

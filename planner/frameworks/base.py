@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -104,6 +104,10 @@ class Unsupported(ValueError):
         super().__init__(
             f"{framework} cannot run this plan: " + "; ".join(reason.text for reason in reasons)
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), (self.framework, self.reasons)
 
 
 @dataclass(frozen=True)

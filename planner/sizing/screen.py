@@ -93,7 +93,8 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
 def _table(answer: SizingAnswer, shown: list[int]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$", ""):
-        table.add_column(name, justify="left" if name in ("", "kind") else "right", no_wrap=True)
+        left = name in ("", "kind")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "")
     for i in shown:
         row = answer.rows[i]
         if row.plan is None:

@@ -89,6 +89,8 @@ def _told() -> Iterator[None]:
     except sa.exc.TimeoutError:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
+        if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
+            raise Unavailable(str(error.orig)[:200]) from None
         if not error.connection_invalidated:
             raise
         raise Unavailable("the connection to the database was lost") from None

@@ -67,7 +67,7 @@ def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
     assert starts["reference"] == starts["run"] == 2
     assert len(list((place.folder / "validations").iterdir())) == 1
     assert server.stop() in (0, -15)
-    assert place.processes() == []
+    eventually(lambda: not place.processes(), "the end of all its processes")
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_t
     job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     eventually(lambda: len(place.processes(WORKER)) >= 2, "two ranks")
     server.stop()
-    assert place.processes() == []
+    eventually(lambda: not place.processes(), "the end of all its processes")
     server = place.serve(max_runs=0)
     assert server.job(job)["state"] == "queued"
     server.stop()
@@ -115,7 +115,7 @@ def test_postgresql_stopped_and_started_under_way(postgres: Postgres, tmp_path: 
         assert server.log_of(job).count(f"run: begun on {socket.gethostname()}") == 2
         assert "postgres@" not in server.said()
         server.stop()
-        assert place.processes() == []
+        eventually(lambda: not place.processes(), "the end of all its processes")
     finally:
         place.clear()
 
@@ -232,7 +232,7 @@ def test_two_servers_share_jobs_and_one_is_killed(
         assert len(repeated) <= 1  # what the killed one was at
         assert twice == set()
         both.stop()
-        assert place.processes() == []
+        eventually(lambda: not place.processes(), "the end of all its processes")
     finally:
         over.set()
         watching.join()

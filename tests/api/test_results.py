@@ -141,7 +141,9 @@ def test_candidates_are_all_that_were_priced(client: TestClient) -> None:
 def test_candidates_as_a_table(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     address = client.post("/v1/plans", json=ASK).json()["links"]["candidates"]
     rows = client.get(address, params={"limit": 3}).json()["rows"]
-    monkeypatch.setattr(routes, "candidates", None)  # the order is kept: nobody searches again
+    monkeypatch.setattr(
+        routes, "dumped_candidates", None
+    )  # the order is kept: nobody searches again
     response = client.get(address, params={"limit": 3}, headers={"accept": "text/csv"})
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
     table = list(csv.DictReader(io.StringIO(response.text)))

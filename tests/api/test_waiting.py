@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
+from multiprocessing import active_children
 from typing import Any
 
 import pytest
@@ -14,10 +17,18 @@ import uvicorn
 from api.app import create_app
 from api.problems import MEDIA_TYPE
 from api.settings import Settings
+from planner.answer import Reason
+from planner.documents import UnsupportedModel
+from planner.emission import NothingFits
+from planner.frameworks.base import Unsupported
+from planner.problems import Contradiction, Problem, RequestError
+from planner.search import SpaceTooLarge
+from planner.solve import IllegalPlan
 from tests.planner.test_documents import ASKED
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 # Searches for a minute and longer.
+UNHEARD = SMALL | {"search": {"top_k": 11}}  # what no other test asks: nobody has kept it
 LONG = {
     "model": "gpt3-175b",
     "cluster": "128x8xh100-sxm",
@@ -29,7 +40,13 @@ STREAM = {"accept": "text/event-stream"}
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """A server that searches one thing at a time; others wait for their turn."""
-    app = create_app(Settings(max_concurrency=1, max_wait_s=30.0))
+    with serving(Settings(max_concurrency=1, max_wait_s=60.0)) as port:
+        yield port
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[int]:
+    app = create_app(settings)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -99,3 +116,57 @@ def test_who_leaves_takes_the_work_along(port: int, headers: dict[str, str]) -> 
     leaver.close()
     response = asked(port, "/v1/plans", SMALL).getresponse()
     assert response.status == 200, response.read()
+
+
+def test_searches_have_places_of_their_own() -> None:
+    """While one runs, estimates are answered; one search too many is turned away."""
+    with serving(Settings(max_concurrency=1, max_wait_s=0.1)) as port:
+        running = asked(port, "/v1/sensitivities", LONG, **STREAM).getresponse()
+        assert running.read1().startswith(b"event: progress")
+        estimate = asked(port, "/v1/estimates", SMALL | {"plan": {"tp": 8}}).getresponse()
+        assert estimate.status == 200
+        refused = asked(port, "/v1/plans", UNHEARD).getresponse()
+        assert refused.status == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert "try again" in json.load(refused)["detail"]
+        wrong = asked(port, "/v1/plans", SMALL | {"model": "lama"}).getresponse()
+        assert wrong.status == 422
+        running.close()
+        while (response := asked(port, "/v1/plans", UNHEARD).getresponse()).status == 503:
+            response.read()
+        assert response.status == 200
+
+
+def test_a_process_that_dies_is_replaced() -> None:
+    with serving(Settings(max_concurrency=1)) as port:
+        running = asked(port, "/v1/sensitivities", LONG, **STREAM).getresponse()
+        assert running.read1().startswith(b"event: progress")
+        for process in active_children():
+            process.kill()
+        *_, (last, problem) = events(running.read().decode())
+        assert (last, problem["status"]) == ("problem", 500)
+        again = SMALL | {"search": {"top_k": 12}}
+        assert asked(port, "/v1/plans", again).getresponse().status == 200
+        estimate = asked(port, "/v1/estimates", SMALL | {"plan": {"tp": 8}}).getresponse()
+        assert estimate.status == 200
+
+
+PROBLEM = Problem(pointer="/model", code="unknown_name", detail="no such model")
+REASON = Reason(code="world_size", text="3 is not 8")
+ERRORS: list[Exception] = [
+    RequestError([PROBLEM]),
+    Contradiction([PROBLEM]),
+    UnsupportedModel([PROBLEM]),
+    NothingFits("nothing fits"),
+    IllegalPlan([REASON]),
+    Unsupported("megatron", (REASON,)),
+    SpaceTooLarge("candidates", 9, 5),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_come_from_another_process_as_they_are(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__

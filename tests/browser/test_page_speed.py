@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Page, Response
 
 INTERACTIVE_S = 1.0
 TYPED_S = 0.3
@@ -31,7 +31,7 @@ def test_first_load_in_bytes(page: Page) -> None:
 
     page.on("requestfinished", lambda request: note(request.response()))
     page.goto("/")
-    expect(page.locator(".figures")).to_be_visible()
+    page.locator(".figures").wait_for()
     assert len(sizes) > 20
     assert sum(sizes.values()) <= FIRST_LOAD_BYTES, sizes
 

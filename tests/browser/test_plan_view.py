@@ -83,6 +83,7 @@ def test_rejected_plans_on_demand(page: Page) -> None:
     small = {"accelerator": "rtx-4090", "nodes": 1, "accelerators_per_node": 4}
     page.goto(link(request={**SMALL, "model": "gpt2-xl", "cluster": small}))
     _settled(page)
-    page.get_by_role("button", name="Show rejected").click()
-    expect(page.get_by_role("button", name="Hide rejected")).to_be_visible()
+    toggle = page.get_by_role("button", name="Rejected", exact=True)
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".misses > *")).not_to_have_count(0)

@@ -1,4 +1,4 @@
-"""Every view for everyone: in light and dark, narrow and enlarged, with axe (tabs: test_tabs.py)."""
+"""Every view for everyone: light and dark, narrow and enlarged, with axe; tabs have their own."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def serious(page: Page) -> list[str]:
-    """What axe finds on a page that shuts somebody out."""
-    found = Axe().run(page).response["violations"]
+def serious(page: Page, within: str = "body") -> list[str]:
+    """What axe finds on a page, or in a part of it, that shuts somebody out."""
+    found = Axe().run(page, context=within).response["violations"]
     return [
         f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']]}"
         for one in found

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
+from planner.answer import REASONS
+from tests.browser.links import link
+from tests.browser.test_reach import serious
+
+WEB = Path(__file__).parents[2] / "web"
 REQUEST = {
     "model": "llama-3.1-8b",
     "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 4, "accelerators_per_node": 8},
@@ -22,20 +25,12 @@ REQUEST = {
     "search": {"framework": "megatron", "tp": 4, "pp": 2, "cp": 1, "top_k": 12},
 }
 TABS = ("Pipeline timeline", "Rank map", "Flags", "Candidates", "Why not")
-PHONE = {"width": 360, "height": 780}
-
-
-def link(**state: Any) -> str:
-    """An address that holds a state of the page."""
-    squeezed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    text = json.dumps({"request": REQUEST} | state).encode()
-    packed = squeezed.compress(text) + squeezed.flush()
-    return "/#q=" + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+PHONE: Any = {"width": 360, "height": 780}
 
 
 def panel(page: Page, tab: str, **state: Any) -> Locator:
     """A tab's panel, with its answer there."""
-    page.goto(link(**state))
+    page.goto(link(request=REQUEST, **state))
     return shown(page, tab)
 
 
@@ -46,16 +41,6 @@ def shown(page: Page, tab: str) -> Locator:
     expect(found.locator("h3, .equation, table").first).to_be_visible()
     expect(found.locator("[aria-busy=true]")).to_have_count(0)
     return found
-
-
-def serious(page: Page, within: str) -> list[str]:
-    """What axe finds in a part of a page that shuts somebody out."""
-    found = Axe().run(page, context=within).response["violations"]
-    return [
-        f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 def test_timeline(page: Page, shot: Callable[..., None]) -> None:
@@ -237,6 +222,17 @@ def test_candidates(page: Page, shot: Callable[..., None]) -> None:
     expect(rows.nth(1)).to_have_attribute("aria-current", "true")
     shot(page, "picked")
 
+    with page.expect_download() as download:
+        tab.get_by_role("button", name="All as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    expect(tab.locator(".candidates-tab > .table-tools").last).to_contain_text(
+        f"of {len(lines) - 1}"
+    )
+    assert lines[0].startswith("tokens_per_s,")
+    tab.get_by_label("Out of memory").check()
+    peak = rows.nth(0).locator("td").nth(4)
+    expect(peak).to_have_text(re.compile(r"^(79\.[6-9]|[89]\d|\d{3})"))
+
 
 def _number(text: str) -> float:
     return float(re.sub(r"[^\d.]", "", text))
@@ -254,6 +250,12 @@ def test_why_not(page: Page, shot: Callable[..., None]) -> None:
     tab.get_by_label("TP", exact=True).fill("3")
     tab.get_by_role("button", name="Ask").click()
     expect(tab.get_by_role("heading", name="It cannot run")).to_be_visible()
+
+
+def test_every_reason_has_its_words() -> None:
+    script = (WEB / "tabs" / "rejected.js").read_text(encoding="utf-8")
+    block = script.partition("const REASONS = {")[2].partition("};")[0]
+    assert set(re.findall(r"^  (\w+): ", block, re.MULTILINE)) == set(REASONS)
 
 
 def test_comparison(page: Page, shot: Callable[..., None]) -> None:
@@ -281,20 +283,21 @@ def test_comparison(page: Page, shot: Callable[..., None]) -> None:
     expect(main.get_by_label("A", exact=True)).to_have_value("pin-0")
 
 
-def test_everybody_on_any_screen(open_page: Callable[..., Page], shot: Callable[..., None]) -> None:
-    page = open_page(viewport=PHONE, has_touch=True, reduced_motion="reduce")
+def test_everybody_on_any_screen(page: Page, shot: Callable[..., None]) -> None:
+    page.emulate_media(reduced_motion="reduce")
 
     def look(name: str, within: str) -> None:
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             assert serious(page, within) == [], f"{name}, {scheme}"
             shot(page, f"{name}-{scheme}", whole=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
 
     panel(page, TABS[0])
+    page.set_viewport_size(PHONE)
     for tab in TABS:
         shown(page, tab)
         look(tab.replace(" ", "-"), ".tabs-card")
-    page.goto(link(view="compare"))
+    page.goto(link(request=REQUEST, view="compare"))
     expect(page.get_by_role("application")).to_have_count(2)
     look("compare", "main")

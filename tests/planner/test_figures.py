@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner import cli, plan, size
+from planner.answer import PlanAnswer
 from planner.drawing.figure import WIDE_INCH
 from planner.drawing.plan_figure import plan_figure
+from planner.sizing.answer import SizingAnswer
 from planner.sizing.figure import sizing_figure
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}
@@ -19,15 +21,23 @@ WORDS = ["--model", "llama-3.1-8b", "--seq-length", "4096", "--global-batch-size
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}
 
 
-def drawn(kind: Any) -> list[bytes]:
-    """A plan and a sizing."""
+@cache
+def answers() -> tuple[PlanAnswer, SizingAnswer]:
     planned = plan(
-        model="llama-3.1-8b", cluster="1x8xh100-sxm", training=TRAINING, search={"pp": 4}
-    )
+        model="llama-3.1-8b", cluster="1x8xh100-sxm", training=TRAINING,
+        search={"pp": 4, "tp": 2, "schedule": "1f1b"},
+    )  # fmt: skip
+    assert isinstance(planned, PlanAnswer)
     sized = size(
         model="llama-3.1-8b", training={**TRAINING, "tokens": 1e11},
         sizing={"accelerators": ["h100-sxm", "l40s"], "sizes": [8, 16]},
     )  # fmt: skip
+    return planned, sized
+
+
+def drawn(kind: Any) -> list[bytes]:
+    """A plan and a sizing."""
+    planned, sized = answers()
     return [plan_figure(planned, kind), sizing_figure(sized, kind)]
 
 
@@ -51,7 +61,7 @@ def test_what_is_written_in_a_figure() -> None:
     from matplotlib import font_manager
 
     assert font_manager.findfont("DejaVu Sans", fallback_to_default=False)
-    planned, sized = (io.StringIO(data.decode()).read() for data in drawn("svg"))
+    planned, sized = (data.decode() for data in drawn("svg"))
     for words in ("pipeline stage", "GiB", "tokens per second", "weights", "backward"):
         assert f"<!-- {words}" in planned
     for words in ("cost of the training", "days", "h100-sxm-80gb"):

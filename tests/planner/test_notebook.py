@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from pydantic import BaseModel
 
 import planner
 from cost_models.spec import ClusterSpec
-from planner.accuracy.document import AccuracyAnswer
 from planner.comparison import compare_schedules, parse_comparison
 from planner.documents import parse_cluster, parse_request
 from planner.drawing.page import fragment
@@ -73,14 +71,11 @@ def test_shown(name: str) -> None:
 
 
 def test_every_answer_has_a_screen() -> None:
-    for module in pkgutil.walk_packages(planner.__path__, "planner."):
-        if "validate.native" not in module.name and "worker" not in module.name:
-            importlib.import_module(module.name)
-    found = {kind.__name__: kind for kind in _below(BaseModel) if kind.__name__.endswith("Answer")}
-    assert AccuracyAnswer in found.values()
-    assert set(found) - {kind.__name__ for kind in PARTS} == PLAIN
-
-
-def _below(kind: type[BaseModel]) -> set[type[BaseModel]]:
-    own = set(kind.__subclasses__())
-    return own.union(*(_below(one) for one in own)) if own else own
+    sources = Path(planner.__path__[0]).rglob("*.py")
+    found = {
+        name
+        for source in sources
+        for name in re.findall(r"^class (\w+Answer)\(", source.read_text(), re.MULTILINE)
+    }
+    assert "AccuracyAnswer" in found
+    assert found - {kind.__name__ for kind in PARTS} == PLAIN

@@ -31,7 +31,11 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
   const rows = runs.filter((row) => row[axis] !== null);
   const kinds = [...new Set(rows.map((row) => row.accelerator))];
   const left = [...new Set(found.rows.map((row) => row.accelerator))].filter((kind) => !kinds.includes(kind));
-  const { deadline_days: deadline, budget_usd: budget } = found.request.sizing;
+  const { deadline_days, budget_usd } = found.request.sizing;
+  // A limit far outside would leave the points no room.
+  const inside = (limit, key) => limit && rows.some((row) => row[key] <= limit) && rows.some((row) => row[key] >= limit) && limit;
+  const deadline = inside(deadline_days, "days");
+  const budget = axis === "cost_usd" && inside(budget_usd, "cost_usd");
   const tools = priced && html`<div class="segments" role="group" aria-label="Across">
     ${Object.entries(AXES).map(([id, { label }]) => html`<button key=${id} type="button" aria-pressed=${String(axis === id)} onClick=${() => setAxis(id)}>${label}</button>`)}
   </div>`;
@@ -45,7 +49,8 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
       marks: [
         deadline && Plot.ruleY([deadline], { stroke: "currentColor", strokeDasharray: "4 4", strokeOpacity: 0.6 }),
         deadline && Plot.text([deadline], { y: (d) => d, text: () => "deadline", frameAnchor: "right", textAnchor: "end", dy: -7, fill: "currentColor" }),
-        axis === "cost_usd" && budget && Plot.ruleX([budget], { stroke: "currentColor", strokeDasharray: "4 4", strokeOpacity: 0.6 }),
+        budget && Plot.ruleX([budget], { stroke: "currentColor", strokeDasharray: "4 4", strokeOpacity: 0.6 }),
+        budget && Plot.text([budget], { x: (d) => d, text: () => "budget", frameAnchor: "top", textAnchor: "start", dx: 5, fill: "currentColor" }),
         Plot.line(rows, { x: axis, y: "days", stroke: "accelerator", z: "accelerator", strokeWidth: 1.5, strokeOpacity: 0.55 }),
         Plot.dot(rows.filter((row) => row.on_front), { x: axis, y: "days", r: 8, stroke: "currentColor", strokeWidth: 1.25 }),
         Plot.dot(rows, {

@@ -73,8 +73,7 @@ export function ParetoChart() {
     makeKeyed(chart, points);
     return chart;
   };
-  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} onClick=${toggle}>
-    ${rejected === null ? "Show rejected" : "Hide rejected"}</button>`;
+  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} title="Plans that need more memory than there is" onClick=${toggle}>Rejected</button>`;
   return html`
     <${ChartFrame} title="Speed against memory" name="pareto" columns=${columns} rows=${points} tools=${tools}
       caption="Each point is the fastest plan of its memory. Click one, or move with the arrow keys, and all below follows; p pins it.">

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { clamp, paint } from "./canvas.js";
 import { kindsIn, KINDS, lanesOf, lengths, LETTERS } from "./lanes.js";
-import { AXIS, drawTimeline, rowsOf, sides, unitOf } from "./timeline_draw.js";
+import { AXIS, drawTimeline, isDense, rowsOf, sides, unitOf } from "./timeline_draw.js";
 
 const MOST_HIGH = 520; // px; more lanes scroll
 const MUSH = 6; // px; where all actions would be narrower on average, only the first ones show
@@ -29,7 +29,7 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, together, l
   const scroll = useRef(null);
   const chart = useRef(null);
   const [read, setRead] = useState({ text: "", at: null });
-  const [zoom, setZoom] = useState(1);
+  const [{ zoom, dense }, setZoom] = useState({ zoom: 1, dense: false });
   useEffect(() => {
     const made = new TimelineView(canvas.current, scroll.current, data, together ?? new Set(), setRead, setZoom);
     chart.current = made;
@@ -42,7 +42,7 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, together, l
   const name = label ?? `${answer.title}, ${answer.stages} stages, ${answer.micro_batches} micro-batches`;
   return html`<div class="timeline">
     <div class="canvas-tools">
-      <${Legend} kinds=${data.kinds} chunks=${answer.chunks} most=${data.most} />
+      <${Legend} kinds=${data.kinds} chunks=${answer.chunks} most=${data.most} dense=${dense} />
       <span class="canvas-zoom">
         <output>${zoom > 1.01 ? `×${zoom < 10 ? zoom.toFixed(1) : Math.round(zoom)}` : ""}</output>
         ${BUTTONS.map(
@@ -99,11 +99,12 @@ export function timelineTable(answer) {
   };
 }
 
-function Legend({ kinds, chunks, most }) {
+function Legend({ kinds, chunks, most, dense }) {
   return html`<ul class="legend">
     ${kinds.map((kind) => html`<li><i class=${`action action-${kind}`} aria-hidden="true"></i>${KINDS[kind]}</li>`)}
     <li><i class="action action-idle" aria-hidden="true"></i>idle</li>
-    ${chunks > 1 && html`<li><i class="action action-F action-odd" aria-hidden="true"></i>fainter: odd chunks</li>`}
+    ${!dense && chunks > 1 && html`<li><i class="action action-F action-odd" aria-hidden="true"></i>fainter: odd chunks</li>`}
+    ${dense && html`<li>height of a colour: its share of the time</li>`}
     <li><i class="action action-memory" aria-hidden="true"></i>activations held, full height ${Number(most.toPrecision(3))}</li>
   </ul>`;
 }
@@ -166,7 +167,8 @@ class TimelineView {
     for (const one of this.together) {
       one.view.width_s = wide;
       one.view.from_s = clamp(from_s, 0, this.span_s - wide);
-      one.zoomed(this.span_s / wide);
+      const scale = sides(one.canvas.clientWidth).wide / wide;
+      one.zoomed({ zoom: this.span_s / wide, dense: isDense(one.data, scale) });
       one.painter.redraw();
     }
   }

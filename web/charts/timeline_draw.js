@@ -5,7 +5,7 @@ import { after, LETTERS } from "./lanes.js";
 
 export const AXIS = 28;
 const APART = 3.5; // px: an action this wide has a line of its own around it
-const LEAST = 4; // px on average; narrower actions are drawn as columns
+const LEAST = 4; // px on average
 const COLUMN = 2; // px
 const ROWS = [
   [8, 26, 18, 14],
@@ -27,6 +27,9 @@ export function sides(width) {
   return { left, right, wide: Math.max(1, width - left - right) };
 }
 
+/** Whether actions are so narrow, at so many px a second, that columns stand for them. */
+export const isDense = (data, scale) => data.mean_s * scale < LEAST;
+
 /** Draw what `view` shows, { from_s, width_s, top }, of a timeline span_s long.
  *
  * data: { answer, lanes, kinds, mean_s, most }; picked: { rank, index } outlines that action's
@@ -35,7 +38,7 @@ export function drawTimeline(context, width, height, colour, data, view, picked)
   const rows = rowsOf(data.lanes.length);
   const { left, wide } = sides(width);
   const scale = wide / view.width_s;
-  const dense = data.mean_s * scale < LEAST;
+  const dense = isDense(data, scale);
   const styles = fills(context, colour);
   const frame = { ...view, span_s: data.span_s, scale, wide, dense, styles, colour, rows, data };
   const first = Math.max(0, Math.floor((view.top - rows.pitch) / rows.pitch));

@@ -38,7 +38,7 @@ export function Tornado({ inputs, measure, current, onSelect }) {
   const ticks = [];
   for (const change of TICKS) {
     const at = place(change, most);
-    if (at > 2 && at < 98 && Math.abs(at - 50) > 8 && ticks.every((one) => Math.abs(one.at - at) > 11)) ticks.push({ at, change });
+    if (at > 2 && at < 98 && Math.abs(at - 50) > 13 && ticks.every((one) => Math.abs(one.at - at) > 11)) ticks.push({ at, change });
   }
   return html`
     <div class="tornado">

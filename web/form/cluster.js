@@ -2,28 +2,24 @@
 
 import { html } from "htm/preact";
 import { bytes, BYTE_UNITS, rate } from "../format.js";
-import { change, problemsAt, request, resolved, units } from "../state.js";
+import { change, problemsAt, request, resolved, unfolded, units } from "../state.js";
 import { Bound, NumberField, Options, SelectField } from "../ui/field.js";
+import { Icon } from "../ui/icon.js";
 import { SchemaFields } from "./schema.js";
 import { More, sameSpec, Section, useCatalog } from "./section.js";
 
-/* Short and long forms of a cluster of equal nodes, as an object that fields can be set in. */
-function expanded(cluster, presets, accelerators) {
-  if (cluster.groups?.length === 1) {
-    const { groups: [{ accelerator, ...node }], ...site } = cluster;
-    const known = accelerators.find(({ spec }) => sameSpec(spec, accelerator));
-    return { ...site, ...node, accelerator: known?.id ?? accelerator };
-  }
-  if (typeof cluster !== "string") return cluster;
-  const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
-  if (accelerator) return { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) };
-  return presets.some(({ id }) => id === cluster) ? { preset: cluster } : cluster;
+/* A cluster of equal nodes, whatever its form, as an object that fields can be set in. */
+function expanded(cluster, accelerators) {
+  if (cluster.groups?.length !== 1) return unfolded(cluster);
+  const { groups: [{ accelerator, ...node }], ...site } = cluster;
+  const known = accelerators.find(({ spec }) => sameSpec(spec, accelerator));
+  return { ...site, ...node, accelerator: known?.id ?? accelerator };
 }
 
 export function Cluster() {
   const accelerators = useCatalog("accelerators");
   const presets = useCatalog("clusters");
-  const cluster = expanded(request.value.cluster, presets, accelerators);
+  const cluster = expanded(request.value.cluster, accelerators);
   const group = resolved.value?.cluster.groups[0];
   const set = (name, value) => {
     const { [name]: _, ...others } = typeof cluster === "string" ? {} : cluster;
@@ -45,16 +41,21 @@ export function Cluster() {
   const own = (name, of, props) => html`<${of} id=${`f-cluster-${name}`} value=${cluster?.[name]} usual=${group?.[name]}
     onChange=${(value) => set(name, value)} problems=${problemsAt(`/cluster/${name}`)} ...${props} />`;
   const size = BYTE_UNITS[units.value];
-  const mixed = Array.isArray(cluster?.groups) && cluster.groups.length > 1;
+  if (cluster?.groups?.length > 1) return html`<${MixedCluster} cluster=${cluster} accelerators=${accelerators} />`;
+  const mix = () => {
+    const { accelerator, nodes, accelerators_per_node: each } = { ...group, ...cluster };
+    const first = { accelerator: accelerator.id ?? accelerator, nodes, accelerators_per_node: each };
+    const other = accelerators.find(({ id }) => id !== first.accelerator && id.startsWith("a100")) ?? accelerators[0];
+    change("/cluster", { groups: [first, { accelerator: other.id, nodes }] });
+  };
   return html`
     <${Section} title="Cluster" problems=${problemsAt("/cluster")} onFix=${(name) => change("/cluster", name)}>
       <${SelectField} id="f-cluster-kind" label="Accelerator" value=${cluster?.accelerator?.id ?? cluster?.accelerator ?? cluster?.preset ?? (typeof cluster === "string" ? cluster : group?.accelerator.id)}
         options=${options} onChange=${choose} problems=${[...problemsAt("/cluster/accelerator"), ...problemsAt("/cluster/preset")]} />
-      ${mixed ? html`<p class="hint">${cluster.groups.length} kinds of nodes, as the link says.</p>` : html`
-        <div class="two">
-          ${own("nodes", NumberField, { label: "Nodes" })}
-          ${own("accelerators_per_node", NumberField, { label: "Per node" })}
-        </div>`}
+      <div class="two">
+        ${own("nodes", NumberField, { label: "Nodes" })}
+        ${own("accelerators_per_node", NumberField, { label: "Per node" })}
+      </div>
       ${group && html`<p class="hint">${bytes(group.accelerator.memory_bytes, units.value)} each · ${group.network.map((tier) => `${tier.name} ${rate(tier.bandwidth_bytes_per_s)}`).join(" · ")}</p>`}
       <${More} label="Links, memory, price">
         <div class="dense">
@@ -65,10 +66,31 @@ export function Cluster() {
           <${Bound} pointer="/cluster/pue" of=${NumberField} label="PUE of the site" />
         </div>
       <//>
-      ${group && !mixed && html`<${More} label="The accelerator itself">
+      ${group && html`<${More} label="The accelerator itself">
         <div class="dense"><${SchemaFields} type="AcceleratorSpec" pointer="/cluster/accelerator" skip=${["id", "vendor", "efficiency_profile", "confidence"]}
           value=${cluster?.accelerator?.id ? cluster.accelerator : undefined} usual=${group.accelerator} onChange=${edit} /></div>
       <//>`}
+      ${group && accelerators.length > 0 && html`<button type="button" class="link" onClick=${mix}>Add another kind of node</button>`}
+    <//>`;
+}
+
+/* Nodes of several kinds: of each its accelerator and its number. */
+function MixedCluster({ cluster, accelerators }) {
+  const { groups, ...site } = cluster;
+  const options = accelerators.map(({ id, spec }) => ({ value: id, label: spec.name, group: spec.vendor }));
+  const put = (list) => change("/cluster", list.length > 1 ? { ...site, groups: list } : { ...site, ...list[0] });
+  const edit = (i, fields) => put(groups.map((group, at) => (at === i ? { ...group, ...fields } : group)));
+  const at = (i, name) => ({ id: `f-group-${i}-${name}`, problems: problemsAt(`/cluster/groups/${i}/${name}`) });
+  return html`
+    <${Section} title="Cluster" problems=${[...problemsAt("/cluster"), ...problemsAt("/cluster/groups")]}>
+      ${groups.map(({ accelerator, nodes }, i) => html`
+        <div key=${i} class="node-kind">
+          <${SelectField} ...${at(i, "accelerator")} label=${`Kind ${i + 1}`} value=${accelerator?.id ?? accelerator} options=${options}
+            onChange=${(id) => put(groups.map((group, k) => (k === i ? { accelerator: id, nodes } : group)))} />
+          <${NumberField} ...${at(i, "nodes")} label="Nodes" value=${nodes} onChange=${(value) => edit(i, { nodes: value })} />
+          <button type="button" class="quiet square" aria-label=${`Remove kind ${i + 1}`} onClick=${() => put(groups.filter((_, k) => k !== i))}><${Icon} name="close" /></button>
+        </div>`)}
+      <button type="button" class="link" onClick=${() => put([...groups, { accelerator: accelerators[0].id, nodes: 1 }])}>Add another kind of node</button>
     <//>`;
 }
 

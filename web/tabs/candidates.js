@@ -112,7 +112,7 @@ export default function CandidatesTab() {
         ${" "}${count(found.counts.costed)} priced, ${count(found.counts.feasible)} fit.
       </p>
       <span class="spring"></span>
-      ${busy && html`<span class="muted">Searching …</span>`}
+      ${busy && html`<span role="status">Searching …</span>`}
       ${path && html`<fieldset class="radios"><legend class="for-readers">Which candidates</legend>
         ${[["feasible", "Fit"], ["memory", "Out of memory"]].map(([key, label]) => html`
           <label key=${key}><input type="radio" name="candidates" value=${key} checked=${status.value === key}

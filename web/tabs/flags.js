@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { blob, call, download } from "../api.js";
-import { count } from "../format.js";
+import { count, shellWord } from "../format.js";
 import { change, persist, pick, question, report } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
@@ -96,12 +96,10 @@ function Launch({ of, launchers }) {
 
 const words = ({ value }) => (value === null ? [] : [value].flat());
 
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
 /* The options as they stand on a command line; where a framework has none, its settings. */
 function flagsText({ flags }) {
   const options = flags.filter(({ name }) => name.startsWith("-"));
-  if (options.length) return options.map((flag) => [flag.name, ...words(flag).map(quoted)].join(" ")).join(" \\\n") + "\n";
+  if (options.length) return options.map((flag) => [flag.name, ...words(flag).map(shellWord)].join(" ")).join(" \\\n") + "\n";
   return flags.map((flag) => `${flag.name} = ${words(flag).join(" ")}`).join("\n") + "\n";
 }
 

@@ -44,10 +44,12 @@ export default function TimelineTab() {
   </div>`;
 }
 
-/* The question with another schedule in its plan. */
-export function withSchedule(asked, choice) {
+/* The question with another schedule in its plan; other chunks have a split of layers of their own. */
+function withSchedule(asked, choice) {
   if (!choice) return asked;
-  return { ...asked, plan: { ...asked.plan, schedule: choice.schedule, vpp: choice.chunks } };
+  const { first_stage_layers, last_stage_layers, stage_layers, ...rest } = asked.plan;
+  const split = choice.chunks === asked.plan.vpp ? { first_stage_layers, last_stage_layers, stage_layers } : {};
+  return { ...asked, plan: { ...rest, ...split, schedule: choice.schedule, vpp: choice.chunks } };
 }
 
 function choose(plan, row) {

@@ -2,16 +2,19 @@
 
    job       the job document, null where none is on show
    lines     what its processes said
+   run       the kind that is to be run next
    follow()  follows `current` until it is over or another one is on show */
 
 import { batch, signal } from "@preact/signals";
 import { call, events, post } from "../api.js";
+import { persist } from "../state.js";
 import { current, loadJobs } from "./job_table.js";
 import { isOver } from "./job_words.js";
 
 const AGAIN_MS = 1000; // before a broken connection is tried again
 const MOST_LINES = 2000;
 
+export const run = persist("run", "validations");
 export const job = signal(null);
 export const lines = signal([]);
 export const failure = signal(null);

@@ -5,6 +5,7 @@ import { batch } from "@preact/signals";
 import { ChartFrame } from "../charts/frame.js";
 import { bytes, count, number, seconds, unit, value, words } from "../format.js";
 import { change, open, units } from "../state.js";
+import { run } from "./job.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
@@ -14,11 +15,13 @@ const VERDICTS = {
   outside: ["bad", "Not as predicted"],
   "inside the noise": ["warn", "Too noisy to tell"],
 };
-/* A small run's memory is in mebibytes, or megabytes where the page counts in GB. */
-const SMALL = { GiB: [2 ** 20, "MiB"], GB: [1e6, "MB"] };
+/* A small run's memory is told in smaller units than a plan's. */
+const SMALL = { GiB: [[2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]], GB: [[1e6, "MB"], [1e3, "kB"], [1, "B"]] };
 function size(value) {
-  const [scale, name] = SMALL[units.value];
-  return Math.abs(value) < 200 * scale ? unit(number(value / scale), name) : bytes(value, units.value);
+  const steps = SMALL[units.value];
+  if (Math.abs(value) >= 200 * steps[0][0]) return bytes(value, units.value);
+  const [scale, name] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  return unit(number(value / scale), name);
 }
 const off = (predicted, measured) => {
   const share = measured / predicted - 1;
@@ -48,6 +51,8 @@ function Validation({ result }) {
       </dl>
       <ul class="outcomes">${Object.entries(result.outcomes).map(([name, { verdict, why }]) => html`
         <li key=${name} class=${VERDICTS[verdict][0]}><${Icon} name=${verdict === "within" ? "check" : "alert"} /><span><b>${words(name)}</b> ${verdict}: ${why}</span></li>`)}</ul>
+      ${result.verdict !== "within" && result.profile.kind !== "calibrated" && html`<p class="notice">This machine's own speed is not measured yet, so the time rests on a guess.
+        ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate</button>, plan with that profile, and validate again.</p>`}
     </section>
     <div class="pair">
       <${Terms} title="Time of the busiest rank" terms=${result.time_terms} show=${seconds} name="time-terms" />
@@ -103,7 +108,7 @@ const DIFFERENCES = [
   { key: "rank", label: "Rank", number: true },
   { key: "term", label: "Part", value: (row) => words(row.term) },
   { key: "bytes", label: "Traced − estimated", number: true, show: (item) => size(item) },
-  { key: "reason", label: "Why" },
+  { key: "reason", label: "Why", show: (text) => html`<span class="long">${text}</span>` },
 ];
 
 function DryRun({ result }) {

@@ -4,7 +4,8 @@ import { html } from "htm/preact";
 import { batch, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "../api.js";
-import { bytes, count, number, percent, planLine, seconds, times, tokensPerSecond } from "../format.js";
+import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
+import { Cluster } from "../form/cluster.js";
 import { open, picked, replace, request, units } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
@@ -111,6 +112,7 @@ function Editor() {
         onInput=${({ target }) => edit({ text: target.value })}></textarea>
       ${list[now].text === EXAMPLE && html`<p class="muted">An example: paste your own over it.</p>`}
       ${trouble && html`<p class="problem" role="alert">${trouble}</p>`}
+      <${Cluster} />
     </section>`;
 }
 
@@ -157,9 +159,7 @@ function Report({ title, report }) {
     </div>`;
 }
 
-/* A word as a shell takes it. */
-const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-const flag = ({ option, after }) => (after ? `${option} ${quoted(after)}` : option);
+const flag = ({ option, after }) => (after ? `${option} ${shellWord(after)}` : option);
 
 function Better({ title, better, gain }) {
   if (!better) return null;

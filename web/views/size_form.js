@@ -94,6 +94,7 @@ function Sizes({ used }) {
     event.target.value = "";
   };
   return html`
+    <p class="kinds-head" aria-hidden="true">Numbers</p>
     <div class="sizes" role="group" aria-label="Numbers of accelerators">
       ${[...usual].sort((a, b) => a - b).map((size) => html`
         <button key=${size} type="button" class="chip" aria-pressed=${String(chosen.includes(size))} onClick=${() => toggle(size)}>${count(size)}</button>`)}

@@ -5,12 +5,12 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { count, planLine } from "../format.js";
-import { busy as searching, persist, question, report, resolved } from "../state.js";
+import { busy as searching, change, question, report, request, resolved } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
-import { cancel, failure, follow, forget, job, leave, lines, start } from "./job.js";
+import { cancel, failure, follow, forget, job, leave, lines, run as kind, start } from "./job.js";
 import { JobTable, current, jobs, loadJobs } from "./job_table.js";
 import { KINDS, doing, isOver, lasted } from "./job_words.js";
 import { Result } from "./job_result.js";
@@ -41,7 +41,6 @@ const ASKS = {
   },
 };
 
-const kind = persist("run", "validations");
 const options = signal({});
 const problems = signal([]);
 const refusal = signal(null);
@@ -56,7 +55,7 @@ async function look() {
   }
 }
 
-async function run() {
+async function begin() {
   const { part } = KINDS[kind.value];
   busy.value = true;
   try {
@@ -98,7 +97,7 @@ function Ask() {
   };
   const rest = problems.value.filter(({ pointer }) => !fields.some(([, name]) => pointer === `/${part}/${name}`));
   const known = resolved.value;
-  const submit = (event) => { event.preventDefault(); run(); };
+  const submit = (event) => { event.preventDefault(); begin(); };
   return html`
     <form class="form ask" aria-label="What to run" onSubmit=${submit}>
       <fieldset class="section"><legend>Run</legend>
@@ -113,6 +112,8 @@ function Ask() {
           ? html`<p>${known.model.name} on ${count(known.cluster.groups[0].nodes * known.cluster.groups[0].accelerators_per_node)} × ${known.cluster.groups[0].accelerator.name}</p>
             <p class="muted">${planLine(report.value.plan)}</p>`
           : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
+        ${request.value.profile && html`<p>Priced with the profile <b>${request.value.profile}</b>.
+          ${" "}<button type="button" class="link" onClick=${() => change("/profile", undefined)}>Use the built-in one</button></p>`}
       </fieldset>
       ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}

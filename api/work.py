@@ -1,0 +1,107 @@
+"""The processes that compute: each takes pieces of work from its server until that is gone.
+
+Between two pieces, and as soon as the next one comes no more, a process makes what every search
+needs ready: times of small pipelines, catalogs.  This file is all that such a process has of the
+service.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pydantic import BaseModel
+
+from planner import mixed, sensitivities, sizing, solve  # noqa: F401  (ready before the first work)
+from planner.documents import parse_request
+from planner.drawing.trace import trace
+from planner.frameworks.base import Unsupported
+from planner.identity import answer_id
+from planner.pipelines import read_timeline
+from planner.problems import RequestError
+from planner.progress import Step, Stopped, Watch, ignore, watched
+from planner.search import SpaceTooLarge
+from planner.solve import IllegalPlan
+
+# What a caller has to mend; all else is a fault of ours.
+_ANSWERS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
+_TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
+
+
+class Fault(Exception):
+    """Our fault, in another process; the text says the kind of an error and the lines it passed."""
+
+
+def where(error: BaseException) -> str:
+    """The kind of an error and the lines it passed; not its message, which may repeat a request."""
+    if isinstance(error, Fault):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])
+
+
+def dumped(find: Callable[..., BaseModel], *asked: Any) -> bytes:
+    """An answer as its JSON document."""
+    return find(*asked).model_dump_json().encode()
+
+
+def estimate(document: Any, known: str) -> tuple[str, bytes | None]:
+    """The id of an estimate, and its document unless it is among the known ones."""
+    request = parse_request(document, need_plan=True)
+    assert request.plan is not None
+    id = answer_id("es", request.document())
+    return id, None if id in known else dumped(solve.estimate, request, request.plan)
+
+
+def traced(document: Any) -> str:
+    """The trace of the timeline that a document asks for."""
+    return trace(read_timeline(document))
+
+
+def serve(connection: Connection, patience: int, warm: bool) -> None:
+    """Do what comes over the connection, until its other end is closed.
+
+    patience: how far others go before, as in `nice`.  warm: be ready for searches.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
+    os.nice(patience)
+    typical = list(_TYPICAL) if warm else []
+    try:
+        while True:
+            if typical and not connection.poll():
+                _try(typical.pop(0), connection)
+            elif (piece := connection.recv()) is not None:  # None: a stop that came too late
+                connection.send(_done(connection, *piece))
+    except (EOFError, OSError):
+        return
+
+
+def _try(typical: tuple[str, str, int, int], connection: Connection) -> None:
+    model, cluster, seq_length, batch = typical
+    training = {"seq_length": seq_length, "global_batch_size": batch}
+    document = {"model": model, "cluster": cluster, "training": training}
+    try:
+        with watched(Watch(stopped=connection.poll)):
+            solve.find(parse_request(document))
+    except Stopped:
+        return
+
+
+def _done(
+    connection: Connection, work: Callable[..., Any], asked: tuple[Any, ...], shows: bool
+) -> tuple[str, Any]:
+    def show(step: Step) -> None:
+        connection.send(("step", step))
+
+    try:
+        # While it works, all that can come is the word to stop.
+        with watched(Watch(show if shows else ignore, connection.poll)):
+            return "answer", work(*asked)
+    except _ANSWERS as error:
+        return "error", error
+    except Exception as error:
+        return "error", Fault(where(error))

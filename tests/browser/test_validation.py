@@ -1,0 +1,59 @@
+"""A real run of a tiny model, asked for, followed and judged in the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.links import link
+
+TINY: dict[str, Any] = {
+    "model": {"name": "tiny", "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+              "ffn_hidden_size": 256, "vocab_size": 512},
+    "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 2},
+    "training": {"seq_length": 64, "global_batch_size": 4},
+    "search": {"framework": "megatron", "dp": 2},
+}  # fmt: skip
+RUN_MS = 240_000  # of a machine that does much else
+
+
+def begun(page: Page) -> None:
+    page.goto(link(request=TINY, view="validate"))
+    page.get_by_label("Timed steps").fill("3")
+    page.get_by_label("Steps before them").fill("1")
+    page.get_by_role("button", name="Validate this plan").click()
+    expect(page.get_by_role("region", name=re.compile("^Validation of tiny"))).to_be_visible()
+
+
+def test_a_run_is_followed_to_its_report(page: Page, shot: Callable[..., None]) -> None:
+    begun(page)
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.get_by_role("heading", name="Running", exact=True)).to_be_visible(timeout=RUN_MS)
+    shot(page, "running")
+    # The address holds the job: whoever opens it again sees the same run.
+    page.wait_for_url(re.compile("#q="))
+    page.reload()
+    expect(page.get_by_role("region", name=re.compile("^Validation of tiny"))).to_be_visible()
+
+    verdict = page.get_by_role("region", name="Verdict")
+    expect(verdict).to_be_visible(timeout=RUN_MS)
+    expect(verdict).to_contain_text("Iteration, measured")
+    expect(verdict).to_contain_text(re.compile("3 steps"))
+    times = page.get_by_role("region", name="Time of the busiest rank")
+    expect(times.get_by_role("listitem").filter(has_text="forward")).to_be_visible()
+    expect(page.get_by_role("region", name="What this shows")).to_contain_text("no GPUs and NCCL")
+    page.get_by_text(re.compile(r"^Log, \d+ lines")).click()
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("run: done in")
+    shot(page, "report", whole=True)
+
+
+def test_a_run_can_be_cancelled(page: Page) -> None:
+    begun(page)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("heading", name="Cancelled")).to_be_visible(timeout=RUN_MS)
+    page.get_by_role("region", name="Runs").get_by_text("cancelled").first.wait_for()
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="Is the estimate right? Run it.")).to_be_visible()
