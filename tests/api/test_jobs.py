@@ -90,12 +90,12 @@ def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> No
     runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     waits = server.start("validations", TWO_RANKS)
     server.until(runs, state="running", phase="run")
-    eventually(lambda: len(place.processes("planner.validate.worker")) >= 2, "two ranks")
+    eventually(lambda: len(place.runs("planner.validate.worker")) >= 2, "two ranks")
     assert server.http.post(waits["links"]["cancel"]).json()["state"] == "cancelled"
     answer = server.http.post(runs["links"]["cancel"])
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
     assert server.end(runs)["state"] == "cancelled"
-    assert place.processes() == [server.process.pid]
+    assert place.runs() == []
     assert [one for one in (place.folder / "jobs").iterdir() if one.is_dir()] == []
     assert followed(server, waits)[-1]["data"]["state"] == "cancelled"
 
