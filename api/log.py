@@ -14,6 +14,7 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.typing import Processor
 
 from api.addresses import Addresses
 from api.problems import respond
@@ -34,14 +35,12 @@ _HEADERS = {
 }
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _CLIENT_LEFT = 499  # for the log alone
-_log = structlog.wrap_logger(
-    structlog.WriteLogger(sys.stderr),
-    processors=[
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.JSONRenderer(),
-    ],
-)
+PROCESSORS: list[Processor] = [
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.JSONRenderer(),
+]
+_log = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), processors=PROCESSORS)
 # (method, route template, status, seconds): told of every call.
 Observer = Callable[[str, str, int, float], None]
 

@@ -1,8 +1,7 @@
 """The processes that compute: each takes pieces of work from its server until that is gone.
 
-Between two pieces, and as soon as the next one comes no more, a process makes what every search
-needs ready: times of small pipelines, catalogs.  This file is all that such a process has of the
-service.
+Between two pieces a process gets ready what most searches need: times of small pipelines.  This
+file is all that such a process has of the service.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from planner.solve import IllegalPlan
 
 # What a caller has to mend; all else is a fault of ours.
 _ANSWERS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
+_IDLE_S = 0.5  # without work, before a process gets ready for more of it
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
 
@@ -72,7 +72,7 @@ def serve(connection: Connection, patience: int, warm: bool) -> None:
     typical = list(_TYPICAL) if warm else []
     try:
         while True:
-            if typical and not connection.poll():
+            if typical and not connection.poll(_IDLE_S):
                 _try(typical.pop(0), connection)
             elif (piece := connection.recv()) is not None:  # None: a stop that came too late
                 connection.send(_done(connection, *piece))

@@ -61,7 +61,7 @@ def _add(kind: Kind) -> APIRouter:
         "",
         status_code=202,
         response_model=JobAnswer,
-        responses=declare(400, 413, 415, 422, 503),
+        responses=declare(400, 408, 413, 415, 422, 503),
         openapi_extra=request_body(JOB_EXAMPLES[kind], SCHEMAS[kind]),
         name=f"start {kind}",
     )

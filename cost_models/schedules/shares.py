@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cost_models.grouping import group
 from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES
-from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.simulate import Times, simulate
+from cost_models.schedules.base import Costs, Order, PipelineSchedule, Route
+from cost_models.schedules.simulate import Times, run
 from cost_models.sources import Array
 
 # Times are rounded to this share of a micro-batch, pipelines cut to so many ranks, and steps to
@@ -22,6 +22,16 @@ from cost_models.sources import Array
 COST_STEPS = 48
 MOST_STAGES = 8
 ROUNDS = 2
+
+
+@lru_cache(maxsize=1 << 9)
+def _actions(
+    schedule_id: str, stages: int, chunks: int, micro_batches: int
+) -> tuple[Order, list[Route]]:
+    """The order of a schedule and its routes, which are the same at all costs."""
+    schedule = SCHEDULES[schedule_id]
+    routes = [schedule.route(stages, chunks, m) for m in range(micro_batches)]
+    return schedule.order(stages, chunks, micro_batches), routes
 
 
 @lru_cache(maxsize=1 << 14)
@@ -39,7 +49,8 @@ def _waiting(
     work = float(forward + gradient + weight)
 
     def extra(count: int) -> float:
-        return simulate(schedule, stages, chunks, count, times).makespan_s - count * work
+        order, routes = _actions(schedule_id, stages, chunks, count)
+        return run(order, routes, times).makespan_s - count * work
 
     if schedule.allowed(stages, chunks, micro_batches):
         micro_batches = (ROUNDS + 1) * stages  # a cut of a legal step that is not one itself

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -18,11 +21,14 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
+from planner.jobs.settings import JobSettings
 from planner.listing import LISTINGS
 from planner.store.jobs import KINDS
+from tests.fixtures.service import listening
 
-APP = create_app(Settings(allowed_hosts=frozenset({"testserver"})))
-SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run
+SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -38,16 +44,40 @@ EXAMPLES = [
 ]
 
 
-@SCHEMA.parametrize()
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where the service is served."""
+    with listening(APP) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
 @pytest.mark.slow
-def test_keeps_its_contract(case: schemathesis.Case) -> None:
-    case.call_and_validate(checks=CHECKS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_keeps_its_contract(address: str, operation: APIOperation) -> None:
+    keeps_its_contract(address, operation, most=4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_keeps_its_contract_at_length(address: str, operation: APIOperation) -> None:
+    keeps_its_contract(address, operation, most=200)
+
+
+def keeps_its_contract(address: str, operation: APIOperation, most: int) -> None:
+    """Ask what the description allows, and what it does not, so many times each."""
+    may_be_wrong = "422" in operation.definition.raw["responses"]
+    modes = list(GenerationMode) if may_be_wrong else [GenerationMode.POSITIVE]
+    for mode in modes:
+
+        @settings(
+            max_examples=most, deadline=None, derandomize=True, database=None,
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: schemathesis.Case) -> None:
+            case.call_and_validate(base_url=address, checks=CHECKS)
+
+        ask()
 
 
 def test_description_is_whole() -> None:

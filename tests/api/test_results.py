@@ -169,4 +169,4 @@ def test_an_answer_has_a_page(client: TestClient) -> None:
     response = client.get(answer["links"]["web"], follow_redirects=False)
     place = response.headers["location"].removeprefix("/#q=")
     text = zlib.decompress(base64.urlsafe_b64decode(place + "=="), -zlib.MAX_WBITS)
-    assert json.loads(text) == answer["request"]
+    assert json.loads(text) == {"request": answer["request"]}

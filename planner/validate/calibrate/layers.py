@@ -53,7 +53,9 @@ def blocks(stage: Stage, clock: Clock) -> dict[str, list[float]]:
     """Seconds of the blocks alone of a stage without wrapper, forward and backward, per block."""
     hidden, tokens = stage.script.C.hidden_size, stage.tokens.shape[1]
     split = stage.script.C.tp if stage.script.C.sequence_parallel else 1
-    x = torch.randn(1, tokens // split, hidden, device=clock.device).requires_grad_()
+    dtype = next(stage.model.parameters()).dtype
+    size = (1, tokens // split, hidden)
+    x = torch.randn(*size, device=clock.device, dtype=dtype).requires_grad_()
 
     def run() -> dict[str, float]:
         start = clock.now()

@@ -125,7 +125,7 @@ class Worker:
             return layers.blocks(layers.Stage(self.script(**words, **more), False, dtype), own)
 
         plain = blocks(**self.world)
-        payload = 4 * words["seq_length"] * words["hidden_size"]
+        payload = dtype.itemsize * words["seq_length"] * words["hidden_size"]
         ops: dict[str, tuple[Operation, ...]] = {
             "tensor_parallel": ("all_reduce",),
             "sequence_parallel": ("all_gather", "reduce_scatter"),

@@ -1,0 +1,34 @@
+"""The description of the service in a browser: readable, to be tried, of no other origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_example_is_tried(
+    open_page: Callable[..., Page], shot: Callable[..., None], scheme: str
+) -> None:
+    page = open_page(color_scheme=scheme)
+    page.goto("/docs")
+    operation = page.locator("#operations-estimates-estimate_v1_estimates_post")
+    operation.locator(".opblock-summary-control").click()
+    operation.get_by_role("button", name="Execute").click()
+    answered = operation.locator(".live-responses-table .response-col_status")
+    expect(answered.last).to_contain_text("200")
+    dark = page.evaluate("document.documentElement.classList.contains('dark-mode')")
+    assert dark == (scheme == "dark")
+    shot(page, scheme, whole=True)
+
+
+def test_a_problem_leads_to_its_page(open_page: Callable[..., Page]) -> None:
+    page = open_page(viewport={"width": 360, "height": 640})
+    page.goto("/problems")
+    page.get_by_role("link", name="rate-limited").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Too many calls")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_role("link", name="API").click()
+    expect(page.locator(".opblock").first).to_be_visible()
