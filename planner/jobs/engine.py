@@ -58,6 +58,11 @@ class Engine:
         """Begin to run jobs, in threads."""
         self._thread.start()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes jobs up: it has a lease, and a queue that runs."""
+        return self._thread.is_alive() and _life is not None and _life.lives
+
     def poke(self) -> None:
         """There is a new job."""
         self._awake.set()
