@@ -7,13 +7,14 @@ import {
   resolved, searchNow, togglePin, units,
 } from "./state.js";
 import { Icon } from "./ui/icon.js";
+import { Progress } from "./ui/progress.js";
 
 export function Answer({ onEdit }) {
   const shown = report.value;
   const found = answer.value;
   return html`
     <section class="answer card" aria-label="Answer" aria-busy=${String(Boolean(busy.value))}>
-      <${Progress} />
+      <${Searching} />
       <div class="answer-top">
         <p class="asked">${asked()}</p>
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
@@ -62,18 +63,12 @@ function asked() {
   return `${known.model.name} · ${groups.map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ")} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
 }
 
-function Progress() {
-  if (!busy.value) return html`<div class="progress" hidden></div>`;
+function Searching() {
+  if (!busy.value) return null;
   const told = progress.value;
-  const share = told?.total ? told.done / told.total : null;
-  return html`
-    <div class="progress ${share === null ? "unknown" : ""}" role="progressbar" aria-label="Search"
-      aria-valuenow=${share === null ? undefined : Math.round(share * 100)}>
-      <i style=${{ transform: `scaleX(${share ?? 1})` }}></i>
-    </div>
-    ${busy.value === "search" && html`<div class="progress-text">
-      <span>${told?.total ? `${count(told.done)} of ${count(told.total)} plans` : "Searching"}${told?.best ? `, best so far ${seconds(told.best.iteration_time_s)}` : ""}</span>
-      <button type="button" class="link" onClick=${cancel}>Cancel</button></div>`}`;
+  const over = told?.total > 0 && told.done >= told.total; // all are priced; the best are being explained
+  return html`<${Progress} label=${over ? "Explaining" : "Searching"} told=${over ? null : told} noun="plans" onCancel=${busy.value === "search" && cancel}
+    more=${told?.best ? `, best so far ${seconds(told.best.iteration_time_s)}` : ""} />`;
 }
 
 /* Fields worth a chip: those that split the work always, the others where they say something. */

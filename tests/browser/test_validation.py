@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.links import link
 
@@ -57,3 +57,15 @@ def test_a_run_can_be_cancelled(page: Page) -> None:
     page.get_by_role("region", name="Runs").get_by_text("cancelled").first.wait_for()
     page.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Is the estimate right? Run it.")).to_be_visible()
+
+
+def test_without_torch_it_says_how_to_add_it(page: Page) -> None:
+    def without(route: Route) -> None:
+        info = route.fetch().json()
+        route.fulfill(json={**info, "features": {**info["features"], "torch": None}})
+
+    page.route("**/v1/info", without)
+    page.goto(link(request=TINY, view="validate"))
+    asked = page.get_by_role("form", name="What to run")
+    expect(asked).to_contain_text("pip install 'parallel-planner[validate]'")
+    expect(asked.get_by_role("button", name="Validate this plan")).to_have_count(0)

@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { bytes, BYTE_UNITS, rate } from "../format.js";
 import { change, problemsAt, request, resolved, unfolded, units } from "../state.js";
-import { Bound, NumberField, Options, SelectField } from "../ui/field.js";
+import { Bound, NumberField, SelectField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { SchemaFields } from "./schema.js";
 import { More, sameSpec, Section, useCatalog } from "./section.js";

@@ -69,9 +69,9 @@ export async function follow() {
 
 export const leave = () => following?.abort();
 
-/* Ask for a job and follow it.  A second click of the same question finds the first one's job. */
+/* Ask for a job and follow it. */
 export async function start(kind, body) {
-  const made = await post(`/v1/${kind}`, body, { headers: { "Idempotency-Key": crypto.randomUUID() } });
+  const made = await post(`/v1/${kind}`, body);
   batch(() => { job.value = made; lines.value = []; failure.value = null; current.value = { kind, id: made.id }; });
   loadJobs();
 }

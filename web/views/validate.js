@@ -74,7 +74,7 @@ export default function Validate() {
   useEffect(() => { look(); loadJobs(); return leave; }, []);
   useSignalEffect(() => { if (current.value) follow(); });
   return html`
-    <div class="plan-view validate-view">
+    <div class="plan-view validate-view ${job.value ? "with-job" : ""}">
       <h1 class="for-readers">Validate</h1>
       <${Ask} />
       <div class="results" id="results" tabindex="-1">

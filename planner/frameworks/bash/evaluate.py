@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from planner.frameworks.bash import arithmetic
-from planner.frameworks.bash.syntax import (
-    DECLARES,
+from planner.frameworks.bash.conditions import Tests, matches, plain_text
+from planner.frameworks.bash.launches import Argument, Launch, Outcome, launcher_of, slurm_variables
+from planner.frameworks.bash.syntax import DECLARES, Source, parse, whole
+from planner.frameworks.bash.tree import (
     Arithmetic,
     Assignment,
     Calculation,
@@ -33,13 +33,10 @@ from planner.frameworks.bash.syntax import (
     Pipeline,
     Redirect,
     Simple,
-    Source,
     Statements,
     Value,
     While,
     Word,
-    parse,
-    whole,
 )
 from planner.frameworks.reading import Unreadable
 
@@ -63,60 +60,8 @@ _AMBIENT = frozenset(
 )
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
-_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One word of a command and where it was written; what is unknown in it reads as written."""
-
-    text: str
-    file: str
-    line: int
-    known: bool = True
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A call of a Python program.
-
-    before: the words up to the program, launchers and their options; program: a path or the
-    module; environment: variables given to it whose values are known; slurm: the options of the
-    #SBATCH lines above it.
-    """
-
-    before: tuple[Argument, ...]
-    program: Argument
-    arguments: tuple[Argument, ...]
-    environment: Mapping[str, str]
-    slurm: tuple[Argument, ...]
-
-    @property
-    def launcher(self) -> str:
-        """The program that starts the processes: torchrun, deepspeed, accelerate or python."""
-        texts = [word.text for word in self.before]
-        for text in reversed(texts):
-            if text.startswith("torch.distributed."):
-                return "torchrun"
-            if text.startswith("deepspeed.launcher"):
-                return "deepspeed"
-        names = [name for text in texts if (name := _launcher(text))]
-        return next((name for name in names if name != "python"), names[0] if names else "")
-
-
-@dataclass
-class Outcome:
-    """What a script does: the programs it calls, the files it writes, and what was assumed.
-
-    places: of a file that it writes, the script and the line where its text begins.
-    """
-
-    launches: list[Launch] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    places: dict[str, tuple[str, int]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
@@ -126,18 +71,11 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     """
     if sum(len(text) for text in files.values()) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
-    shell = _Shell(files)
+    shell = Shell(files)
     with suppress(_Exit):
         shell.script(shell.text_of(main), (), called=False)
     shell.conclude()
     return shell.outcome
-
-
-def _launcher(text: str) -> str:
-    name = text.rsplit("/", 1)[-1]
-    if not _LAUNCHERS.fullmatch(name):
-        return ""
-    return "python" if name.startswith("python") else name
 
 
 class _Exit(Exception):
@@ -155,11 +93,7 @@ class _Loop(Exception):
         self.again = again
 
 
-def _text(value: Value) -> str:
-    return "".join(text for text, _ in value)
-
-
-class _Shell:
+class Shell:
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files, self.outcome = files, Outcome()
         self.variables: dict[str, Value | list[Value]] = {}
@@ -266,11 +200,11 @@ class _Shell:
 
     def number(self, expression: Word) -> int | None:
         """The value of an arithmetic expression."""
-        text = self.known(_text(self.value(expression)))
+        text = self.known(plain_text(self.value(expression)))
 
         def named(name: str) -> int | None:
             found = self.lookup(name, 0, name)
-            inner = None if found is None else self.known(_text(found))
+            inner = None if found is None else self.known(plain_text(found))
             # A name in a variable would be evaluated again; numbers are enough here.
             return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
 
@@ -280,7 +214,7 @@ class _Shell:
 
     def unset(self, word: Word) -> bool:
         """Whether the word has a variable in it that nobody set."""
-        return bool(_MARK.search(_text(self.value(word))))
+        return bool(_MARK.search(plain_text(self.value(word))))
 
     def scalar(self, part: Parameter) -> Value:
         """The value of a parameter that is one text."""
@@ -297,7 +231,7 @@ class _Shell:
                 value = found if place == 0 else None
         else:
             value = self.lookup(part.name, part.line, part.source)
-        text = None if value is None else _text(value)
+        text = None if value is None else plain_text(value)
         if part.length:
             size = self.known(text or "")
             told = size is not None and (value is not None or self.settled(part.name))
@@ -417,7 +351,7 @@ class _Shell:
         return done
 
     def argument(self, value: Value) -> Argument:
-        text = _text(value)
+        text = plain_text(value)
         line = value[0][1] if value else self.line
         for piece, number in value:
             if piece:
@@ -505,7 +439,7 @@ class _Shell:
             return self.simple(command)
         if isinstance(command, Condition):
             self.line = command.line
-            return self.decided(_Tests(self).compound(command.tokens), command.source)
+            return self.decided(Tests(self).compound(command.tokens), command.source)
         if isinstance(command, Calculation):
             self.line = command.line
             number = self.number(command.expression)
@@ -585,14 +519,14 @@ class _Shell:
 
     def case(self, command: Case) -> None:
         self.line = command.line
-        subject = self.known(_text(self.value(command.subject)))
+        subject = self.known(plain_text(self.value(command.subject)))
         if subject is None:
             self.note("the value that this case looks at is not known: none is taken")
             return
         for patterns, body in command.branches:
             for word in patterns:
-                pattern = self.known(_text(self.value(word)))
-                if pattern is not None and _matches(subject, pattern):
+                pattern = self.known(plain_text(self.value(word)))
+                if pattern is not None and matches(subject, pattern):
                     self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
                     return
 
@@ -624,7 +558,7 @@ class _Shell:
 
     def simple(self, command: Simple) -> bool:
         words = [value for word in command.words for value in self.fields(word)]
-        names = [self.known(_text(word)) for word in words]
+        names = [self.known(plain_text(word)) for word in words]
         name = (names[0] or "").rsplit("/", 1)[-1] if words else ""
         if not words or name in DECLARES:
             for assignment in command.assignments:
@@ -667,7 +601,7 @@ class _Shell:
             raise _Loop(name == "continue")
         if name in ("[", "test"):
             operands = words[1:-1] if name == "[" else words[1:]
-            return self.decided(_Tests(self).plain(operands), self.shown_all(words))
+            return self.decided(Tests(self).plain(operands), self.shown_all(words))
         if name == "false":
             return False
         if name == "shift":
@@ -692,7 +626,7 @@ class _Shell:
         return True
 
     def shown_all(self, words: Sequence[Value]) -> str:
-        return " ".join(self.shown(_text(word)) for word in words)
+        return " ".join(self.shown(plain_text(word)) for word in words)
 
     def nested(self, value: Iterable[tuple[str, int]]) -> None:
         """Commands that stand in a text."""
@@ -705,7 +639,7 @@ class _Shell:
 
     def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
         """Another script, where it is at hand."""
-        text = _text(name[0]) if name else ""
+        text = plain_text(name[0]) if name else ""
         path = self.shown(text).removeprefix("./")
         known = {**self.files, **self.outcome.files}
         found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in known), None)
@@ -730,9 +664,9 @@ class _Shell:
         """A here-document or an echo into a file is a file at hand."""
         if redirect.operator not in (">", ">|"):
             return
-        target = self.shown(_text(self.value(redirect.target))).rsplit("/", 1)[-1]
+        target = self.shown(plain_text(self.value(redirect.target))).rsplit("/", 1)[-1]
         if name == "echo":
-            texts = [_text(word) for word in words[1:]]
+            texts = [plain_text(word) for word in words[1:]]
             self.keep(target, f"{' '.join(texts)}\n", self.line)
 
     def keep(self, name: str, text: str, line: int) -> None:
@@ -748,13 +682,13 @@ class _Shell:
         bodies = [r for r in command.redirects if r.operator in ("<<", "<<-")]
         if name in ("cat", "tee") and bodies:
             targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
-            paths = [_text(self.value(target)) for target in targets]
-            paths += [_text(word) for word in words[1:] if name == "tee"]
+            paths = [plain_text(self.value(target)) for target in targets]
+            paths += [plain_text(word) for word in words[1:] if name == "tee"]
             body = self.value(bodies[-1].body)
             for path in paths:
                 if not path.startswith("-"):
                     first = body[0][1] if body else self.line
-                    self.keep(self.shown(path).rsplit("/", 1)[-1], _text(body), first)
+                    self.keep(self.shown(path).rsplit("/", 1)[-1], plain_text(body), first)
         if name in _TALKERS or not words:
             return
         if (name == "sbatch" or name in _SHELLS) and bodies:
@@ -786,7 +720,7 @@ class _Shell:
             self.outcome.launches.append(found)
             return
         for word, text in zip(words[1:], names[1:], strict=True):
-            whole_text = text if text is not None else _text(word)
+            whole_text = text if text is not None else plain_text(word)
             if re.search(r"\s", whole_text) and _PROGRAM.search(whole_text):
                 with _Copy(self, True):
                     self.nested(word)
@@ -810,7 +744,7 @@ class _Shell:
 
     def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
         """The call of a Python program that the words are; None where they are something else."""
-        launcher = next((i for i, text in enumerate(names) if text and _launcher(text)), None)
+        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
         start = launcher
         if launcher is None:
             first = names[0]
@@ -820,7 +754,7 @@ class _Shell:
         assert start is not None
         program = None
         for place in range(start + 1, len(words)):
-            text, before = self.shown(_text(words[place])), names[place - 1] if place else ""
+            text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
             if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
                 if not text.startswith(_LAUNCHER_MODULES):
                     program = place
@@ -835,7 +769,7 @@ class _Shell:
             name: text
             for name in self.exported
             if (value := self.lookup(name, 0, name)) is not None
-            and (text := _text(value)) == self.known(text)
+            and (text := plain_text(value)) == self.known(text)
         }
         return Launch(
             given[:program], given[program], given[program + 1 :], environment, self.slurm
@@ -845,7 +779,7 @@ class _Shell:
 class _Copy:
     """A subshell, where it is one: what is assigned inside is forgotten."""
 
-    def __init__(self, shell: _Shell, active: bool) -> None:
+    def __init__(self, shell: Shell, active: bool) -> None:
         self.shell, self.active = shell, active
 
     def __enter__(self) -> None:
@@ -856,134 +790,3 @@ class _Copy:
     def __exit__(self, *_: object) -> None:
         if self.active:
             self.shell.variables, self.shell.exported = self.kept
-
-
-def _matches(text: str, pattern: str) -> bool:
-    """Glob match; patterns that could take long do not match."""
-    if pattern.count("*") > 4 or len(text) > 4096 or len(pattern) > 4096:
-        return text == pattern
-    return fnmatchcase(text, pattern)
-
-
-class _Tests:
-    """`[ ... ]` and `[[ ... ]]`: True, False, or None where the script does not tell."""
-
-    def __init__(self, shell: _Shell) -> None:
-        self.shell = shell
-
-    def plain(self, operands: list[Value]) -> bool | None:
-        return self.disjunction([self.shell.known(_text(word)) for word in operands], "-o", "-a")
-
-    def compound(self, tokens: Sequence[str | Word]) -> bool | None:
-        items: list[str | None] = []
-        patterns = []
-        for token in tokens:
-            if isinstance(token, str):
-                items.append(f"\0{token}")
-            else:
-                items.append(self.shell.known(_text(self.shell.value(token))))
-                if any(not part.quoted for part in token):
-                    patterns.append(len(items) - 1)
-        self.patterns = patterns
-        return self.disjunction(items, "\0||", "\0&&")
-
-    def disjunction(self, items: list[str | None], either: str, both: str) -> bool | None:
-        """Or over and over single tests; groups in parentheses are not looked into."""
-        if any(item in ("(", "\0(") for item in items):
-            return None
-        result: bool | None = False
-        for part in _cut(items, either):
-            every: bool | None = True
-            for one in _cut(part, both):
-                value = self.single(one)
-                if every is not False and value is not True:
-                    every = value
-            if result is not True and every is not False:
-                result = every
-        return result
-
-    def single(self, items: list[str | None]) -> bool | None:
-        negated = False
-        while items and items[0] in ("!", "\0!") and len(items) > 1:
-            negated, items = not negated, items[1:]
-        status = self.compare([item.lstrip("\0") if item else item for item in items])
-        return None if status is None else status != negated
-
-    def compare(self, items: list[str | None]) -> bool | None:
-        if not items:
-            return False
-        if len(items) == 1:
-            return None if items[0] is None else items[0] != ""
-        if len(items) == 2 and items[0] in ("-z", "-n"):
-            return None if items[1] is None else (items[1] == "") == (items[0] == "-z")
-        if len(items) == 2 and items[0] == "-v" and items[1]:
-            return items[1] in self.shell.variables
-        if len(items) != 3 or items[0] is None or items[2] is None:
-            return None
-        left, sign, right = items[0], items[1], items[2]
-        if sign in ("=", "=="):
-            return _matches(left, right) if hasattr(self, "patterns") else left == right
-        if sign == "!=":
-            return not (_matches(left, right) if hasattr(self, "patterns") else left == right)
-        if sign in ("<", ">"):
-            return left < right if sign == "<" else left > right
-        order = {
-            "-eq": lambda a, b: a == b,
-            "-ne": lambda a, b: a != b,
-            "-lt": lambda a, b: a < b,
-            "-le": lambda a, b: a <= b,
-            "-gt": lambda a, b: a > b,
-            "-ge": lambda a, b: a >= b,
-        }.get(sign or "")
-        if order is None:
-            return None
-        try:
-            return bool(order(int(left[:18] or 0), int(right[:18] or 0)))
-        except ValueError:
-            return None
-
-
-def _cut(items: list[str | None], separator: str) -> list[list[str | None]]:
-    parts: list[list[str | None]] = [[]]
-    for item in items:
-        if item == separator:
-            parts.append([])
-        else:
-            parts[-1].append(item)
-    return parts
-
-
-def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
-    """Numbers that Slurm's options fix, by the variables it makes of them.
-
-    options: words of #SBATCH lines, or of srun and sbatch.
-    """
-    found: dict[str, int] = {}
-    names = {
-        ("--nodes", "-N"): "SLURM_NNODES",
-        ("--ntasks", "-n"): "SLURM_NTASKS",
-        ("--ntasks-per-node",): "SLURM_NTASKS_PER_NODE",
-        ("--gpus", "-G"): "SLURM_GPUS",
-        ("--gpus-per-node",): "SLURM_GPUS_PER_NODE",
-        ("--gres",): "SLURM_GPUS_PER_NODE",
-    }
-    by_option = {option: variable for options_, variable in names.items() for option in options_}
-    for place, option in enumerate(options):
-        name, _, value = option.text.partition("=")
-        if not value and name[:2] in by_option and not name.startswith("--") and len(name) > 2:
-            name, value = name[:2], name[2:]
-        if not value and place + 1 < len(options):
-            value = options[place + 1].text
-        if name in by_option:
-            number = re.search(r"(?:^|gpu:(?:[^:,]*:)?|^[a-z]\w*:)(\d{1,7})(?:$|,|\()", value)
-            if number:
-                found[by_option[name]] = int(number[1])
-    if "SLURM_NNODES" in found:
-        found["SLURM_JOB_NUM_NODES"] = found["SLURM_NNODES"]
-        if "SLURM_NTASKS_PER_NODE" in found:
-            found.setdefault("SLURM_NTASKS", found["SLURM_NNODES"] * found["SLURM_NTASKS_PER_NODE"])
-    if "SLURM_NTASKS" in found:
-        found["SLURM_NPROCS"] = found["SLURM_NTASKS"]
-    if "SLURM_GPUS_PER_NODE" in found:
-        found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"]
-    return found

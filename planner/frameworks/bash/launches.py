@@ -1,0 +1,103 @@
+"""What a script starts: the call, its arguments and environment, and what remained unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One word of a command and where it was written; what is unknown in it reads as written."""
+
+    text: str
+    file: str
+    line: int
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of a Python program.
+
+    before: the words up to the program, launchers and their options; program: a path or the
+    module; environment: variables given to it whose values are known; slurm: the options of the
+    #SBATCH lines above it.
+    """
+
+    before: tuple[Argument, ...]
+    program: Argument
+    arguments: tuple[Argument, ...]
+    environment: Mapping[str, str]
+    slurm: tuple[Argument, ...]
+
+    @property
+    def launcher(self) -> str:
+        """The program that starts the processes: torchrun, deepspeed, accelerate or python."""
+        texts = [word.text for word in self.before]
+        for text in reversed(texts):
+            if text.startswith("torch.distributed."):
+                return "torchrun"
+            if text.startswith("deepspeed.launcher"):
+                return "deepspeed"
+        names = [name for text in texts if (name := launcher_of(text))]
+        return next((name for name in names if name != "python"), names[0] if names else "")
+
+
+@dataclass
+class Outcome:
+    """What a script does: the programs it calls, the files it writes, and what was assumed.
+
+    places: of a file that it writes, the script and the line where its text begins.
+    """
+
+    launches: list[Launch] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def launcher_of(text: str) -> str:
+    name = text.rsplit("/", 1)[-1]
+    if not _LAUNCHERS.fullmatch(name):
+        return ""
+    return "python" if name.startswith("python") else name
+
+
+def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
+    """Numbers that Slurm's options fix, by the variables it makes of them.
+
+    options: words of #SBATCH lines, or of srun and sbatch.
+    """
+    found: dict[str, int] = {}
+    names = {
+        ("--nodes", "-N"): "SLURM_NNODES",
+        ("--ntasks", "-n"): "SLURM_NTASKS",
+        ("--ntasks-per-node",): "SLURM_NTASKS_PER_NODE",
+        ("--gpus", "-G"): "SLURM_GPUS",
+        ("--gpus-per-node",): "SLURM_GPUS_PER_NODE",
+        ("--gres",): "SLURM_GPUS_PER_NODE",
+    }
+    by_option = {option: variable for options_, variable in names.items() for option in options_}
+    for place, option in enumerate(options):
+        name, _, value = option.text.partition("=")
+        if not value and name[:2] in by_option and not name.startswith("--") and len(name) > 2:
+            name, value = name[:2], name[2:]
+        if not value and place + 1 < len(options):
+            value = options[place + 1].text
+        if name in by_option:
+            number = re.search(r"(?:^|gpu:(?:[^:,]*:)?|^[a-z]\w*:)(\d{1,7})(?:$|,|\()", value)
+            if number:
+                found[by_option[name]] = int(number[1])
+    if "SLURM_NNODES" in found:
+        found["SLURM_JOB_NUM_NODES"] = found["SLURM_NNODES"]
+        if "SLURM_NTASKS_PER_NODE" in found:
+            found.setdefault("SLURM_NTASKS", found["SLURM_NNODES"] * found["SLURM_NTASKS_PER_NODE"])
+    if "SLURM_NTASKS" in found:
+        found["SLURM_NPROCS"] = found["SLURM_NTASKS"]
+    if "SLURM_GPUS_PER_NODE" in found:
+        found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"]
+    return found

@@ -1,0 +1,305 @@
+"""What Megatron-LM's options say of the model: the fields of a ModelSpec."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cost_models.catalog import models
+from cost_models.catalog.names import UnknownName
+from planner.frameworks.arguments import Arguments
+from planner.frameworks.bash import Launch
+from planner.frameworks.reading import Unreadable
+
+REQUIRED = ("--hidden-size", "--num-attention-heads")
+POSITIONS = {
+    "learned_absolute": "learned",
+    "rope": "rope",
+    "yarn": "rope",
+    "mrope": "rope",
+    "none": "none",
+}
+# Vocabularies that a kind of tokenizer fixes.
+TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+ANY_VOCABULARY = 128_256
+
+
+def _required(args: Arguments, launch: Launch, name: str, old: str = "") -> int:
+    for option in (name, old):
+        if option and args.has(option):
+            return args.positive(option)
+    raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)
+
+
+def position_kind(args: Arguments) -> str:
+    if args.has("--use-rotary-position-embeddings"):
+        return "rope"
+    kind = args.text("--position-embedding-type", "learned_absolute")
+    if kind not in POSITIONS:
+        args.assume(f"{kind} positions have no place in a model: none taken")
+    return POSITIONS.get(kind, "none")
+
+
+def _vocabulary(args: Arguments) -> int:
+    """--vocab-size, or what the tokenizer is known to have, or a guess that is said."""
+    kind = args.text("--tokenizer-type")
+    args.has("--padded-vocab-size", "--make-vocab-size-divisible-by")
+    if args.has("--vocab-size"):
+        if kind.startswith("Null"):
+            args.assume(
+                "NullTokenizer has the --vocab-size tokens given (before core 0.18 one more)"
+            )
+        return args.positive("--vocab-size")
+    if args.has("--padded-vocab-size"):
+        args.assume("the vocabulary is as large as --padded-vocab-size")
+        return args.positive("--padded-vocab-size")
+    if not kind and args.has("--merge-file"):
+        kind = "GPT2BPETokenizer"
+    if kind in TOKENIZERS:
+        args.assume(f"{kind} has {TOKENIZERS[kind]} tokens")
+        return TOKENIZERS[kind]
+    name = args.given.get("--tokenizer-model")
+    text = name.value if name is not None and isinstance(name.value, str) else ""
+    for part in (text, text.rsplit("/", 1)[-1]):
+        try:
+            size = models.model(part).vocab_size
+        except UnknownName:
+            continue
+        args.assume(f"the tokenizer of {text} has {size} tokens")
+        return size
+    args.assume(
+        f"the files do not say how many tokens the vocabulary has: {ANY_VOCABULARY} taken; give "
+        "--vocab-size"
+    )
+    return ANY_VOCABULARY
+
+
+def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
+    layers = _required(args, launch, "--num-layers", "--encoder-num-layers")
+    hidden, heads = (_required(args, launch, name) for name in REQUIRED)
+    seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
+    gated = args.has("--swiglu", "--quick-geglu")
+    ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
+    ffn = args.positive("--ffn-hidden-size", max(ffn, 1))
+    if not args.has("--kv-channels") and hidden % heads:
+        args.refuse(
+            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; give "
+            "--kv-channels",
+            "--hidden-size",
+        )
+    latent = args.has("--multi-latent-attention")
+    groups = heads
+    if args.has("--group-query-attention"):
+        groups = args.positive("--num-query-groups", 1)
+    elif args.integer("--num-query-groups", heads) not in (heads, 1):
+        args.assume("--num-query-groups is ignored without --group-query-attention")
+    if latent:
+        groups = heads
+    if heads % groups:
+        args.refuse(
+            f"--num-attention-heads {heads} is not a multiple of --num-query-groups {groups}",
+            "--num-query-groups",
+        )
+        groups = heads
+    position = position_kind(args)
+    rows = args.integer("--max-position-embeddings")
+    if rows < seq:
+        args.refuse(
+            f"--max-position-embeddings is {rows or 'missing'}; at least the sequence length "
+            f"{seq} is needed",
+            "--max-position-embeddings",
+            "--seq-length",
+        )
+    biases = not args.has("--disable-bias-linear")
+    moe = _experts(args, layers, ffn, biases)
+    dense = moe is None or any(
+        i < moe["num_dense_layers"] or (i - moe["layer_offset"]) % moe["layer_frequency"]
+        for i in range(layers)
+    )
+    qk_norm = args.has("--qk-layernorm")
+    if latent and not qk_norm:
+        args.assume("latent attention is costed with --qk-layernorm, which is not given")
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": groups,
+        "head_dim": args.positive("--kv-channels", max(hidden // heads, 1)),
+        "ffn_hidden_size": ffn,
+        "gated_mlp": gated,
+        "vocab_size": _vocabulary(args),
+        "tied_embeddings": not args.has("--untie-embeddings-and-output-weights"),
+        "qkv_bias": (biases or args.has("--add-qkv-bias")) and not latent,
+        "attention_output_bias": biases,
+        "mlp_bias": biases and dense,
+        "norm": "rmsnorm" if args.text("--normalization") == "RMSNorm" else "layernorm",
+        "qk_norm": "head" if qk_norm and not latent else "none",
+        "attention_sinks": _sinks(args),
+        "position": position,
+        "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
+        "hidden_dropout": _share(args, "--hidden-dropout"),
+        "attention_dropout": _share(args, "--attention-dropout"),
+        "mla": _latent(args) if latent else None,
+        "moe": moe,
+        "mtp_num_layers": args.integer("--mtp-num-layers"),
+        **_window(args, layers),
+    }
+
+
+def _share(args: Arguments, name: str) -> float:
+    value = args.number(name, 0.1)
+    if not 0 <= value < 1:
+        args.refuse(f"{name} is {value}; a share of 0 to 1 is needed", name)
+        return 0.0
+    return value
+
+
+def _sinks(args: Arguments) -> bool:
+    kind = args.text("--softmax-type", "vanilla")
+    if kind == "off-by-one":
+        args.assume("the off-by-one softmax costs as the plain one")
+    return kind == "learnable"
+
+
+def _latent(args: Arguments) -> dict[str, Any]:
+    return {
+        "q_lora_rank": args.positive("--q-lora-rank") if args.has("--q-lora-rank") else None,
+        "kv_lora_rank": args.positive("--kv-lora-rank", 32),
+        "qk_nope_head_dim": args.positive("--qk-head-dim", 128),
+        "qk_rope_head_dim": args.positive("--qk-pos-emb-head-dim", 64),
+        "v_head_dim": args.positive("--v-head-dim", 128),
+    }
+
+
+def _window(args: Arguments, layers: int) -> dict[str, Any]:
+    text = args.text("--window-size")
+    if not text:
+        return {}
+    match = re.fullmatch(r"\(?\s*(\d{1,8})\s*,\s*(?:0|-1)\s*\)?", text)
+    if match is None:
+        args.assume(f"--window-size {text} has no place in a model: full attention taken")
+        return {}
+    skip = args.text("--window-attn-skip-freq")
+    pattern = None
+    if skip:
+        try:
+            kinds = _pattern(skip, layers)
+        except ValueError as error:
+            args.refuse(f"--window-attn-skip-freq {skip}: {error}", "--window-attn-skip-freq")
+            return {"sliding_window": int(match[1]) + 1}
+        if re.fullmatch(r"\d+", skip):
+            pattern = int(skip)
+        else:
+            full = kinds.count(0)
+            pattern = max(round(layers / full), 1) if full else None
+            args.assume(f"of {layers} layers {full} attend fully, spread evenly")
+    return {"sliding_window": int(match[1]) + 1, "full_attention_period": pattern or None}
+
+
+_ITEM = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,5}))?")
+
+
+def _pattern(text: str, layers: int) -> list[int]:
+    """The list of zeros and ones that a layer pattern says, `N` or `([0]*1+[1]*2)*3`.
+
+    Raises ValueError where it is none, or not one of each layer.
+    """
+    plain = re.sub(r"\s", "", text)
+    if re.fullmatch(r"\d{1,6}", plain):
+        step = int(plain)
+        if step < 1:
+            raise ValueError("a period of at least 1 is needed")
+        return [int(i % step == 0) for i in range(layers)]
+    group = re.fullmatch(r"\((.*)\)(?:\*(\d{1,5}))?", plain)
+    body, times = (group[1], int(group[2] or 1)) if group else (plain, 1)
+    found: list[int] = []
+    for part in body.split("+"):
+        item = _ITEM.fullmatch(part)
+        if item is None:
+            raise ValueError("it is no sum of lists")
+        values = [int(value) for value in item[1].split(",") if value]
+        found += values * min(int(item[2] or 1), layers + 1)
+        if len(found) > layers:
+            break
+    found = (found * min(times, layers + 1))[: layers + 1]
+    if len(found) != layers or not set(found) <= {0, 1}:
+        raise ValueError(f"it does not say 0 or 1 for each of {layers} layers")
+    return found
+
+
+def _kinds(args: Arguments, layers: int) -> dict[str, int]:
+    """Which layers have experts, as the three numbers that a model has for it."""
+    text = args.text("--moe-layer-freq", "1")
+    try:
+        pattern = _pattern(text, layers)
+        if 1 not in pattern:
+            raise ValueError("no layer has experts")
+    except ValueError as error:
+        args.refuse(f"--moe-layer-freq {text}: {error}", "--moe-layer-freq")
+        pattern = [1] * layers
+    first = pattern.index(1)
+    for dense in (0, first):
+        for step in range(1, min(layers, 64) + 1):
+            for offset in range(step):
+                if all(
+                    bool(kind) == (i >= dense and (i - offset) % step == 0)
+                    for i, kind in enumerate(pattern)
+                ):
+                    return {
+                        "num_dense_layers": dense,
+                        "layer_frequency": step,
+                        "layer_offset": offset,
+                    }
+    dense = pattern.count(0)
+    args.assume(f"--moe-layer-freq {text}: the {dense} dense layers are taken to come first")
+    return {"num_dense_layers": dense, "layer_frequency": 1, "layer_offset": 0}
+
+
+def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, Any] | None:
+    if not args.has("--num-experts"):
+        return None
+    count = args.positive("--num-experts")
+    if count < 2:
+        args.assume("one expert is a dense layer")
+        return None
+    top = args.positive("--moe-router-topk", 2)
+    if top > count:
+        args.refuse(f"--moe-router-topk {top} of {count} experts", "--moe-router-topk")
+        top = count
+    if not args.has("--moe-grouped-gemm"):
+        args.assume("experts are costed as --moe-grouped-gemm runs them, which is not given")
+    groups = args.integer("--moe-router-num-groups") or None
+    chosen = args.integer("--moe-router-group-topk") or None
+    if (groups is None) != (chosen is None) or (
+        groups and chosen and (count % groups or chosen > groups)
+    ):
+        args.refuse(
+            f"--moe-router-group-topk {chosen} of --moe-router-num-groups {groups} with {count} "
+            "experts: groups of equal size and a number of them are needed",
+            "--moe-router-num-groups",
+            "--moe-router-group-topk",
+        )
+        groups = chosen = None
+    capacity = args.number("--moe-expert-capacity-factor")
+    score = args.text("--moe-router-score-function", "softmax")
+    correction = args.has("--moe-router-enable-expert-bias")
+    if correction and score == "softmax":
+        args.refuse(
+            "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid",
+            "--moe-router-enable-expert-bias",
+        )
+    args.has("--moe-router-pre-softmax", "--moe-router-dtype")
+    return {
+        "num_experts": count,
+        "top_k": top,
+        "expert_ffn_hidden_size": args.positive("--moe-ffn-hidden-size", ffn),
+        "shared_expert_ffn_hidden_size": args.integer("--moe-shared-expert-intermediate-size"),
+        "shared_expert_gate": args.has("--moe-shared-expert-gate"),
+        "num_groups": groups,
+        "top_k_groups": chosen,
+        "router_bias": biases,
+        "expert_bias": biases,
+        "score_correction_bias": correction,
+        "capacity_factor": capacity if capacity > 0 else None,
+        **_kinds(args, layers),
+    }

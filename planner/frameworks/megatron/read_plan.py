@@ -1,0 +1,345 @@
+"""What Megatron-LM's options say of the training and of the plan."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks.arguments import Arguments
+from planner.frameworks.base import Unsupported
+from planner.frameworks.megatron import layout
+
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+CP_KINDS = {"p2p": "p2p", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "a2a"}
+
+
+def _training(args: Arguments, batch: int) -> dict[str, Any]:
+    seq = args.positive("--seq-length" if args.has("--seq-length") else "--encoder-seq-length")
+    half = args.has("--fp16") and not args.has("--bf16")
+    precision = "fp16" if half else "bf16"
+    if not args.has("--fp16", "--bf16"):
+        args.assume("it trains in fp32, which no plan holds: bf16 taken")
+    for name in ("fp8", "fp4"):
+        if args.has(f"--{name}-format"):
+            precision = name
+            if half:
+                args.assume(f"{name} beside fp16 weights is costed as beside bf16 ones")
+    recipe = args.text("--fp8-recipe", "delayed")
+    if recipe == "custom":
+        args.assume("a custom fp8 recipe costs as the tensorwise one")
+    args.has("--fp4-recipe")
+    gradients = "fp32"
+    if args.has("--accumulate-allreduce-grads-in-fp32"):
+        pass
+    elif half:
+        gradients = "fp16"
+    elif args.has("--grad-reduce-in-bf16") or args.text("--main-grads-dtype") == "bf16":
+        gradients = "bf16"
+    optimizer = args.text("--optimizer", "adam")
+    if optimizer not in ("adam", "sgd"):
+        args.assume(f"the optimizer {optimizer} costs as Adam")
+        optimizer = "adam"
+    fp8 = precision == "fp8"
+    return {
+        "seq_length": seq,
+        "global_batch_size": batch,
+        "precision": precision,
+        "fp8_recipe": ("tensorwise" if recipe == "custom" else recipe) if fp8 else "tensorwise",
+        "fp8_param_gather": args.has("--fp8-param-gather") and fp8,
+        "gradient_dtype": gradients,
+        "gradient_reduce_dtype": gradients,
+        "optimizer_state_dtype": _moments(args),
+        "optimizer": optimizer,
+        "tokens": _tokens(args, seq, batch),
+    }
+
+
+def _moments(args: Arguments) -> str:
+    """The type of Adam's moments, which only the precision-aware optimizer may choose."""
+    first, second = args.text("--exp-avg-dtype", "fp32"), args.text("--exp-avg-sq-dtype", "fp32")
+    if args.text("--main-params-dtype", "fp32") != "fp32":
+        args.assume("master weights are costed in fp32")
+    if not args.has("--use-precision-aware-optimizer"):
+        if (first, second) != ("fp32", "fp32"):
+            args.refuse(
+                "--exp-avg-dtype and --exp-avg-sq-dtype need --use-precision-aware-optimizer",
+                "--exp-avg-dtype",
+                "--exp-avg-sq-dtype",
+            )
+        return "fp32"
+    sizes = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}
+    if first != second or first == "fp16":
+        larger = min((first, second), key=list(sizes).index)
+        args.assume(f"moments in {first} and {second} are costed as {sizes[larger]}")
+        return sizes[larger]
+    return sizes[first]
+
+
+def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
+    """Tokens of the whole training; a run on mock data is none."""
+    iterations, samples = args.integer("--train-iters"), args.integer("--train-samples")
+    if args.has("--mock-data") or max(iterations, samples) < 1:
+        return None
+    return float(samples * seq if samples > 0 else iterations * batch * seq)
+
+
+def plan_and_training(
+    args: Arguments, model: ModelSpec, size: int
+) -> tuple[ParallelPlan, TrainingSpec]:
+    tp = args.positive("--tensor-model-parallel-size")
+    pp = args.positive("--pipeline-model-parallel-size")
+    cp = args.positive("--context-parallel-size")
+    if size % (tp * pp * cp):
+        args.refuse(
+            f"{size} accelerators are not a multiple of tp {tp} x cp {cp} x pp {pp} = "
+            f"{tp * pp * cp}",
+            "--tensor-model-parallel-size",
+            "--pipeline-model-parallel-size",
+            "--context-parallel-size",
+            code="world_size",
+        )
+    dp = max(size // (tp * pp * cp), 1)
+    for name in ("--tensor-parallel-num-weight-shards", "--hierarchical-context-parallel-sizes"):
+        if args.has(name):
+            args.assume(f"{name} has no place in a plan and is left out")
+    if not args.has("--micro-batch-size"):
+        args.refuse("--micro-batch-size is missing; 1 taken", code="batch_identity")
+    micro = args.positive("--micro-batch-size")
+    if args.has("--rampup-batch-size", "--step-batch-size-schedule"):
+        args.assume("the batch is costed at its full size, after the ramp")
+    batch = args.positive("--global-batch-size", micro * dp)
+    training = TrainingSpec(**_training(args, batch))
+    etp = args.positive("--expert-tensor-parallel-size", tp)
+    zero, shard = _sharding(args, dp * cp)
+    vpp, stages = _stages(args, model, pp)
+    fields: dict[str, Any] = {
+        "tp": tp,
+        "sequence_parallel": args.has("--sequence-parallel") and tp > 1,
+        "cp": cp,
+        "cp_kind": _cp_kind(args, cp),
+        "pp": pp,
+        "vpp": vpp,
+        "dp": dp,
+        "dp_shard": shard,
+        "ep": args.positive("--expert-model-parallel-size") if model.moe is not None else 1,
+        "etp": etp if model.moe is not None else 1,
+        "zero_stage": zero,
+        "micro_batch_size": micro,
+        "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
+        "rank_order": "tp-cp-ep-pp-dp" if args.has("--use-tp-pp-dp-mapping") else "tp-cp-ep-dp-pp",
+        "offload_optimizer": _offloads(args),
+        "offload_activations": _offloads_activations(args, model),
+        "attention_kernel": _attention(args),
+        "cross_entropy": _cross_entropy(args),
+        "moe_dispatcher": _dispatcher(args) if model.moe is not None else "alltoall",
+        "overlap_grad_reduce": args.has("--overlap-grad-reduce"),
+        "overlap_param_gather": args.has("--overlap-param-gather"),
+        "overlap_tp": args.has("--tp-comm-overlap"),
+        "overlap_p2p": not args.has("--no-overlap-p2p-communication"),
+        "overlap_ep": args.has("--overlap-moe-expert-parallel-comm"),
+        "stack": "megatron",
+        **_recompute(args),
+        **stages,
+    }
+    # What a switch of these says is the same as what is costed, or costs nothing that is.
+    args.has("--ckpt-format", "--no-gradient-accumulation-fusion", "--use-mcore-models")
+    args.has("--overlap-cpu-optimizer-d2h-h2d", "--eval-iters", "--log-interval")
+    args.has("--log-throughput", "--lr")
+    return ParallelPlan(**fields), training
+
+
+def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
+    """(zero_stage, dp_shard)."""
+    zero = 1 if args.has("--use-distributed-optimizer") else 0
+    if args.has("--use-megatron-fsdp", "--use-custom-fsdp"):
+        if not args.has("--data-parallel-sharding-strategy"):
+            args.assume(
+                "without --data-parallel-sharding-strategy its FSDP shards weights too (ZeRO 3; "
+                "core 0.12 shards nothing)"
+            )
+        zero = SHARDING[args.text("--data-parallel-sharding-strategy", "optim_grads_params")]
+        if args.text("--ckpt-format", "torch_dist") != "fsdp_dtensor" and not args.has(
+            "--use-custom-fsdp"
+        ):
+            args.refuse("its FSDP needs --ckpt-format fsdp_dtensor", "--use-megatron-fsdp")
+    elif args.text("--ckpt-format") == "fsdp_dtensor":
+        args.refuse("--ckpt-format fsdp_dtensor needs --use-megatron-fsdp", "--ckpt-format")
+    if args.has("--use-torch-fsdp2"):
+        args.assume("torch's FSDP2 is costed as Megatron's FSDP (ZeRO 3)")
+        zero = 3
+    copies = args.positive("--num-distributed-optimizer-instances")
+    if copies == 1 or zero == 0:
+        return zero, 0
+    if ranks % copies:
+        args.refuse(
+            f"{ranks} ranks of dp x cp are not a multiple of "
+            f"--num-distributed-optimizer-instances {copies}",
+            "--num-distributed-optimizer-instances",
+            code="zero_stage",
+        )
+        return zero, 0
+    return zero, ranks // copies
+
+
+def _cp_kind(args: Arguments, cp: int) -> str:
+    kinds = args.words("--cp-comm-type") or ("p2p",)
+    if cp > 1 and (len(set(kinds)) > 1 or kinds[0] not in CP_KINDS):
+        args.assume(
+            f"context parallelism by {', '.join(dict.fromkeys(kinds))} is costed as "
+            f"{CP_KINDS.get(kinds[0], 'p2p')}"
+        )
+    return CP_KINDS.get(kinds[0], "p2p")
+
+
+def _recompute(args: Arguments) -> dict[str, Any]:
+    kind = args.text("--recompute-granularity", "none")
+    if args.has("--recompute-activations"):
+        kind = "selective"
+    method, layers = args.text("--recompute-method"), args.integer("--recompute-num-layers")
+    modules = args.words("--recompute-modules") or ("core_attn",)
+    if kind == "full":
+        if not method or layers < 1:
+            args.refuse(
+                "full recompute needs --recompute-method and --recompute-num-layers; uniform and 1 "
+                "taken where they are missing",
+                "--recompute-granularity",
+                code="recompute",
+            )
+        return {
+            "recompute": "full",
+            "recompute_method": method or "uniform",
+            "recompute_num_layers": max(layers, 1),
+        }
+    if kind == "none":
+        return {}
+    if method or layers:
+        args.refuse(
+            "--recompute-method and --recompute-num-layers go with full recompute only",
+            "--recompute-method",
+            "--recompute-num-layers",
+            code="recompute",
+        )
+    kept = tuple(module for module in dict.fromkeys(modules) if module in RECOMPUTE_MODULES)
+    if missing := [module for module in modules if module not in kept]:
+        args.assume(f"recompute of {', '.join(missing)} has no place in a plan and is left out")
+    if not kept:
+        return {}
+    return {"recompute": "selective", "recompute_modules": kept}
+
+
+def _offloads(args: Arguments) -> bool:
+    if not args.has("--optimizer-cpu-offload"):
+        return False
+    share = args.number("--optimizer-offload-fraction", 1.0)
+    if share <= 0:
+        return False
+    if share < 1:
+        args.assume(f"offloading {share:.0%} of the optimizer is costed as offloading all of it")
+    return True
+
+
+def _offloads_activations(args: Arguments, model: ModelSpec) -> bool:
+    layers = args.integer("--cpu-offloading-num-layers")
+    if 0 < layers != model.num_layers - 1:
+        args.assume(
+            f"offloading the activations of {layers} layers is costed as of all but the last"
+        )
+    return layers > 0
+
+
+def _attention(args: Arguments) -> str:
+    backend = args.text("--attention-backend", "auto")
+    args.has("--use-flash-attn")
+    if backend == "local" and args.words("--spec")[:1] != ("local",):
+        args.refuse("--attention-backend local needs --spec local", "--attention-backend")
+    plain = args.text("--transformer-impl") == "local" and not args.has("--use-flash-attn")
+    if backend == "auto" and plain:
+        args.assume("--transformer-impl local computes unfused attention")
+        backend = "local"
+    return "unfused" if backend in ("unfused", "local") else "flash"
+
+
+def _cross_entropy(args: Arguments) -> str:
+    implementation = args.text("--cross-entropy-fusion-impl", "native")
+    if not args.has("--cross-entropy-loss-fusion"):
+        return "unfused"
+    return "fused" if implementation == "native" else "in_place"
+
+
+def _dispatcher(args: Arguments) -> str:
+    kind = args.text("--moe-token-dispatcher-type", "allgather")
+    backend = args.text("--moe-flex-dispatcher-backend", "deepep")
+    args.has("--moe-enable-deepep")
+    if kind == "flex":
+        if backend != "deepep":
+            args.assume(f"the {backend} dispatcher is costed as deepep")
+        return "deepep"
+    return "allgather" if kind == "allgather" else "alltoall"
+
+
+def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
+    """(vpp, the fields that say how layers fall on stages)."""
+    text = args.text("--pipeline-model-parallel-layout")
+    first = args.integer("--decoder-first-pipeline-num-layers")
+    last = args.integer("--decoder-last-pipeline-num-layers")
+    if text:
+        return _laid_out(args, model, pp, text)
+    extra = [
+        int(args.has("--account-for-embedding-in-pipeline-split")),
+        int(args.has("--account-for-loss-in-pipeline-split")),
+    ]
+    per_stage, rest = divmod(model.num_layers + sum(extra), pp)
+    if sum(extra) and (first or last):
+        args.refuse(
+            "--account-for-embedding-in-pipeline-split and its like exclude "
+            "--decoder-first-pipeline-num-layers and its like",
+            "--account-for-embedding-in-pipeline-split",
+            "--account-for-loss-in-pipeline-split",
+        )
+    elif sum(extra) and pp > 1:
+        first, last = ((per_stage - one) * one for one in extra)
+    vpp = args.positive("--num-virtual-stages-per-pipeline-rank")
+    chunk = args.integer("--num-layers-per-virtual-pipeline-stage")
+    if chunk > 0 and vpp == 1:
+        if rest or per_stage % chunk:
+            args.refuse(
+                f"the {model.num_layers} layers over pp {pp} do not split into chunks of {chunk}",
+                "--num-layers-per-virtual-pipeline-stage",
+                code="vpp_layout",
+            )
+        vpp = max(per_stage // chunk, 1)
+    return vpp, {"first_stage_layers": max(first, 0), "last_stage_layers": max(last, 0)}
+
+
+def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
+    """The plan whose layout is that of the string, or the nearest with its layers per stage."""
+    name, shown = "--pipeline-model-parallel-layout", text[:100]
+    try:
+        parts = layout.parsed(text)
+        counts = [part.count("t") for part in parts]
+        if len(parts) % pp:
+            raise ValueError(f"{len(parts)} chunks are no multiple of pp {pp}")
+        if sum(counts) != model.num_layers:
+            raise ValueError(f"it has {sum(counts)} of {model.num_layers} layers")
+    except ValueError as error:
+        args.refuse(f"{name} {shown}: {error}", name, code="vpp_layout")
+        return 1, {}
+    vpp = len(parts) // pp
+    stages = tuple(sum(counts[stage::pp]) for stage in range(pp))
+    ends: list[dict[str, Any]] = [
+        {"first_stage_layers": stages[0], "last_stage_layers": stages[-1]},
+        {"first_stage_layers": stages[0]},
+        {"last_stage_layers": stages[-1]},
+    ]
+    candidates = [{"stage_layers": stages}] if vpp == 1 else [{}, *ends, {"stage_layers": stages}]
+    schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
+    for fields in candidates:
+        plan = ParallelPlan(pp=pp, vpp=vpp, schedule=cast(Any, schedule), **cast(Any, fields))
+        try:
+            if list(layout.chunks(model, plan)) == counts:
+                return vpp, fields
+        except Unsupported:
+            continue
+    args.assume(f"{name}: chunks are taken to split the layers of their stage evenly")
+    return vpp, {"stage_layers": stages if min(stages) > 0 else ()}

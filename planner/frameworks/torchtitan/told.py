@@ -1,0 +1,188 @@
+"""The settings of a torchtitan configuration, as its module and the command line say them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.answer import Reason
+from planner.frameworks.bash import Argument
+from planner.frameworks.reading import Refusal, Setting, Unreadable
+from planner.frameworks.torchtitan import registry
+from planner.frameworks.torchtitan.python import Call, Unknown, Value
+
+MAX_DEGREE = 1_000_000
+# Objects of Trainer.Config that hold nothing of a plan.
+_OTHERS = frozenset(
+    {*registry.SECTIONS, "model_spec", "hf_assets_path", "dump_folder"}
+    - {"training", "parallelism", "compile"}
+)
+
+
+@dataclass
+class Told:
+    """What the files say of a Trainer.Config, with where; and what was asked of it."""
+
+    config: Call
+    file: str
+    settings: list[Setting] = field(default_factory=list)
+    unknown: list[Setting] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+    def refuse(self, text: str, name: str = "", code: str = "framework_unsupported") -> None:
+        setting = next((one for one in reversed(self.settings) if one.name == name), None)
+        self.refusals.append(Refusal(reason=Reason(code=code, text=text), setting=setting))
+
+    def assume(self, text: str) -> None:
+        if text not in self.assumed:
+            self.assumed.append(text)
+
+    def get(self, path: str) -> Any:
+        """A field of a section, its default where it is not set.
+
+        Raises Unreadable where its value is not known or of another type.
+        """
+        self.asked.add(path)
+        section, name = path.split(".")
+        default = registry.document()["fields"][section][name]
+        owner = self.config.kwargs.get(section)
+        value = owner.kwargs.get(name, default) if isinstance(owner, Call) else default
+        line = owner.lines.get(name, owner.line) if isinstance(owner, Call) else 0
+        if isinstance(value, Unknown | Call):
+            shown = value.source if isinstance(value, Unknown) else value.name
+            raise Unreadable(
+                f"{path} is `{shown}`, which the files do not say: write the value out",
+                self.file,
+                line,
+            )
+        whole = isinstance(default, int) and not isinstance(default, bool)
+        if whole and (not isinstance(value, int) or isinstance(value, bool)):
+            raise Unreadable(f"{path} must be an integer, got {value!r}", self.file, line)
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise Unreadable(f"{path} must be True or False, got {value!r}", self.file, line)
+        return value
+
+    def degree(self, name: str) -> int:
+        """A parallel degree; anything below 1 is refused and 1 taken."""
+        value = int(self.get(f"parallelism.{name}"))
+        if not 1 <= value <= MAX_DEGREE:
+            needed = "at least 1" if value < 1 else f"at most {MAX_DEGREE}"
+            self.refuse(f"{name} is {value}; {needed} is needed", f"parallelism.{name}")
+            return 1
+        return value
+
+
+def value_shown(value: Value) -> str:
+    if isinstance(value, Call):
+        return f"{value.short}(...)"
+    return value.source if isinstance(value, Unknown) else str(value)
+
+
+def gather_settings(told: Told) -> None:
+    """Every setting of the config, and those that it does not have."""
+    for section, owner in told.config.kwargs.items():
+        line = told.config.lines.get(section, told.config.line)
+        fields = registry.document()["fields"].get(section)
+        known = section in _OTHERS or fields is not None
+        if not known:
+            note_unknown(told, section, value_shown(owner), line)
+        elif fields is None or not isinstance(owner, Call):
+            setting = Setting(name=section, value=value_shown(owner), file=told.file, line=line)
+            told.settings.append(setting)
+        else:
+            for name, value in owner.kwargs.items():
+                place = owner.lines.get(name, owner.line)
+                path = f"{section}.{name}"
+                if name not in fields:
+                    note_unknown(told, path, value_shown(value), place)
+                    continue
+                setting = Setting(name=path, value=value_shown(value), file=told.file, line=place)
+                told.settings.append(setting)
+
+
+def note_unknown(told: Told, name: str, value: str, line: int, file: str = "") -> None:
+    setting = Setting(name=name, value=value, file=file or told.file, line=line)
+    told.settings.append(setting)
+    told.unknown.append(setting)
+    told.refuse(f"torchtitan 0.3.0 has no {name}", name)
+
+
+def _typed(default: Any, text: str) -> Value:
+    """The value of an option in the type of its field."""
+    if isinstance(default, bool):
+        known = {"true": True, "false": False}
+        if text.lower() not in known:
+            raise ValueError("True or False is needed")
+        return known[text.lower()]
+    if isinstance(default, int) or (default is None and re.fullmatch(r"-?\d{1,18}", text)):
+        return int(text)
+    if isinstance(default, float):
+        return float(text)
+    if isinstance(default, list):
+        return text.split(",")
+    return None if text == "None" else text
+
+
+def apply_overrides(told: Told, words: Sequence[Argument]) -> None:
+    """Options of the command line, which win over the module."""
+    checkpoints = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC"}
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        text, equals, value = word.text.partition("=")
+        if text.startswith("activation-checkpoint:"):
+            kind = text.partition(":")[2]
+            made = None if kind == "none" else Call(f"{checkpoints.get(kind, kind)}.Config", 0)
+            told.config.set("activation_checkpoint", made, word.line)
+            told.settings.append(
+                Setting(name="activation_checkpoint", value=kind, file=word.file, line=word.line)
+            )
+            continue
+        if not text.startswith("--"):
+            if word.known:
+                told.refuse(f"{text!r} belongs to no option: unrecognized arguments")
+            else:
+                told.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
+            continue
+        path = text.removeprefix("--").replace("-", "_")
+        section, _, name = path.partition(".")
+        fields = registry.document()["fields"].get(section)
+        negated = fields is not None and name not in fields and name.startswith("no_")
+        name = name.removeprefix("no_") if negated else name
+        path = f"{section}.{name}" if name else section
+        default = fields.get(name) if fields is not None else None
+        switch = isinstance(default, bool)
+        follows = place < len(words) and not words[place].text.startswith("--")
+        if not equals and follows and not (switch and not _flag(words[place].text)):
+            value, equals = words[place].text, "="
+            if not words[place].known:
+                raise Unreadable(
+                    f"{text} is {value}, which the files do not say", word.file, word.line
+                )
+            place += 1
+        if section not in _OTHERS and (fields is None or name not in fields):
+            note_unknown(told, text, value, word.line, word.file)
+            continue
+        shown = value if equals else str(not negated)
+        told.settings.append(Setting(name=path, value=shown, file=word.file, line=word.line))
+        if fields is None:
+            continue
+        try:
+            typed = _typed(default, shown)
+        except ValueError as error:
+            told.refuse(f"{text} cannot be {shown!r}: {error}", path)
+            continue
+        owner = told.config.kwargs.get(section)
+        if not isinstance(owner, Call):
+            owner = Call(registry.SECTIONS[section], word.line)
+            told.config.set(section, owner, word.line)
+        owner.set(name, typed, word.line)
+
+
+def _flag(text: str) -> bool:
+    return text.lower() in ("true", "false")
