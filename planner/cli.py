@@ -30,6 +30,7 @@ from planner.command import (
     read_request,
     source_of,
 )
+from planner.compare_command import compare
 from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
@@ -306,6 +307,7 @@ def doctor(
 
 
 app.command("accuracy")(accuracy)
+app.command("compare")(compare)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)

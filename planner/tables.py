@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,10 +12,21 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import PlanReport
 from planner.flow import Flow, prose
-from planner.formats import gib, recompute_words, short, usual_schedule
+from planner.formats import (
+    days,
+    dollars,
+    energy,
+    gib,
+    recompute_words,
+    seconds,
+    share,
+    short,
+    usual_schedule,
+)
 from planner.listing import AcceleratorEntry, Entry, FrameworkEntry, ModelEntry, ScheduleEntry
 from planner.model_import import ModelAnswer
 from planner.request import SearchSpec
+from planner.side_by_side import SideBySide, Value
 
 # Columns of the ranking, and those that are there even when every plan has the default.
 _RANKED = {
@@ -158,3 +169,54 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
     if isinstance(entry, FrameworkEntry):
         return "read back" if entry.read_back else "written only", aliases, entry.versions
     return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases
+
+
+_TITLES = {
+    "time_parts_s": "time of one iteration",
+    "memory_parts_bytes": "memory of the worst stage",
+}
+# By the end of a name: how its value is shown to a person.
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "per_s": lambda value: f"{short(value)}/s",
+    "per_accelerator": lambda value: f"{short(value)}/s",
+    "_bytes": lambda value: f"{gib(value)} GiB",
+    "_s": seconds,
+    "_usd": dollars,
+    "_kwh": energy,
+    "days": days,
+    "mfu": share,
+    "mfu_causal": share,
+    "hfu": share,
+}
+
+
+def comparison_table(answer: SideBySide, every: bool) -> RenderableType:
+    """The answer to `planner compare`: a line for each value that differs, or for every one."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("")
+    for heading in ("A", "B", "B over A"):
+        table.add_column(heading, justify="right", overflow="fold")
+    part = ""
+    for row in answer.rows:
+        if row.equal and not every:
+            continue
+        if row.part != part:
+            part = row.part
+            table.add_row(Text(_TITLES.get(part, part), style="bold"))
+        # The parts of a time or a memory are named without their unit.
+        unit = "_s" if part == "time_parts_s" else "_bytes" if part == "memory_parts_bytes" else ""
+        ratio = "" if row.ratio is None or row.equal else f"{row.ratio:.3g} x"
+        cells = (_shown(row.name + unit, value) for value in (row.a, row.b))
+        table.add_row(f"  {row.name}", *cells, ratio)
+    return table
+
+
+def _shown(name: str, value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "-"
+    show = next((show for end, show in _SHOWN.items() if name.endswith(end)), None)
+    return show(value) if show else short(value)

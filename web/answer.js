@@ -65,9 +65,10 @@ function asked() {
 
 function Searching() {
   if (!busy.value) return null;
-  const best = progress.value?.best;
-  return html`<${Progress} label="Searching" told=${progress.value} noun="plans" onCancel=${busy.value === "search" && cancel}
-    more=${best ? `, best so far ${seconds(best.iteration_time_s)}` : ""} />`;
+  const told = progress.value;
+  const over = told?.total > 0 && told.done >= told.total; // all are priced; the best are being explained
+  return html`<${Progress} label=${over ? "Explaining" : "Searching"} told=${over ? null : told} noun="plans" onCancel=${busy.value === "search" && cancel}
+    more=${told?.best ? `, best so far ${seconds(told.best.iteration_time_s)}` : ""} />`;
 }
 
 /* Fields worth a chip: those that split the work always, the others where they say something. */

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,6 +11,9 @@ from pydantic import BaseModel
 from api.problems import Refused, declare
 from planner.store import Store, Unavailable
 from planner.version import __version__
+
+if TYPE_CHECKING:
+    from planner.jobs.engine import Engine
 
 router = APIRouter(tags=["health"])
 
@@ -30,12 +33,15 @@ async def healthz() -> Health:
 
 @router.get("/readyz", responses=declare(403, 503))
 def readyz(request: Request) -> Health:
-    """Whether it can do all of its work: its store answers."""
+    """Whether it can do all of its work: its store answers, and jobs are taken up."""
     store: Store = request.app.state.store
     try:
         store.database.ping()
     except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
         raise Refused("unavailable", "the store does not answer") from None
+    engine: Engine | None = request.app.state.engine
+    if engine is not None and not engine.is_ready:
+        raise Refused("unavailable", "jobs are not taken up")
     return Health()
 
 

@@ -22,11 +22,13 @@ from contextlib import suppress
 from typing import Any
 
 from dbos import DBOS, Serializer, SetWorkflowID
+from sqlalchemy.exc import SQLAlchemyError
 
 from planner.data_folder import data_folder
 from planner.jobs.kinds import REAL
-from planner.jobs.run import FOLDER, HandOver, Life, Run
+from planner.jobs.run import FOLDER, Life, Run
 from planner.jobs.settings import JobSettings
+from planner.problems import internal_document
 from planner.store import Store, Unavailable
 from planner.store.jobs import OVER
 
@@ -34,7 +36,7 @@ from planner.store.jobs import OVER
 # with, so a change there needs another number here.
 STEPS_VERSION = "1"
 _RENEWALS = 5  # of a lease in its time
-_POLL_S = 0.3  # of DBOS's queues
+_POLL_S = 0.5  # of DBOS's queues
 _TIDY_S = 60.0
 _PATIENCE_S = 15.0  # with runs that are to end
 _log = logging.getLogger(__name__)
@@ -50,11 +52,16 @@ class Engine:
         self.url = url or f"sqlite:///{data_folder('jobs.sqlite')}"
         self._stopping = threading.Event()
         self._awake = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="jobs")
+        self._thread = threading.Thread(target=self._live, name="jobs", daemon=True)
 
     def start(self) -> None:
         """Begin to run jobs, in threads."""
         self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes jobs up: it has a lease, and a queue that runs."""
+        return self._thread.is_alive() and _life is not None and _life.lives
 
     def poke(self) -> None:
         """There is a new job."""
@@ -64,7 +71,7 @@ class Engine:
         """Give back what runs, and end; no process is left."""
         self._stopping.set()
         self._awake.set()
-        self._thread.join()
+        self._thread.join(2 * _PATIENCE_S)  # DBOS itself waits for a database without end
 
     def _live(self) -> None:
         while not self._stopping.is_set():
@@ -72,8 +79,8 @@ class Engine:
             life = Life(name, self.store, self.settings)
             try:
                 self._one_life(life)
-            except Unavailable as error:
-                _log.warning("jobs wait for the database: %s", error)
+            except (Unavailable, SQLAlchemyError) as error:
+                _log.warning("jobs wait for the database: %s", type(error).__name__)
                 self._stopping.wait(1.0)
             except Exception:
                 _log.exception("a fault in the running of jobs")
@@ -83,8 +90,8 @@ class Engine:
         global _life
         self.store.servers.join(life.name, self.settings.job_lease_s)
         try:
-            _launch(self.url, life.name, self.settings)
             _life = life
+            _launch(self.url, life.name, self.settings)
             while not self._stopping.is_set() and self._tick(life):
                 self._awake.wait(self.settings.job_lease_s / _RENEWALS)
                 self._awake.clear()
@@ -126,24 +133,29 @@ class Engine:
             status=["SUCCESS", "ERROR", "CANCELLED"], limit=1000, load_input=False,
             load_output=False,
         )  # fmt: skip
+        for one in done:
+            self._bury(one.workflow_id)
         DBOS.delete_workflows([one.workflow_id for one in done])
         for folder in data_folder(FOLDER).glob("??_*"):
             job = self.store.jobs.get(folder.name)
             if job is None or job.state in OVER:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def _bury(self, id: str) -> None:
+        """Have a job end that DBOS is done with, and that a fault of ours has left open."""
+        if claim := self.store.jobs.begin(id):
+            _log.error("job %s was left open", id)
+            self.store.jobs.finish(claim, "failed", error=internal_document())
+
 
 _QUEUES = ("light", "real")
-_life: Life | None = None
+_life: Life  # the one that DBOS was launched for
 
 
 @DBOS.workflow(name="job", max_recovery_attempts=None)
 def run_job(id: str) -> None:
     """One job, from its first step that is not done yet to its end."""
-    life = _life
-    if life is None:  # between two lives
-        raise HandOver
-    Run.of(life, id)
+    Run.of(_life, id)
 
 
 def _take_over(store: Store) -> None:

@@ -22,9 +22,12 @@ _LONGEST = 2000  # bytes of a line of its log
 
 
 class Runner:
-    """One process that does a step; `next` says what it tells, `stop` leaves nothing of it."""
+    """One process that does a step; `next` says what it tells, `stop` leaves nothing of it.
 
-    def __init__(self, task: str, folder: Path) -> None:
+    lock: of a file, which is the process's own from then on, so that it lasts exactly as long.
+    """
+
+    def __init__(self, task: str, folder: Path, lock: IO[bytes] | None = None) -> None:
         self.mark = uuid.uuid4().hex
         temporary = folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -32,7 +35,10 @@ class Runner:
             [sys.executable, "-m", "planner.jobs.runner"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)}, start_new_session=True,
+            pass_fds=() if lock is None else (lock.fileno(),),
         )  # fmt: skip
+        if lock is not None:
+            lock.close()
         self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=read, args=(pipe,), daemon=True)

@@ -10,15 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from dbos import DBOS
 
 from planner.data_folder import data_folder
 from planner.jobs.kinds import KINDS, REAL
 from planner.jobs.process import Runner
-from planner.jobs.runner import task_line
+from planner.jobs.runner import LEASE_OVER, task_line
 from planner.jobs.settings import JobSettings
 from planner.problems import RequestError, internal_document, problem_document
 from planner.store import Store, Unavailable
@@ -73,9 +72,9 @@ class Life:
         """The lease holds until then, also for the processes."""
         self.safe_until = until
         with self._lock:
-            for run in self._runs:
-                if run.runner is not None:
-                    run.runner.prolong(until)
+            for runner in [run.runner for run in self._runs]:
+                if runner is not None:
+                    runner.prolong(until)
 
     def end(self, patience_s: float) -> None:
         """Have all runs hand over, and wait until they have."""
@@ -154,12 +153,7 @@ class Run:
 
     def away(self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any) -> Any:
         """The result of a long step in a process of its own, which is alone if it must be."""
-
-        def work() -> dict[str, Any]:
-            with self._machine(phase):
-                return self._process(phase, step, at, arguments)
-
-        return self._step(phase, work)
+        return self._step(phase, lambda: self._process(phase, step, at, arguments))
 
     def _step(self, phase: str, work: Callable[[], dict[str, Any]]) -> Any:
         """What a step returned: now, or when it was done."""
@@ -169,7 +163,11 @@ class Run:
             nonlocal done_now
             began = time.monotonic()
             self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
-            outcome = work()
+            try:
+                outcome = work()
+            except OSError as error:
+                detail = f"could not write: {error.strerror}"
+                outcome = {"failed": _problem("cannot-write", "The step has no room", detail)}
             word = "failed" if "failed" in outcome else "done"
             self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
             done_now = True
@@ -186,13 +184,13 @@ class Run:
     def _process(
         self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        settings = self.settings
+        settings, place = self.settings, self._place(phase)
         task = task_line(
             step, self.job.request, arguments, self.folder, settings, self.life.safe_until
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0
-        self.runner = Runner(task, self.folder)
+        self.runner = Runner(task, self.folder, place)
         try:
             while True:
                 told = self.runner.next(_TICK_S) or {}
@@ -201,6 +199,9 @@ class Run:
                         self._tell(phase, progress, log)
                     return told
                 if "ended" in told:
+                    self.life.check()
+                    if told["ended"] == LEASE_OVER:  # of its own, which was prolonged too late
+                        break
                     return {"failed": _ended(told["ended"])}
                 if "log" in told and log_bytes < _LOG_BYTES:
                     log_bytes += len(told["log"])
@@ -217,20 +218,28 @@ class Run:
                         self._tell(phase, progress, log)
                         log.clear()
         finally:
-            # Not counted among what is prolonged before it is gone: it would only be told too late.
             self.runner.stop()
             self.runner = None
+        return self._process(phase, step, at, arguments)
 
-    @contextmanager
-    def _machine(self, phase: str) -> Iterator[None]:
-        """One of the places for real runs on this machine, of all servers that share the folder."""
+    def _place(self, phase: str) -> IO[bytes] | None:
+        """A place for a real run on this machine, of all servers that share the folder: its lock.
+
+        None where the job needs none.
+        """
         if self.job.kind not in REAL:
-            yield
-            return
+            return None
         data_folder(FOLDER).mkdir(parents=True, exist_ok=True)
-        places = [data_folder(FOLDER) / f"place-{i}" for i in range(self.settings.max_runs)]
-        with _locked(places, lambda: self._wait(phase)):
-            yield
+        while True:
+            for i in range(self.settings.max_runs):
+                file = (data_folder(FOLDER) / f"place-{i}").open("ab")
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.close()
+                else:
+                    return file
+            self._wait(phase)
 
     def _wait(self, phase: str) -> None:
         self.life.check()
@@ -256,29 +265,11 @@ class Run:
             raise Failed(_problem("cut-off", "The job was cut off", detail))
 
 
-@contextmanager
-def _locked(places: list[Path], wait: Callable[[], None]) -> Iterator[None]:
-    """The lock of the first place that is free; `wait` is called while none is."""
-    while True:
-        for place in places:
-            with place.open("w") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield
-                return
-        wait()
-
-
 def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"result": work()}
     except RequestError as error:
         return {"failed": problem_document(error.problems)}
-    except OSError as error:
-        detail = f"could not write: {error.strerror}"
-        return {"failed": _problem("cannot-write", "The result could not be kept", detail)}
 
 
 def _counted(told: dict[str, Any], at: tuple[int, int]) -> Progress:

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from planner.jobs.settings import JobSettings
 
+LEASE_OVER = 75  # exit code: nothing is wrong with the step
 GRACE_S = 3.0  # from the wish to stop to the end by force
 _TICK_S = 0.1
 
@@ -42,7 +43,9 @@ class Lease:
             time.sleep(_TICK_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
-        os._exit(1)  # and the kernel ends what this process started: see planner.validate.agent
+        os._exit(
+            LEASE_OVER
+        )  # and the kernel ends what this process started: see planner.validate.agent
 
 
 def task_line(
@@ -74,7 +77,7 @@ def main() -> int:
         with stoppable():
             outcome = _outcome(asked, answers)
     except Stopped:
-        return 1
+        return LEASE_OVER
     _tell(answers, outcome)
     return 0
 

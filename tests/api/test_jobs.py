@@ -74,16 +74,28 @@ def test_a_dry_run_a_rank_at_a_time(server: Server) -> None:
     assert rank["traced"]["parameter_bytes"] == rank["estimated"]["parameter_bytes"]
 
 
+@pytest.mark.exhaustive
+def test_a_calibration_ends_as_a_profile_to_plan_with(server: Server, place: Place) -> None:
+    training = TINY["training"] | {"precision": "fp32"}
+    asked = TINY | {"training": training, "calibration": {"name": "mine", "budget_s": 10}}
+    done = server.end(server.start("calibrations", asked))
+    assert done["state"] == "succeeded", done["error"]
+    assert done["result"]["calibration"]["id"] == "mine"
+    answer = server.http.post("/v1/estimates", json=TINY | {"profile": "mine"})
+    assert answer.json()["profile"]["kind"] == "calibrated"
+    assert (place.folder / "profiles" / "mine.json").exists()
+
+
 def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> None:
     runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     waits = server.start("validations", TWO_RANKS)
     server.until(runs, state="running", phase="run")
-    eventually(lambda: len(place.processes("planner.validate.worker")) >= 2, "two ranks")
+    eventually(lambda: len(place.runs("planner.validate.worker")) >= 2, "two ranks")
     assert server.http.post(waits["links"]["cancel"]).json()["state"] == "cancelled"
     answer = server.http.post(runs["links"]["cancel"])
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
     assert server.end(runs)["state"] == "cancelled"
-    assert place.processes() == [server.process.pid]
+    assert place.runs() == []
     assert [one for one in (place.folder / "jobs").iterdir() if one.is_dir()] == []
     assert followed(server, waits)[-1]["data"]["state"] == "cancelled"
 

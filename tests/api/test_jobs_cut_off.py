@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -50,9 +51,9 @@ def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
     for phase in ("reference", "run"):
         server = place.serve()
         server.until(job, state="running", phase=phase)
-        eventually(lambda: place.processes(WORKER), f"ranks of {phase}")
+        eventually(lambda: place.runs(WORKER), f"ranks of {phase}")
         server.kill()
-        eventually(lambda: not place.processes(), f"the end of {phase}")
+        eventually(lambda: not place.runs(), f"the end of {phase}")
     server = place.serve()
     eventually(lambda s=server: begun(s, job, "run: done"), "the end of the run")
     server.kill()
@@ -75,14 +76,14 @@ def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_t
 ) -> None:
     server = place.serve(max_job_attempts=1)
     job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
-    eventually(lambda: len(place.processes(WORKER)) >= 2, "two ranks")
+    eventually(lambda: len(place.runs(WORKER)) >= 2, "two ranks")
     server.stop()
     eventually(lambda: not place.processes(), "the end of all its processes")
     server = place.serve(max_runs=0)
     assert server.job(job)["state"] == "queued"
     server.stop()
     server = place.serve(max_job_attempts=1)
-    eventually(lambda: len(place.processes(WORKER)) >= 2, "two ranks")
+    eventually(lambda: len(place.runs(WORKER)) >= 2, "two ranks")
     server.kill()
     server = place.serve(max_job_attempts=1)
     done = server.end(job)
@@ -97,18 +98,18 @@ def test_postgresql_stopped_and_started_under_way(postgres: Postgres, tmp_path: 
     try:
         server = place.serve()
         job = server.start("validations", TINY | {"validation": {"steps": 1000}})
-        eventually(lambda: place.processes(WORKER), "its rank")
+        eventually(lambda: place.runs(WORKER), "its rank")
         postgres.stop()
         try:
             answer = server.http.get(job["links"]["self"])
             assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
             assert server.http.get("/healthz").status_code == 200
             # Without its lease it may not run, whatever it knows of the others.
-            eventually(lambda: not place.processes(WORKER), "the end of its rank", 3 * LEASE_S)
+            eventually(lambda: not place.runs(WORKER), "the end of its rank", 3 * LEASE_S)
         finally:
             postgres.start()
         eventually(lambda: server.http.get(job["links"]["self"]).status_code == 200, "an answer")
-        eventually(lambda: place.processes(WORKER), "its rank again")
+        eventually(lambda: place.runs(WORKER), "its rank again")
         server.http.post(job["links"]["cancel"])
         assert server.end(job)["state"] == "cancelled"
         assert server.log_of(job).count(f"run: begun on {socket.gethostname()}") == 2
@@ -141,7 +142,7 @@ def test_a_full_disk(place: Place) -> None:
     # Its disk is seen through the process: no other has it.
     disk = Path(f"/proc/{server.process.pid}/root{place.folder}")
     job = server.start("validations", TINY | {"validation": {"steps": 1000}})
-    eventually(lambda: place.processes(WORKER), "its rank")
+    eventually(lambda: place.runs(WORKER), "its rank")
     ballast = disk / "ballast"
     fill(ballast)
     answer = server.http.post("/v1/sweeps", json=SWEEP)
@@ -151,16 +152,41 @@ def test_a_full_disk(place: Place) -> None:
     ballast.unlink()
     server.http.post(job["links"]["cancel"])
     assert server.end(job)["state"] in ("cancelled", "failed")
-    eventually(lambda: place.processes() == [server.process.pid], "the end of its rank")
+    eventually(lambda: not place.runs(), "the end of its rank")
     last = server.start("sweeps", SWEEP)
     assert server.end(last)["state"] == "succeeded"
+
+
+@pytest.mark.exhaustive
+def test_a_server_that_hangs_has_nothing_running_when_another_goes_on(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "data", postgres.database())
+    try:
+        hangs = place.serve()
+        job = hangs.start("validations", TINY | {"validation": {"steps": 1000}})
+        eventually(lambda: place.runs(WORKER), "its rank")
+        hangs.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: not place.runs("planner.jobs.runner"), "the end", 4 * LEASE_S)
+        assert place.runs(WORKER) == []
+        other = place.serve()
+        eventually(lambda: place.runs(WORKER), "its rank again")
+        hangs.process.send_signal(signal.SIGCONT)
+        assert hangs.end(hangs.start("sweeps", SWEEP))["state"] == "succeeded"
+        assert other.job(job)["state"] == "running"
+        assert hangs.http.post(job["links"]["cancel"]).json()["state"] == "cancelling"
+        assert other.end(job)["state"] == "cancelled"
+        assert sum("run: begun" in line for line in other.log_of(job)) == 2
+        assert place.runs() == []
+    finally:
+        place.clear()
 
 
 def watch(place: Place, twice: set[str], over: threading.Event) -> None:
     """Note jobs of which two runs live at one time."""
     while not over.is_set():
         jobs: Counter[str] = Counter()
-        for pid in place.processes("planner.jobs.runner"):
+        for pid in place.runs("planner.jobs.runner"):
             try:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:
@@ -177,8 +203,9 @@ def test_two_servers_share_jobs_and_one_is_killed(
     postgres: Postgres, tmp_path: Path, count: int
 ) -> None:
     place = Place(
-        tmp_path / "data", postgres.database(), max_queued_jobs=count, sweep_step_questions=1
-    )
+        tmp_path / "data", postgres.database(), max_queued_jobs=count, sweep_step_questions=1,
+        job_lease_s=10,
+    )  # fmt: skip
     twice: set[str] = set()
     over = threading.Event()
     watching = threading.Thread(target=watch, args=(place, twice, over))

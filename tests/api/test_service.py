@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from api.schema import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.settings import Settings
 from planner import cli
 from planner.answer import EstimateAnswer
+from planner.store import Database, Unavailable
 from planner.version import __version__
 from tests.fixtures.service import serving
 from tests.fixtures.work import bounded_work
@@ -194,6 +196,22 @@ def test_health_index_and_headers(client: TestClient) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "Parallel Planner" in page.text
     assert "http" not in page.text.replace("http://127.0.0.1:8000", "")
+
+
+def test_it_is_ready_when_all_of_it_works(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = time.monotonic() + 60
+    while client.get("/readyz").status_code == 503:  # jobs begin to be taken up
+        assert time.monotonic() < ends
+    assert client.get("/readyz").json()["status"] == "ok"
+
+    def gone(_: Database) -> None:
+        raise Unavailable("password of 10.0.0.1 refused")
+
+    monkeypatch.setattr(Database, "ping", gone)
+    assert "password" not in problem(client.get("/readyz"), 503).detail
+    assert client.get("/healthz").status_code == 200
 
 
 def test_no_file_is_read_for_a_name(client: TestClient, tmp_path: Any) -> None:

@@ -1,0 +1,43 @@
+"""`planner compare`: two plans side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.command import Json, read_request
+from planner.failures import FINE
+
+if TYPE_CHECKING:
+    from planner.problems import Problem
+    from planner.request import PlanRequest
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="request with a plan, as YAML or JSON")],
+    b: Annotated[str, typer.Argument(metavar="B", help="another one, or - for standard input")],
+    every: Annotated[bool, typer.Option("--all", help="also what is the same")] = False,
+    json: Json = False,
+) -> int:
+    """Two plans side by side: what differs in what is asked, and in what comes of it."""
+    from planner import output
+    from planner.problems import RequestError
+    from planner.side_by_side import SIDES, side_by_side
+    from planner.tables import comparison_table
+
+    problems: list[Problem] = []
+    requests: list[PlanRequest] = []
+    for side, source in zip(SIDES, (a, b), strict=True):
+        try:
+            requests.append(read_request(source, {}, need_plan=True))
+        except RequestError as error:
+            problems += error.under(f"/{side}").problems
+    if problems:
+        raise RequestError(problems)
+    answer = side_by_side(requests[0], requests[1])
+    if json:
+        output.print_json(answer)
+    else:
+        output.Screen().print(comparison_table(answer, every))
+    return FINE
