@@ -54,7 +54,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         searches = app.state.searches = Pool(
             settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
         )
-        short = app.state.estimates = Pool(len(os.sched_getaffinity(0)), settings.max_wait_s)
+        # Hundreds of these come and go in a second, so whoever waits has a turn soon.
+        cores = len(os.sched_getaffinity(0))
+        short = app.state.estimates = Pool(cores, 10 * settings.max_wait_s)
         store = app.state.store = await to_thread.run_sync(_open_store, settings)
         engine = app.state.engine = _engine(store, settings)
         await short.start()

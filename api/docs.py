@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from html import escape
 from string import Template
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from api.pages import send_page
 from api.problem_types import TYPES, ProblemType
@@ -44,6 +45,7 @@ def install(app: FastAPI) -> None:
     """Serve /docs, /problems and a page of each problem."""
     for path, page in (("/docs", _docs), ("/problems", _problems), ("/problems/{slug}", _problem)):
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/problems/{slug}/{kind}", _kind, methods=["GET"], include_in_schema=False)
 
 
 async def _docs(request: Request) -> Response:
@@ -67,6 +69,11 @@ async def _problem(slug: str) -> Response:
     if kind is None:
         raise Refused("not-found", "no such problem; GET /problems lists them")
     return _page(kind.title, "../", _about(slug, kind))
+
+
+async def _kind(slug: str, kind: str) -> Response:
+    """A problem of several kinds has one page."""
+    return RedirectResponse(f"../{quote(slug, safe='')}")
 
 
 def _about(slug: str, kind: ProblemType) -> str:

@@ -123,6 +123,31 @@ TYPES: dict[str, ProblemType] = {
         "The database of answers, saved plans and jobs does not answer or cannot be written.",
         "Plans and estimates work without it; GET /readyz says when it is back.",
     ),
+    "run": ProblemType(
+        500,
+        "The run failed",
+        "The processes of a job did not come to their end: the last part of the type says how, and "
+        "`log` has their last words.",
+        "GET the job's logs. Where a limit ended it, ask for more within those of the service.",
+    ),
+    "trace": ProblemType(
+        500,
+        "The trace failed",
+        "A rank of a dry run could not be traced, or needed more than it may.",
+        "`detail` ends with what its process said.",
+    ),
+    "cut-off": ProblemType(
+        500,
+        "The job was cut off",
+        "Each server that went about one step of the job ended in the midst of it.",
+        "See in the service's log what ends them; then ask again.",
+    ),
+    "cannot-write": ProblemType(
+        500,
+        "The step has no room",
+        "The files of a job could not be written on the machine that ran it.",
+        "Make room in the data folder, and ask again.",
+    ),
 }
 # The type of a status that is raised without one.
 OF_STATUS: dict[int, str] = {

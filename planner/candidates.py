@@ -131,7 +131,8 @@ class _Keeper:
         found = _columns(plans, estimates, chosen, self.tokens)
         if self._kept:
             found = {name: np.concatenate([self._kept[name], found[name]]) for name in found}
-        self._kept = {name: column[self._order(found)] for name, column in found.items()}
+        order = self._order(found)
+        self._kept = {name: column[order] for name, column in found.items()}
         self._table = plans.stage_layers_table
 
     def candidates(self) -> Candidates:

@@ -137,9 +137,11 @@ let tellFirst;
 export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // what can wait, waits for it
 
 let running = null; // AbortController of what is under way
+let picking = null; // of the estimate of a picked plan
 let timer = 0;
 
 function begin(kind) {
+  picking?.abort();
   running?.abort();
   running = new AbortController();
   busy.value = kind;
@@ -253,7 +255,9 @@ export async function pick(plan) {
   const held = reports(answer.peek());
   const known = plan === null ? (answer.peek()?.best ?? null) : held.find((one) => same(one.plan, plan));
   if (known === undefined) {
-    await estimate(request.peek(), plan, new AbortController().signal);
+    picking?.abort();
+    picking = new AbortController();
+    await estimate(request.peek(), plan, picking.signal);
     return;
   }
   batch(() => {

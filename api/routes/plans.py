@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse
 from api import negotiation, results
 from api.dependencies import Body, Searches
 from api.problems import Refused, declare
-from api.schema import NOT_CHANGED, PLAN_EXAMPLES, request_body
+from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
 from planner import mixed, solve
 from planner.candidates import (
     MOST_ROWS,
@@ -33,7 +33,7 @@ pages = APIRouter(include_in_schema=False)
 @router.post(
     "",
     response_model=results.KeptPlan | results.KeptMixedPlan,
-    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED, **STREAMED},
     openapi_extra=request_body(PLAN_EXAMPLES),
 )
 async def plan(document: Body, request: Request, searches: Searches) -> Response:

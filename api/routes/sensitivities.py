@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, request_body
+from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, STREAMED, request_body
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 
 router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
 @router.post(
     "",
     response_model=results.KeptSensitivity,
-    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED, **STREAMED},
     openapi_extra=request_body(SENSITIVITY_EXAMPLES, "SensitivityRequest"),
 )
 async def sensitivities(document: Body, request: Request, searches: Searches) -> Response:

@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import NOT_CHANGED, SIZING_EXAMPLES, request_body
+from api.schema import NOT_CHANGED, SIZING_EXAMPLES, STREAMED, request_body
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/sizings", tags=["sizings"])
 @router.post(
     "",
     response_model=results.KeptSizing,
-    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
+    responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED, **STREAMED},
     openapi_extra=request_body(SIZING_EXAMPLES, "SizingRequest"),
 )
 async def sizing(document: Body, request: Request, searches: Searches) -> Response:

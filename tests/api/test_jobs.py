@@ -162,6 +162,14 @@ def test_without_torch_it_says_how_to_install_it(
     assert "pip install 'parallel-planner[validate]'" in problem["detail"]
 
 
+def test_why_a_job_failed_has_a_page(client: TestClient) -> None:
+    answer = client.get("/problems/run/killed")
+    assert answer.status_code == 200
+    assert str(answer.url).endswith("/problems/run")
+    assert "The run failed" in answer.text
+    assert client.get("/problems/none/%0d%0aX:1").status_code == 404
+
+
 def test_jobs_by_pages(client: TestClient) -> None:
     made = [client.post("/v1/sweeps", json=SWEEP).json()["id"] for _ in range(2)]
     first = client.get("/v1/sweeps", params={"state": "queued", "limit": 1}).json()

@@ -44,6 +44,19 @@ def test_environment() -> None:
     assert settings.listening("::1", 0) == Settings("::1", 0, 2048, 2, frozenset({KEY, "b" * 64}))
 
 
+def test_names_and_rates_follow_from_the_keys() -> None:
+    alone = Settings.from_environment({})
+    assert alone.hosts == {"localhost", "127.0.0.1", "::1"}
+    assert alone.rate == 0
+    shared = Settings.from_environment({"PLANNER_API_KEYS_SHA256": KEY, "PLANNER_HOST": "0.0.0.0"})
+    assert shared.hosts == set()  # any
+    assert shared.rate > 0
+    named = {"PLANNER_ALLOWED_HOSTS": "Planner.example, 10.0.0.1", "PLANNER_CALLS_PER_MINUTE": "7"}
+    given = Settings.from_environment({"PLANNER_API_KEYS_SHA256": KEY, **named})
+    assert given.hosts >= {"planner.example", "10.0.0.1"}
+    assert given.rate == 7
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -53,6 +66,8 @@ def test_environment() -> None:
         ("PLANNER_MAX_BODY_BYTES", "1"),
         ("PLANNER_MAX_CONCURRENCY", "0"),
         ("PLANNER_MAX_CONCURRENCY", "9" * 5000),
+        ("PLANNER_CALLS_PER_MINUTE", "-1"),
+        ("PLANNER_MAX_BODY_S", "0"),
         ("PLANNER_JOB_LEASE_S", "0"),
         ("PLANNER_API_KEYS_SHA256", "open sesame"),
     ],

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cost_models.plans import ParallelPlan
-from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.spec import ModelSpec
 from planner.frameworks import scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
+from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.reading import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.deepspeed"
@@ -21,18 +21,6 @@ TITLE = "Megatron-DeepSpeed"
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")
 TOKENIZERS = {"GPT2BPETokenizer": 50257}
 ANY_VOCABULARY = 50_257
-FLASH = (
-    "--use-flash-attn",
-    "--use-flash-attn-v2",
-    "--use-flash-attn-triton",
-    "--use-flash-attn-builder",
-)
-DTYPES = {
-    "fp32": "fp32", "float32": "fp32", "float": "fp32", "torch.float32": "fp32",
-    "fp16": "fp16", "float16": "fp16", "half": "fp16", "torch.float16": "fp16",
-    "bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16",
-}  # fmt: skip
-ADAMS = ("adam", "adamw")
 GONE = {
     "--batch-size": "--micro-batch-size",
     "--model-parallel-size": "--tensor-model-parallel-size",
@@ -94,7 +82,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     size = scripts.accelerators(found, scripts.World(nodes, per_node, total), accelerators)
     try:
         model = ModelSpec(**_model(args, launch))
-        plan, training = _plan(args, document, size, launch)
+        plan, training = plan_and_training(args, document, size, launch)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -161,9 +149,6 @@ def _world(found: scripts.Found, launch: Launch) -> tuple[int | None, int | None
         if slots and len(set(slots)) == 1 and slots[0] > 0:
             nodes, per_node = nodes or len(slots), per_node or slots[0]
     return nodes, per_node
-
-
-# The model.
 
 
 def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
@@ -255,258 +240,3 @@ def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
         "layer_frequency": step,
         "layer_offset": step - 1,
     }
-
-
-# Training and plan.
-
-
-def _plan(
-    args: Arguments, document: Document, size: int, launch: Launch
-) -> tuple[ParallelPlan, TrainingSpec]:
-    tp = args.positive("--tensor-model-parallel-size")
-    pp = args.positive("--pipeline-model-parallel-size")
-    cp = args.positive("--ds-sequence-parallel-size")
-    if size % (tp * pp * cp):
-        args.refuse(
-            f"{size} accelerators are not a multiple of tp {tp} x cp {cp} x pp {pp} = "
-            f"{tp * pp * cp}",
-            "--tensor-model-parallel-size",
-            "--pipeline-model-parallel-size",
-            "--ds-sequence-parallel-size",
-            code="world_size",
-        )
-    if args.has("--no-pipeline-parallel") and pp > 1:
-        args.refuse(f"--no-pipeline-parallel needs pp 1, got {pp}", "--no-pipeline-parallel")
-    vpp = args.integer("--num-layers-per-virtual-pipeline-stage")
-    if vpp:
-        args.assume("the pipeline engine of DeepSpeed does not interleave: vpp 1 taken")
-    if args.has("--enable-zbh1-pipeline"):
-        args.assume("the zero-bubble schedule is costed as 1F1B")
-    dp = max(size // (tp * pp * cp), 1)
-    sequence_parallel = args.has("--sequence-parallel") and tp > 1
-    if sequence_parallel and launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
-        args.assume(
-            "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment: --sequence-parallel is refused "
-            "otherwise"
-        )
-    micro, batch = _batch(args, document, dp)
-    zero = _zero(args, document)
-    training = TrainingSpec(**_training(args, document, batch))
-    offload = _offloads(args, document, zero)
-    # Where nothing is reduced before the backward pass ends, whatever overlap_comm says.
-    late = (
-        zero == 0
-        or pp > 1
-        or (
-            zero == 1
-            and not offload
-            and (training.precision, training.gradient_dtype) == ("bf16", "fp32")
-        )
-    )
-    overlap = document.switch("zero_optimization.overlap_comm", zero == 3)
-    if overlap and late:
-        args.assume("overlap_comm changes nothing here: gradients are reduced after the backward")
-    fields: dict[str, Any] = {
-        "tp": tp,
-        "sequence_parallel": sequence_parallel,
-        "cp": cp,
-        "cp_kind": "a2a",
-        "pp": pp,
-        "dp": dp,
-        "ep": args.positive("--moe-expert-parallel-size"),
-        "zero_stage": zero,
-        "micro_batch_size": micro,
-        "offload_optimizer": offload,
-        "offload_activations": args.has("--checkpoint-in-cpu")
-        or document.switch("activation_checkpointing.cpu_checkpointing"),
-        "attention_kernel": _attention(args),
-        "cross_entropy": "unfused",
-        "overlap_grad_reduce": overlap and not late,
-        "overlap_param_gather": overlap and not late and zero == 3,
-        "stack": "deepspeed",
-        **_recompute(args, pp),
-    }
-    # What these say is said elsewhere, or costs nothing that is costed.
-    args.has("--no-query-key-layer-scaling", "--data-impl", "--split", "--eval-iters", "--lr")
-    args.has("--log-interval", "--cpu-optimizer", "--checkpoint-num-layers", "--data-path")
-    for key in ("gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer"):
-        document.get(key)
-    document.get("zero_optimization.offload_optimizer.pin_memory")
-    return ParallelPlan(**fields), training
-
-
-def _agree(
-    args: Arguments, document: Document, option: str, given: int, path: str, there: int
-) -> None:
-    """Refuses an argument and a key of the JSON that say two things."""
-    if given != there:
-        document.refuse(
-            f"{option} is {given}, {path} of the JSON is {there}: they must agree",
-            args.given.get(option) or document.settings.get(path),
-            "batch_identity" if "batch" in path else "zero_stage",
-        )
-
-
-def _batch(args: Arguments, document: Document, dp: int) -> tuple[int, int]:
-    """(micro batch, global batch): two of the JSON's three numbers give the third."""
-    total_key, micro_key = "train_batch_size", "train_micro_batch_size_per_gpu"
-    total = document.integer(total_key, 1)
-    micro = document.integer(micro_key, 1)
-    steps = document.integer("gradient_accumulation_steps", 1)
-    if args.has("--micro-batch-size"):
-        given = args.positive("--micro-batch-size")
-        if micro is not None:
-            _agree(args, document, "--micro-batch-size", given, micro_key, micro)
-        micro = micro or given
-    elif micro is None:
-        micro = max(total // (dp * (steps or 1)), 1) if total else 1
-        args.refuse(f"--micro-batch-size is missing; {micro} taken", code="batch_identity")
-    else:
-        args.refuse("--micro-batch-size is missing", code="batch_identity")
-    if args.has("--global-batch-size"):
-        given = args.positive("--global-batch-size")
-        if total is not None:
-            _agree(args, document, "--global-batch-size", given, total_key, total)
-        total = total or given
-    if total and steps and total != micro * steps * dp:
-        document.refuse(
-            f"{total_key} {total} is not micro batch {micro} x gradient_accumulation_steps "
-            f"{steps} x dp {dp} = {micro * steps * dp}",
-            document.settings.get(total_key),
-            "batch_identity",
-        )
-    return micro, total or micro * (steps or 1) * dp
-
-
-def _zero(args: Arguments, document: Document) -> int:
-    path = "zero_optimization.stage"
-    said = args.has("--zero-stage")
-    given = args.integer("--zero-stage")
-    stage = document.integer(path)
-    if isinstance(document.tree.get("zero_optimization"), bool):
-        stage = int(document.tree["zero_optimization"])
-    if not args.has("--deepspeed"):
-        return 0
-    if stage is None:
-        stage = given if said and not document.tree else 0
-    elif said:
-        _agree(args, document, "--zero-stage", given, path, stage)
-    if not 0 <= stage <= 3:
-        document.refuse(f"ZeRO has stages 0 to 3, not {stage}", document.settings.get(path))
-        return 3
-    for key in ("offload_param", "zero_hpz_partition_size", "mics_shard_size"):
-        if document.get(f"zero_optimization.{key}") is not None:
-            args.assume(f"zero_optimization.{key} has no place in a plan and is left out")
-    return stage
-
-
-def _precision(args: Arguments, document: Document) -> str:
-    """bf16 or fp16, as the JSON and the arguments say alike."""
-    inside = {
-        name
-        for name, path in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16"))
-        if document.switch(f"{path}.enabled")
-    }
-    outside = {name for name in ("bf16", "fp16") if args.has(f"--{name}")}
-    for one in (inside, outside):
-        if len(one) > 1:
-            args.refuse("bf16 and fp16 exclude each other", "--bf16")
-    if document.tree and inside != outside:
-        document.refuse(
-            f"the arguments train in {', '.join(sorted(outside)) or 'fp32'}, the JSON in "
-            f"{', '.join(sorted(inside)) or 'fp32'}: they must agree",
-            document.settings.get(f"{next(iter(inside), 'bf16')}.enabled"),
-        )
-    chosen = inside or outside
-    if not chosen:
-        args.assume("it trains in fp32, which no plan holds: bf16 taken")
-    return "fp16" if chosen == {"fp16"} else "bf16"
-
-
-def _training(args: Arguments, document: Document, batch: int) -> dict[str, Any]:
-    precision = _precision(args, document)
-    seq = args.positive("--seq-length")
-    optimizer = document.name("optimizer.type") or args.text("--optimizer", "adam")
-    if optimizer not in (*ADAMS, "sgd"):
-        args.assume(f"the optimizer {optimizer} costs as Adam")
-    return {
-        "seq_length": seq,
-        "global_batch_size": batch,
-        "precision": precision,
-        "gradient_dtype": _dtype(document, "data_types.grad_accum_dtype", precision),
-        "gradient_reduce_dtype": _dtype(document, "communication_data_type", precision),
-        "optimizer": "sgd" if optimizer == "sgd" else "adam",
-        "tokens": _tokens(args, seq, batch),
-    }
-
-
-def _dtype(document: Document, path: str, default: str) -> str:
-    name = document.name(path)
-    if name and name not in DTYPES:
-        document.refuse(f"{path} {name!r} is no type of numbers", document.settings.get(path))
-    return DTYPES.get(name, default)
-
-
-def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
-    """Tokens of the whole training; a run on the bundle's random tokens is none."""
-    tokens, samples = args.integer("--train-tokens"), args.integer("--train-samples")
-    iterations = args.integer("--train-iters")
-    path = args.given.get("--data-path")
-    if path is not None and "".join(path.value or ()).endswith("mock_data"):
-        return None
-    found = tokens or samples * seq or iterations * batch * seq
-    return float(found) if found > 0 else None
-
-
-def _offloads(args: Arguments, document: Document, zero: int) -> bool:
-    path = "zero_optimization.offload_optimizer.device"
-    device = document.name(path)
-    old = document.switch("zero_optimization.cpu_offload")
-    if device == "nvme":
-        args.assume("an optimizer offloaded to NVMe is costed as in host memory")
-    if args.has("--cpu-optimizer") and device in ("", "none") and not old:
-        args.assume("--cpu-optimizer without offload_optimizer in the JSON is left out")
-    return zero > 0 and (device in ("cpu", "nvme") or old)
-
-
-def _attention(args: Arguments) -> str:
-    if args.has("--use-flash-attn-v1"):
-        return "flash1"
-    return "flash" if args.has(*FLASH) else "unfused"
-
-
-def _recompute(args: Arguments, pp: int) -> dict[str, Any]:
-    kind = args.text("--recompute-granularity", "none")
-    if args.has("--recompute-activations"):
-        kind = "selective"
-    engine = args.has("--deepspeed-activation-checkpointing")
-    method = args.text("--recompute-method")
-    layers = args.positive("--recompute-num-layers")
-    groups = args.positive("--checkpoint-num-layers")
-    if args.has("--checkpoint-activations"):
-        return _uniform(groups)
-    if kind == "selective":
-        if method:
-            args.refuse("--recompute-method goes with full recompute only", "--recompute-method")
-        return {"recompute": "selective", "recompute_modules": ("core_attn",)}
-    if kind == "none":
-        if engine:
-            args.assume(
-                "--deepspeed-activation-checkpointing alone recomputes nothing: it needs "
-                "--recompute-granularity full or --checkpoint-activations"
-            )
-        return {}
-    if pp == 1 and engine:
-        # DeepSpeed's function goes by groups of --checkpoint-num-layers, whatever the method.
-        return _uniform(groups)
-    if not method:
-        args.refuse(
-            "full recompute needs --recompute-method; uniform taken",
-            "--recompute-granularity",
-            code="recompute",
-        )
-    return {**_uniform(layers), "recompute_method": method or "uniform"}
-
-
-def _uniform(layers: int) -> dict[str, Any]:
-    return {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": layers}
