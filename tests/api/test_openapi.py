@@ -75,7 +75,7 @@ def keeps_its_contract(address: str, operation: APIOperation, most: int) -> None
         )  # fmt: skip
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: schemathesis.Case) -> None:
-            case.call_and_validate(base_url=address, checks=CHECKS)
+            case.call_and_validate(base_url=address, checks=CHECKS, timeout=120)
 
         ask()
 
