@@ -49,6 +49,9 @@ export default function Sensitivity() {
       ${!all.busy.value && old && html`<p class="notice">This is of another plan. <button type="button" class="link" onClick=${() => all.ask(body)}>Work it out again</button></p>`}
       ${!all.busy.value && !found && !all.failure.value && html`<p><button type="button" class="primary" onClick=${() => all.ask(body)}>Work it out</button></p>`}
       ${all.failure.value && html`<p class="notice bad" role="alert">${all.failure.value.detail ?? all.failure.value.title}</p>`}
+      ${all.busy.value && !found && html`
+        <p class="muted">Each input is made smaller and larger, once with this plan kept and once planned again.</p>
+        <div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       ${found && html`<div class=${all.busy.value || old ? "waiting" : ""}><${Found} found=${found} tools=${tools} /></div>`}
     </div>`;
 }
