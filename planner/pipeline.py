@@ -48,6 +48,8 @@ def simulated_s(model: CostModel, plan: ParallelPlan, micro_batches: int) -> flo
         return simulate(schedule, stages, chunks, count, times, links).makespan_s
 
     few = ROUNDS * stages + micro_batches % stages
+    if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
+        few = ROUNDS * stages  # a cut of a legal step need not be one itself
     more = few + stages
     if 3 * stages * chunks * min(more, micro_batches) > MOST_ACTIONS:
         return None

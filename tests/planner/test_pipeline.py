@@ -119,3 +119,15 @@ class TestSearch:
             assert np.allclose(two[name][1], 2 * one[name][1])
         # fp32 beside half-precision weights; the placeholders of gradients are shared.
         assert np.allclose(two["gradients"][1] - one["gradients"][1], 2 * one["weights"][1])
+
+
+def test_a_step_whose_cut_is_no_legal_step_is_simulated_too() -> None:
+    """136 micro-batches on 16 stages go in 8 rounds of 17; 56, a few rounds of it, do not."""
+    schedule = SCHEDULES["interleaved-zero-bubble"]
+    assert not schedule.allowed(16, 2, 136)
+    assert schedule.allowed(16, 2, 56)
+    model = cost_model(batch=136)
+    plan = plan_of(schedule.id, pp=16)
+    times, links = model.stage_times(plan)
+    whole = simulate(schedule, 16, 2, 136, times, links).makespan_s
+    assert simulated_s(model, plan, 136) == pytest.approx(whole, rel=0.02)
