@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from api.routes import (
 )
 from api.settings import Settings
 from api.waiting import Waiting
+from cost_models.catalog.local import cpu_cores
 from planner.version import __version__
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
         )
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.
-        cores = len(os.sched_getaffinity(0))
-        short = app.state.estimates = Pool(cores, 10 * settings.max_wait_s)
+        short = app.state.estimates = Pool(cpu_cores(), 10 * settings.max_wait_s)
         store = app.state.store = await to_thread.run_sync(_open_store, settings)
         engine = app.state.engine = _engine(store, settings)
         await short.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import escape
 from string import Template
-from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -65,15 +64,21 @@ async def _problems() -> Response:
 
 
 async def _problem(slug: str) -> Response:
-    kind = TYPES.get(slug)
-    if kind is None:
-        raise Refused("not-found", "no such problem; GET /problems lists them")
+    kind = _type(slug)
     return _page(kind.title, "../", _about(slug, kind))
 
 
 async def _kind(slug: str, kind: str) -> Response:
     """A problem of several kinds has one page."""
-    return RedirectResponse(f"../{quote(slug, safe='')}")
+    _type(slug)
+    return RedirectResponse(f"../{slug}")
+
+
+def _type(slug: str) -> ProblemType:
+    kind = TYPES.get(slug)
+    if kind is None:
+        raise Refused("not-found", "no such problem; GET /problems lists them")
+    return kind
 
 
 def _about(slug: str, kind: ProblemType) -> str:

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
+from cost_models.catalog.local import cpu_cores
 from planner.answer import Document
 from planner.version import __version__
 
@@ -82,7 +83,7 @@ def _python() -> Found:
 
 
 def _processor() -> Found:
-    cores, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    cores, usable = os.cpu_count() or 1, cpu_cores()
     found = f"{platform.machine()}, {usable} of {cores} cores"
     if usable < 2:
         return "warn", found, "with one core estimates are slow while a search runs"
