@@ -329,8 +329,8 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
 def _summarise(operation: dict[str, Any]) -> None:
     """Say what an operation does in one line: the first of what is said of it."""
     first, _, rest = operation["description"].partition("\n")
-    operation["summary"] = first.rstrip(".")
-    operation["description"] = rest.strip() or first
+    operation["summary"] = first.rstrip(".").replace("`", "")
+    operation["description"] = rest.strip()
     # The framework's own, of parameters that cannot be wrong; ours are problem documents.
     if JSON in operation["responses"].get("422", {}).get("content", {}):
         del operation["responses"]["422"]

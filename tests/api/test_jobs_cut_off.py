@@ -44,7 +44,8 @@ def begun(server: Server, job: dict[str, Any], words: str) -> bool:
 
 @pytest.mark.slow
 def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
-    asked = TINY | {"validation": {"steps": 2, "check_numerics": True}}
+    training = TINY["training"] | {"precision": "fp32"}  # whose timed run shows gradients, too
+    asked = TINY | {"training": training, "validation": {"steps": 2, "check_numerics": True}}
     server = place.serve(max_runs=0)
     job = server.start("validations", asked)
     server.kill()
