@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cost_models.grouping import group
 from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES
-from cost_models.schedules.base import Costs, Order, PipelineSchedule, Route
-from cost_models.schedules.simulate import Times, run
+from cost_models.schedules.base import Costs, PipelineSchedule
+from cost_models.schedules.levels import Levels
 from cost_models.sources import Array
 
 # Times are rounded to this share of a micro-batch, pipelines cut to so many ranks, and steps to
@@ -24,41 +24,58 @@ MOST_STAGES = 8
 ROUNDS = 2
 
 
-@lru_cache(maxsize=1 << 9)
-def _actions(
-    schedule_id: str, stages: int, chunks: int, micro_batches: int
-) -> tuple[Order, list[Route]]:
-    """The order of a schedule and its routes, which are the same at all costs."""
-    schedule = SCHEDULES[schedule_id]
-    routes = [schedule.route(stages, chunks, m) for m in range(micro_batches)]
-    return schedule.order(stages, chunks, micro_batches), routes
+class _Step:
+    """A small step of a schedule, and what its ranks wait at every cost that was asked for.
+
+    Costs are COST_STEPS-ths of a micro-batch: forward and input gradient, the rest is the weight
+    gradient.  Waiting is in the same unit.
+    """
+
+    def __init__(self, schedule_id: str, stages: int, chunks: int, micro_batches: int) -> None:
+        schedule = SCHEDULES[schedule_id]
+        routes = [schedule.route(stages, chunks, m) for m in range(micro_batches)]
+        self.visits = len(routes[0]) / stages
+        self.micro_batches = micro_batches
+        self.levels = Levels(schedule.order(stages, chunks, micro_batches), routes)
+        self.known = np.full((COST_STEPS + 1, COST_STEPS + 1), np.nan)
+
+    def waiting(
+        self, forward: NDArray[np.int64], gradient: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Of the step, beyond the work of its micro-batches."""
+        new = np.isnan(self.known[forward, gradient])
+        if new.any():
+            costs = np.unique(np.stack([forward[new], gradient[new]]), axis=1)
+            weight = np.maximum(COST_STEPS - costs.sum(axis=0), 0)
+            took = self.levels.makespans_s(*(np.stack([*costs, weight]) / self.visits))
+            self.known[*costs] = took - self.micro_batches * (costs.sum(axis=0) + weight)
+        found: NDArray[np.float64] = self.known[forward, gradient]
+        return found
 
 
-@lru_cache(maxsize=1 << 14)
+_step = lru_cache(maxsize=1 << 10)(_Step)
+
+
 def _waiting(
-    schedule_id: str, stages: int, chunks: int, micro_batches: int, forward: int, gradient: int
-) -> tuple[float, float]:
+    schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int,
+    forward: NDArray[np.int64], gradient: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """(fixed waiting over the other ranks' work, waiting per micro-batch over one rank's work).
 
     forward, gradient: forward and input-gradient time in COST_STEPS-ths of a micro-batch.
     """
-    schedule = SCHEDULES[schedule_id]
-    visits = len(schedule.route(stages, chunks, 0)) / stages
-    weight = max(COST_STEPS - forward - gradient, 0)
-    times = Times.equal(stages, chunks, forward / visits, gradient / visits, weight / visits)
-    work = float(forward + gradient + weight)
+    work = np.maximum(forward + gradient, COST_STEPS)
 
-    def extra(count: int) -> float:
-        order, routes = _actions(schedule_id, stages, chunks, count)
-        return run(order, routes, times).makespan_s - count * work
+    def extra(count: int) -> NDArray[np.float64]:
+        return _step(schedule.id, stages, chunks, count).waiting(forward, gradient)
 
     if schedule.allowed(stages, chunks, micro_batches):
         micro_batches = (ROUNDS + 1) * stages  # a cut of a legal step that is not one itself
     few = ROUNDS * stages + micro_batches % stages
     if micro_batches <= few:
-        return extra(micro_batches) / ((stages - 1) * work), 0.0
+        return extra(micro_batches) / ((stages - 1) * work), np.zeros(len(work))
     first = extra(few)
-    pace = max(extra(few + stages) - first, 0.0) / stages
+    pace = np.maximum(extra(few + stages) - first, 0.0) / stages
     return (first - few * pace) / ((stages - 1) * work), pace / work
 
 
@@ -88,16 +105,17 @@ def simulated_extra_s(
     rounds, rest = np.divmod(count, stages)
     cut = np.where(stages > few, np.minimum(rounds, ROUNDS + 2) * few + rest % few, count)
     cut = np.maximum(np.minimum(cut, (ROUNDS + 1) * few + cut % few), 1)
-    columns = (
-        few,
-        at(plans.vpp).astype(np.int64),
-        cut,
-        np.rint(forward / work * COST_STEPS).astype(np.int64),
-        np.rint(gradient / work * COST_STEPS).astype(np.int64),
-    )
+    shares = (np.rint(part / work * COST_STEPS).astype(np.int64) for part in (forward, gradient))
+    columns = (few, at(plans.vpp).astype(np.int64), cut, *shares)
     groups = group(*columns)
-    keys = zip(*(column[groups.first].tolist() for column in columns), strict=True)
-    waits = np.array([_waiting(schedule.id, *key) for key in keys])
+    *lengths, forwards, gradients = (column[groups.first] for column in columns)
+    waits = np.empty((len(forwards), 2))
+    steps = group(*lengths)
+    for number, first in enumerate(steps.first):
+        of = steps.inverse == number
+        p, chunks, m = (int(column[first]) for column in lengths)
+        found = _waiting(schedule, p, chunks, m, forwards[of], gradients[of])
+        waits[of] = np.stack(found, axis=1)
     fixed, pace = groups.spread(waits).reshape(-1, 2).T
     result[index] = fixed * others + pace * count * work
     return result
