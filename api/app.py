@@ -54,8 +54,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         searches = app.state.searches = Pool(
             settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
         )
-        # Hundreds of these come and go in a second, so whoever waits has a turn soon.
-        short = app.state.estimates = Pool(cpu_cores(), 10 * settings.max_wait_s)
+        # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
+        # more than cores computes while another one's answer is on its way.
+        short = app.state.estimates = Pool(cpu_cores() + 1, 10 * settings.max_wait_s)
         store = app.state.store = await to_thread.run_sync(_open_store, settings)
         engine = app.state.engine = _engine(store, settings)
         await short.start()

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.fitted import Fitted, fitted
-from cost_models.gathered import FloatArray, Setting, gather
-from cost_models.kernel_times import Machine
+from cost_models.gathered import FloatArray, Gathered, Setting, gather
+from cost_models.kernel_times import KernelTime, Machine
 from cost_models.network import Fabric
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
-from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import DTYPE_BYTES, ClusterSpec, LayerKind, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory, stage_memory
 from cost_models.stages import KINDS, stage_layers, virtual_layers
 from cost_models.step_time import (
@@ -36,13 +36,18 @@ from cost_models.traffic import GroupTraffic, traffic
 
 @dataclass(frozen=True)
 class Estimates:
-    """Time and memory of plans; arrays of shape (plans,), per stage (slots, plans)."""
+    """Time and memory of plans; arrays of shape (plans,), per stage (slots, plans).
+
+    kernels: of each kind of layer, arrays by the layer keys of `gathered`.
+    """
 
     iteration_time_s: FloatArray
     time_parts_s: dict[str, FloatArray]
     peak_bytes: FloatArray
     memory: StageMemory
     num_micro_batches: FloatArray
+    gathered: Gathered
+    kernels: dict[LayerKind, tuple[KernelTime, ...]]
 
 
 class CostModel:
@@ -83,13 +88,17 @@ class CostModel:
             plans = plans.with_columns(**{n: c.reshape(()) for n, c in plans.columns()})
         gathered = gather(self.setting, plans, all_stages)
         memory = stage_memory(self.setting, gathered)
-        parts = step_time(self.setting, gathered)
+        dp = data_parallel(self.setting, gathered)
+        times = BlockTimes(self.setting, gathered, dp)
+        parts = step_time(self.setting, gathered, dp, times)
         parts["stragglers"] = straggler_s(self.setting, plans, parts)
         total = parts[TIME_PARTS[0]]
         for name in TIME_PARTS[1:]:
             total = total + parts[name]
         peak = memory.total_bytes.max(axis=0)
-        return Estimates(total, parts, peak, memory, gathered.micro_batches)
+        return Estimates(
+            total, parts, peak, memory, gathered.micro_batches, gathered, times.kernels
+        )
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
         """What the simulator needs of one plan: seconds per rank and chunk, and its messages.

@@ -19,6 +19,10 @@ class Groups:
     first: NDArray[np.int64]
     inverse: NDArray[np.int64] | None
 
+    def key(self, row: int) -> int:
+        """The number of a row's key."""
+        return 0 if self.inverse is None else int(self.inverse[row])
+
     def spread(self, values: NDArray[Any]) -> Any:
         """Values per key, shape (keys, ...), laid out per row; one key stays a scalar."""
         if self.inverse is None:

@@ -33,7 +33,7 @@ class BlockSeconds:
     """One layer (or the embedding, or the head) forward and backward: arrays over keys.
 
     weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
-    part of tp_s, cp_s and ep_s together that belongs to the forward pass.
+    part of tp_s, cp_s and ep_s together that belongs to the forward pass.  kernels: one by one.
     """
 
     forward_s: FloatArray
@@ -45,6 +45,7 @@ class BlockSeconds:
     tp_s: FloatArray
     cp_s: FloatArray
     ep_s: FloatArray
+    kernels: tuple[KernelTime, ...]
 
 
 @formula("s", "derived")
@@ -124,6 +125,7 @@ def _layer(
         tp_s=_full(tp.forward_s + tp.backward_s, size),
         cp_s=_full(cp_forward + cp_backward, size),
         ep_s=_full(ep_forward + ep_backward, size),
+        kernels=times,
     )
 
 
@@ -147,6 +149,7 @@ def _end(
         tp_s=_full(collectives_s, size),
         cp_s=zero,
         ep_s=zero,
+        kernels=times,
     )
 
 

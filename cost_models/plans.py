@@ -226,6 +226,13 @@ class Plans:
         }
         return cls.build(stage_layers_table=table, **columns)
 
+    @classmethod
+    def of(cls, row: ParallelPlan) -> Plans:
+        """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
+        table = (row.stage_layers,) if row.stage_layers else ()
+        columns = {name: encode(row, name, table) for name in FIELDS}
+        return cls.build(stage_layers_table=table, **columns)
+
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
         return self._size

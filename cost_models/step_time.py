@@ -26,7 +26,7 @@ class BlockTimes:
     """Seconds of each kind of layer and of both ends per micro-batch, laid out per plan.
 
     whole_s: forward and backward with collectives; again_s: what recomputing a layer adds;
-    exposed_s: ZeRO traffic nothing hides (part of whole_s).
+    exposed_s: ZeRO traffic nothing hides (part of whole_s); kernels: by layer key, not by plan.
     """
 
     NAMES = ("forward_s", "backward_s", "recompute_s", "tp_s", "cp_s", "ep_s")
@@ -35,6 +35,7 @@ class BlockTimes:
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
         micro = micro_batch_seconds(s.model, s.training, s.machine, g.plans.take(g.layers.first))
         at_layer = g.layers.spread
+        self.kernels = {k: micro.layers[k].kernels for k in s.kinds}
 
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
@@ -80,11 +81,11 @@ def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     )  # fmt: skip
 
 
-def step_time(s: Setting, g: Gathered) -> dict[str, FloatArray]:
+def step_time(
+    s: Setting, g: Gathered, dp: DataParallelSeconds, times: BlockTimes
+) -> dict[str, FloatArray]:
     """TIME_PARTS of one optimizer step; they add up to it."""
     plans = g.plans
-    dp = data_parallel(s, g)
-    times = BlockTimes(s, g, dp)
     at_stage = g.stages.spread
     blocks, embedding, head = times.layers, times.embedding, times.head
     exposed, again, ends = times.exposed_s, times.again_s, times.exposed_ends_s

@@ -61,7 +61,7 @@ class Rule:
 
 def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> list[Reason]:
     """Every rule one plan breaks, with its sentence."""
-    row = Plans.from_rows([plan])
+    row = Plans.of(plan)
     broken = []
     for rule in rules:
         if not bool(np.all(rule.legal(context, row))):

@@ -313,7 +313,8 @@ class _Parser:
         return tuple(value)
 
     def note_defaults(self, pointer: str, given: Mapping[str, Any], names: Iterable[str]) -> None:
-        self.defaulted += [join(pointer, name) for name in sorted(names) if name not in given]
+        # Names of our own, which need no escaping.
+        self.defaulted += [f"{pointer}/{name}" for name in sorted(names) if name not in given]
 
     def note_catalog(self, pointer: str, given: Mapping[str, Any], usual: NodeGroup) -> None:
         """Note what the catalog knows of a node and nobody gave."""

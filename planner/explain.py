@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.estimate import CostModel
+from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
-from cost_models.kernel_times import kernel_times
-from cost_models.layer_kernels import layer_kernels
 from cost_models.layers import dims
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.sources import Array
 from cost_models.spec import TrainingSpec
 from cost_models.stage_memory import MEMORY_PARTS
-from cost_models.stages import KINDS, stage_table
+from cost_models.stages import KINDS
 from cost_models.state_memory import element_bytes
 from cost_models.step_time import TIME_PARTS
 from cost_models.units import DAY_S, GIB, HOUR_S
@@ -65,9 +64,12 @@ def reports(
         estimates = model.evaluate(Plans.from_rows(chosen), all_stages=True)
         for k, i in enumerate(rows):
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
-            memory = _memory(model, request, chosen[k], estimates.memory, k)
+            memory = _memory(request, chosen[k], estimates, k)
             seconds = float(estimates.iteration_time_s[k])
-            result[i] = _report(model, request, chosen[k], seconds, parts, memory, simulated)
+            kernels = _kernels(request, chosen[k], estimates, k)
+            result[i] = _report(
+                model, request, chosen[k], seconds, parts, memory, kernels, simulated
+            )
     return [result[i] for i in range(len(plans))]
 
 
@@ -82,17 +84,16 @@ def plan_id(plan: ParallelPlan) -> str:
     return "pl_" + hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _memory(
-    model: CostModel, request: PlanRequest, plan: ParallelPlan, table: Any, k: int
-) -> Memory:
-    _, layout = stage_table(request.model, Plans.from_rows([plan]), all_stages=True)
+def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int) -> Memory:
+    table, gathered = estimates.memory, estimates.gathered
+    layout = gathered.stages.key(k)
     stages = []
     for stage in range(plan.pp):
         parts = {name: float(table.parts[name][stage, k]) for name in MEMORY_PARTS}
         stages.append(
             StageMemory(
                 stage=stage,
-                layers=int(sum(layout.layers[i][stage, 0] for i in range(len(KINDS))))
+                layers=int(sum(kind[stage, layout] for kind in gathered.table.layers))
                 - (request.model.mtp_num_layers if stage == plan.pp - 1 else 0),
                 in_flight=float(table.in_flight[stage, k]),
                 allocated_bytes=float(table.allocated_bytes[stage, k]),
@@ -119,6 +120,7 @@ def _report(
     seconds: float,
     parts: dict[str, float],
     memory: Memory,
+    kernels: tuple[tuple[dict[str, Any], ...], float],
     simulated: bool,
 ) -> PlanReport:
     training, cluster = request.training, request.cluster
@@ -129,7 +131,7 @@ def _report(
     rate = flop / seconds / world
     half = model.setting.machine.matrix_flop_per_s
     peak = group.accelerator.peak_flop_per_s(training.precision) or half
-    kernels, recomputed = _kernels(model, request, plan)
+    lines, recomputed = kernels
     tokens_per_s = training.tokens_per_iteration / seconds
     days = cost = energy = None
     if training.tokens is not None:
@@ -161,7 +163,7 @@ def _report(
         memory=memory,
         time_parts_s=parts,
         pipeline=pipeline(model, plan, count, parts) if simulated else None,
-        kernels=kernels,
+        kernels=lines,
         assumptions=tuple(_assumptions(model, request, plan)),
         not_modelled=NOT_MODELLED,
     )
@@ -177,30 +179,38 @@ def _band(model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: f
 
 
 def _kernels(
-    model: CostModel, request: PlanRequest, plan: ParallelPlan
+    request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int
 ) -> tuple[tuple[dict[str, Any], ...], float]:
     """(one line per kernel of each layer kind, FLOP recomputed per step over all ranks)."""
-    row = Plans.from_rows([plan])
-    d = dims(request.model, request.training, row)
-    _, table = stage_table(request.model, row)
+    gathered = estimates.gathered
+    layout, key = gathered.stages.key(k), gathered.layers.key(k)
+
+    def own(value: Array) -> float:
+        """The value of this plan's layers."""
+        return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
+
+    d = dims(request.model, request.training, Plans.of(plan))
     lines, again = [], 0.0
     tokens = request.training.tokens_per_iteration
-    for kind in model.setting.kinds:
+    for kind, times in estimates.kernels.items():
         i = KINDS.index(kind)
-        layers, redone = float(table.totals[i][0]), float(table.recomputed_totals[i][0])
-        for t in kernel_times(layer_kernels(request.model, kind, d), model.setting.machine, d):
-            chosen = bool(np.any(d.recomputed(t.module)))
-            flop = float(np.max(t.forward_flop))
+        layers = float(gathered.table.totals[i][layout])
+        redone = float(gathered.table.recomputed_totals[i][layout])
+        for t in times:
+            if not own(t.active):
+                continue
+            chosen = bool(d.recomputed(t.module))
+            flop = own(t.forward_flop)
             # Flash attention runs the causal half; the definition of HFU counts the square.
             counted = flop * (2.0 if t.name == "attention" else 1.0)
             share = layers if chosen else redone
-            again += counted * share * plan.tp * tokens / float(np.max(d.tokens))
+            again += counted * share * plan.tp * tokens / float(d.tokens)
             lines.append(
                 {
                     "layer": kind,
                     "kernel": t.name,
-                    "forward_s": float(np.max(t.forward_s)),
-                    "backward_s": float(np.max(t.backward_s)),
+                    "forward_s": own(t.forward_s),
+                    "backward_s": own(t.backward_s),
                     "forward_flop": flop,
                     "recomputed": chosen or redone == layers,
                 }
