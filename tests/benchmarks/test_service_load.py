@@ -102,12 +102,18 @@ def test_estimates_beside_searches(benchmark: BenchmarkFixture, server: Server) 
     assert {status for _, status in answers.statuses} == {200}
 
 
-def test_searches(benchmark: BenchmarkFixture, server: Server) -> None:
+@pytest.mark.parametrize("framework", [None, "megatron"], ids=["any framework", "megatron"])
+def test_searches(benchmark: BenchmarkFixture, server: Server, framework: str | None) -> None:
     """GPT-3 175B on 1,024 accelerators, one after the other, none asked before."""
     batches = range(1024, 1024 + 256 * count(benchmark, 20, 1), 256)
+    search = {"framework": framework} if framework else {}
     calls = (
-        post("/v1/plans", SEARCH | {"training": {"seq_length": 2048, "global_batch_size": b}})
-        for b in batches
+        post(
+            "/v1/plans",
+            SEARCH
+            | {"training": {"seq_length": 2048, "global_batch_size": batch}, "search": search},
+        )
+        for batch in batches
     )
     measured(benchmark, server, calls, 1)
 
