@@ -3,8 +3,9 @@
 import { html } from "htm/preact";
 import { ChartFrame } from "../charts/frame.js";
 import { RankMap, ranksTable } from "../charts/rank_map.js";
-import { count } from "../format.js";
-import { persist, question } from "../state.js";
+import { bytes, count, percent, rate, seconds } from "../format.js";
+import { persist, question, units } from "../state.js";
+import { DataTable } from "../ui/table.js";
 import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 
 const order = persist("rank_order_of", null); // a framework; null: the request's own
@@ -27,11 +28,47 @@ export default function RanksTab() {
       <${ChartFrame} title="${count(answer.world_size)} ranks on ${count(answer.nodes)} nodes" name="ranks" tools=${tools}
         caption=${caption(answer)} ...${ranksTable(answer)}>
         <${RankMap} answer=${answer} />
-      <//>`}
+      <//>
+      <${Traffic} traffic=${answer.traffic} orders=${answer.rank_orders} own=${answer.request.plan.rank_order} />`}
   </div>`;
 }
 
 function caption(answer) {
   const axes = answer.axes.filter(({ size }) => size > 1).map(({ name, size }) => `${name} ${size}`);
   return `Rank order of ${answer.framework}, fastest axis first: ${axes.join(", ") || "one rank"}. ${answer.source}`;
+}
+
+/* What each kind of group sends over each tier of the network in one iteration. */
+function Traffic({ traffic, orders, own }) {
+  if (traffic.tiers.length === 0) return null;
+  const size = (item) => bytes(item, units.value);
+  const rows = traffic.groups.flatMap(({ links, ...group }) => links.map((link) => ({ ...group, ...link })));
+  const columns = [
+    { key: "name", label: "Group" },
+    { key: "carries", label: "Carries" },
+    { key: "tier", label: "Over" },
+    { key: "rank_bytes", label: "An accelerator sends", number: true, show: size },
+    { key: "domain_bytes", label: "Its domain sends out", number: true, show: size },
+    { key: "line_s", label: "At full rate", number: true, show: (item) => seconds(item) },
+  ];
+  return html`<section class="chart card" aria-labelledby="traffic-title">
+    <h3 id="traffic-title">Traffic of one iteration</h3>
+    <ul class="muted">
+      ${traffic.tiers.map((tier) => html`<li key=${tier.tier}>
+        ${tier.tier === traffic.busiest ? html`<strong>${tier.tier}, the busiest</strong>` : tier.tier}:
+        ${" "}${size(tier.rank_bytes)} from an accelerator at ${rate(tier.link_bytes_per_s)}, ${percent(tier.busy)} of the iteration
+      </li>`)}
+    </ul>
+    <${DataTable} name="traffic" caption="Traffic by kind of group and tier" columns=${columns} rows=${rows} filter=${false} />
+    <${Orders} orders=${orders} own=${own} />
+  </section>`;
+}
+
+/* The plan in other orders of its ranks, where one is faster. */
+function Orders({ orders, own }) {
+  const mine = orders.find(({ rank_order }) => rank_order === own);
+  if (!mine || mine.slower_by === 0) return null;
+  const [best] = orders;
+  return html`<p>In the rank order <code>${best.rank_order}</code> an iteration takes ${seconds(best.iteration_time_s)}; in this one
+    ${" "}${percent(mine.slower_by)} more. Run so by ${best.frameworks.join(", ") || "no framework"}.</p>`;
 }
