@@ -314,6 +314,7 @@ export async function start() {
   effect(() => {
     linked.value;
     clearTimeout(linkTimer);
+    const pause_ms = lastView === view.peek() ? LINK_PAUSE_MS : 0; // what is typed changes again at once
     linkTimer = setTimeout(async () => {
       const address = await link();
       const moved = lastView !== view.peek();
@@ -321,7 +322,7 @@ export async function start() {
       if (address === location.href) return;
       history[moved ? "pushState" : "replaceState"](null, "", address);
       written = location.hash;
-    }, LINK_PAUSE_MS);
+    }, pause_ms);
   });
   addEventListener("popstate", async () => {
     if (location.hash === written) return;
