@@ -61,7 +61,8 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
 @router.put(
     "/{name:path}",
     response_model=SavedPlanAnswer,
-    responses=declare(400, 408, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
+    # A name of more than one line has no address.
+    responses=declare(400, 404, 408, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
     openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
 )
 def save(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
