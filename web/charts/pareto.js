@@ -106,7 +106,8 @@ function makeKeyed(chart, points) {
     dot.addEventListener("click", () => pick(plan));
     dot.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-      if (event.key === "p") togglePin(plan);
+      // The plan on show: before the chart is drawn again, the point left behind still has the focus.
+      if (event.key === "p") togglePin(report.peek().plan);
       else if (event.key === "Enter" || event.key === " ") pick(plan);
       else if (step) {
         pick(points[Math.min(points.length - 1, Math.max(0, i + step))].plan);
