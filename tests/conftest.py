@@ -12,6 +12,8 @@ from planner.data_folder import VARIABLE
 
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
+# There tests wait for a browser or a service under load, or compare many drawn plans.
+SLOW_FOLDERS = ("browser", "benchmarks", "frameworks")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,6 +32,8 @@ def own_data_folder() -> Generator[None, None, None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as quick what is neither slow nor exhaustive, before `-m` selects."""
     for item in items:
+        if item.path.parent.name in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
         if not any(item.get_closest_marker(name) for name in ("slow", "exhaustive")):
             item.add_marker(pytest.mark.quick)
 

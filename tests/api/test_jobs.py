@@ -14,6 +14,8 @@ from api.settings import Settings
 from planner.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP, TINY, TWO_RANKS, Place, Server, eventually
 
+pytestmark = pytest.mark.slow  # real services, real runs
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
