@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.problems import internal_document
-from planner.progress import Step, Watch, ignore, watched
+from planner.progress import Step, Stopped, Watch, ignore, watched
 
 EVENTS = "text/event-stream"
 _LEAST_S = 0.1  # between two events of progress
@@ -77,7 +77,7 @@ class Waiting:
             except Exception as error:
                 failure = error
             tasks.cancel_scope.cancel()
-        if left.is_set():
+        if left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
             if stream:

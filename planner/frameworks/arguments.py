@@ -205,6 +205,14 @@ class Arguments:
             return default
         return value
 
+    def share(self, name: str, default: float) -> float:
+        """A number of at least 0 and below 1; anything else is refused, and 0 taken."""
+        value = self.number(name, default)
+        if not 0 <= value < 1:
+            self.refuse(f"{name} is {value}; a share of 0 to 1 is needed", name)
+            return 0.0
+        return value
+
     def unread(self) -> tuple[Setting, ...]:
         """What the framework has and nobody asked for."""
         return tuple(

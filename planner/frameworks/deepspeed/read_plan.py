@@ -9,6 +9,7 @@ from cost_models.spec import TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
+from planner.frameworks.megatron_words import degrees
 
 FLASH = (
     "--use-flash-attn",
@@ -27,18 +28,7 @@ ADAMS = ("adam", "adamw")
 def plan_and_training(
     args: Arguments, document: Document, size: int, launch: Launch
 ) -> tuple[ParallelPlan, TrainingSpec]:
-    tp = args.positive("--tensor-model-parallel-size")
-    pp = args.positive("--pipeline-model-parallel-size")
-    cp = args.positive("--ds-sequence-parallel-size")
-    if size % (tp * pp * cp):
-        args.refuse(
-            f"{size} accelerators are not a multiple of tp {tp} x cp {cp} x pp {pp} = "
-            f"{tp * pp * cp}",
-            "--tensor-model-parallel-size",
-            "--pipeline-model-parallel-size",
-            "--ds-sequence-parallel-size",
-            code="world_size",
-        )
+    tp, pp, cp, dp = degrees(args, size, "--ds-sequence-parallel-size")
     if args.has("--no-pipeline-parallel") and pp > 1:
         args.refuse(f"--no-pipeline-parallel needs pp 1, got {pp}", "--no-pipeline-parallel")
     vpp = args.integer("--num-layers-per-virtual-pipeline-stage")
@@ -46,7 +36,6 @@ def plan_and_training(
         args.assume("the pipeline engine of DeepSpeed does not interleave: vpp 1 taken")
     if args.has("--enable-zbh1-pipeline"):
         args.assume("the zero-bubble schedule is costed as 1F1B")
-    dp = max(size // (tp * pp * cp), 1)
     sequence_parallel = args.has("--sequence-parallel") and tp > 1
     if sequence_parallel and launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
         args.assume(

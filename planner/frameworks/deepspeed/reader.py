@@ -14,6 +14,7 @@ from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
 from planner.frameworks.deepspeed.read_plan import plan_and_training
+from planner.frameworks.megatron_words import position_rows, query_groups
 from planner.frameworks.reading import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.deepspeed"
@@ -158,26 +159,14 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
     layers, hidden, heads, seq = (args.positive(name) for name in REQUIRED)
     gated = args.has("--swiglu")
     ffn = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
-    groups = args.positive("--num-key-value-heads", heads)
-    if heads % groups:
-        args.refuse(
-            f"--num-attention-heads {heads} is not a multiple of --num-key-value-heads {groups}",
-            "--num-key-value-heads",
-        )
-        groups = heads
+    kv_heads = "--num-key-value-heads"
+    groups = query_groups(args, heads, args.positive(kv_heads, heads), kv_heads)
     position = "learned"
     if args.has("--use-rotary-position-embeddings"):
         position = "rope"
     elif args.has("--no-position-embedding"):
         position = "none"
-    rows = args.integer("--max-position-embeddings")
-    if rows < seq:
-        args.refuse(
-            f"--max-position-embeddings is {rows or 'missing'}; at least the sequence length "
-            f"{seq} is needed",
-            "--max-position-embeddings",
-            "--seq-length",
-        )
+    rows = position_rows(args, seq)
     biases = not args.has("--disable-bias-linear")
     ffn = args.positive("--ffn-hidden-size", max(ffn, 1))
     return {
@@ -196,18 +185,10 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         "norm": args.text("--normalization", "layernorm"),
         "position": position,
         "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
-        "hidden_dropout": _share(args, "--hidden-dropout"),
-        "attention_dropout": _share(args, "--attention-dropout"),
+        "hidden_dropout": args.share("--hidden-dropout", 0.1),
+        "attention_dropout": args.share("--attention-dropout", 0.1),
         "moe": _experts(args, ffn, layers),
     }
-
-
-def _share(args: Arguments, name: str) -> float:
-    value = args.number(name, 0.1)
-    if not 0 <= value < 1:
-        args.refuse(f"{name} is {value}; a share of 0 to 1 is needed", name)
-        return 0.0
-    return value
 
 
 def _vocabulary(args: Arguments) -> int:

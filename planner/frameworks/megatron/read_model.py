@@ -9,6 +9,7 @@ from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
+from planner.frameworks.megatron_words import position_rows, query_groups
 from planner.frameworks.reading import Unreadable
 
 REQUIRED = ("--hidden-size", "--num-attention-heads")
@@ -95,21 +96,9 @@ def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
         args.assume("--num-query-groups is ignored without --group-query-attention")
     if latent:
         groups = heads
-    if heads % groups:
-        args.refuse(
-            f"--num-attention-heads {heads} is not a multiple of --num-query-groups {groups}",
-            "--num-query-groups",
-        )
-        groups = heads
+    groups = query_groups(args, heads, groups, "--num-query-groups")
     position = position_kind(args)
-    rows = args.integer("--max-position-embeddings")
-    if rows < seq:
-        args.refuse(
-            f"--max-position-embeddings is {rows or 'missing'}; at least the sequence length "
-            f"{seq} is needed",
-            "--max-position-embeddings",
-            "--seq-length",
-        )
+    rows = position_rows(args, seq)
     biases = not args.has("--disable-bias-linear")
     moe = _experts(args, layers, ffn, biases)
     dense = moe is None or any(
@@ -137,21 +126,13 @@ def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
         "attention_sinks": _sinks(args),
         "position": position,
         "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
-        "hidden_dropout": _share(args, "--hidden-dropout"),
-        "attention_dropout": _share(args, "--attention-dropout"),
+        "hidden_dropout": args.share("--hidden-dropout", 0.1),
+        "attention_dropout": args.share("--attention-dropout", 0.1),
         "mla": _latent(args) if latent else None,
         "moe": moe,
         "mtp_num_layers": args.integer("--mtp-num-layers"),
         **_window(args, layers),
     }
-
-
-def _share(args: Arguments, name: str) -> float:
-    value = args.number(name, 0.1)
-    if not 0 <= value < 1:
-        args.refuse(f"{name} is {value}; a share of 0 to 1 is needed", name)
-        return 0.0
-    return value
 
 
 def _sinks(args: Arguments) -> bool:

@@ -9,6 +9,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Unsupported
 from planner.frameworks.megatron import layout
+from planner.frameworks.megatron_words import degrees
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 CP_KINDS = {"p2p": "p2p", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "a2a"}
@@ -87,19 +88,7 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
 def plan_and_training(
     args: Arguments, model: ModelSpec, size: int
 ) -> tuple[ParallelPlan, TrainingSpec]:
-    tp = args.positive("--tensor-model-parallel-size")
-    pp = args.positive("--pipeline-model-parallel-size")
-    cp = args.positive("--context-parallel-size")
-    if size % (tp * pp * cp):
-        args.refuse(
-            f"{size} accelerators are not a multiple of tp {tp} x cp {cp} x pp {pp} = "
-            f"{tp * pp * cp}",
-            "--tensor-model-parallel-size",
-            "--pipeline-model-parallel-size",
-            "--context-parallel-size",
-            code="world_size",
-        )
-    dp = max(size // (tp * pp * cp), 1)
+    tp, pp, cp, dp = degrees(args, size, "--context-parallel-size")
     for name in ("--tensor-parallel-num-weight-shards", "--hierarchical-context-parallel-sizes"):
         if args.has(name):
             args.assume(f"{name} has no place in a plan and is left out")
