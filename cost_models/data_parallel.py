@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models import parameters
 from cost_models.network import Fabric
-from cost_models.placement import Axis, placement
+from cost_models.placement import Axis, Placement
 from cost_models.plans import Plans, code
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, LayerKind, ModelSpec, TrainingSpec
@@ -83,7 +83,7 @@ class DataParallelSeconds:
 def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
     """Parameters per rank; `plans` holds one row per key."""
     full = _full(len(plans))
-    places = placement(plans)
+    places = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     layers = {}
     for kind in sorted(set(model.layer_kinds)):
@@ -125,7 +125,7 @@ def data_parallel_seconds(
     zero_stages: the stages any plan uses; collectives of no use to them are left at zero.
     """
     full = _full(len(plans))
-    places = placement(plans)
+    places = Placement(plans)
     zero = np.zeros(len(plans))
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import MicroBatchBytes, micro_batch_bytes
 from cost_models.data_parallel import HeldParameters, held_parameters
-from cost_models.grouping import Groups, group
 from cost_models.kernel_times import Machine
+from cost_models.keys import Groups, Key, KeyView
 from cost_models.network import Fabric
+from cost_models.placement import GROUP_FIELDS
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile
 from cost_models.schedules import SCHEDULES
@@ -23,6 +24,15 @@ from cost_models.spec import ClusterSpec, LayerKind, ModelSpec, NodeGroup, Train
 from cost_models.stages import KINDS, StageTable, stage_table
 
 FloatArray = NDArray[np.float64]
+
+# What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
+# reducing parameters depends on.
+LAYER_KEY = Key(
+    "tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch_size",
+    "recompute_modules", "attention_kernel", "cross_entropy", "moe_dispatcher", "overlap_tp",
+    "overlap_ep", "stack", "compile",
+)  # fmt: skip
+STATE_KEY = Key(*GROUP_FIELDS, "stack")
 
 
 @dataclass(frozen=True)
@@ -43,13 +53,15 @@ class Setting:
 class Gathered:
     """A batch of plans, their distinct keys, and the amounts each key stands for.
 
-    Group maps: `layers` (what one micro-batch of one layer depends on), `state` (what holding
-    and reducing parameters depends on), `stages` (how layers fall on stages).
+    layers, state, stages: how plans share the keys above, and that of how layers fall on stages;
+    layer_plans, state_plans: one row for each key.
     """
 
     plans: Plans
     layers: Groups
+    layer_plans: KeyView
     state: Groups
+    state_plans: KeyView
     stages: Groups
     table: StageTable
     bytes: MicroBatchBytes
@@ -87,22 +99,14 @@ class Gathered:
 
 def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
     """Find the distinct keys of some plans and what they hold; all_stages: dominated ones too."""
-    layers = group(
-        plans.tp, plans.sequence_parallel, plans.cp, plans.cp_kind, plans.ep, plans.etp,
-        plans.micro_batch_size, plans.recompute_modules, plans.attention_kernel,
-        plans.cross_entropy, plans.moe_dispatcher, plans.overlap_tp, plans.stack,
-        plans.compile, plans.overlap_ep,
-    )  # fmt: skip
-    state = group(
-        plans.tp, plans.cp, plans.pp, plans.dp, plans.dp_shard, plans.ep, plans.etp,
-        plans.rank_order, plans.stack,
-    )  # fmt: skip
+    layers, layer_plans = LAYER_KEY.distinct(plans)
+    state, state_plans = STATE_KEY.distinct(plans)
     stages, table = stage_table(s.model, plans, all_stages)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
     return Gathered(
-        plans, layers, state, stages, table,
-        micro_batch_bytes(s.model, s.training, plans.take(layers.first)),
-        held_parameters(s.model, plans.take(state.first)),
+        plans, layers, layer_plans, state, state_plans, stages, table,
+        micro_batch_bytes(s.model, s.training, layer_plans),
+        held_parameters(s.model, state_plans),
         np.broadcast_to(count, (len(plans),)),
     )  # fmt: skip
 

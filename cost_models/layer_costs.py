@@ -18,7 +18,7 @@ from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_ker
 from cost_models.layers import Dims, Kernel, dims
 from cost_models.measured import Measured
 from cost_models.parameters import padded_vocab_size
-from cost_models.placement import placement
+from cost_models.placement import Placement
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
@@ -72,7 +72,7 @@ def micro_batch_seconds(
 ) -> MicroBatchSeconds:
     """Seconds per key; `plans` holds one row per key."""
     d = dims(model, training, plans)
-    network = Collectives(model, plans, d, placement(plans), machine)
+    network = Collectives(model, plans, d, Placement(plans), machine)
     size = (len(plans),)
     layers = {
         kind: _layer(model, kind, d, network, machine, size)

@@ -8,8 +8,10 @@ r, r+s, ..., r+(n-1)s; the experts have a grid of their own over the same ranks
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.plans import IntArray, Plans, code
 
@@ -21,23 +23,6 @@ class Axis:
     size: IntArray
     stride: IntArray
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The process groups of plans, by parallel dimension."""
-
-    tp: Axis
-    cp: Axis
-    pp: Axis
-    etp: Axis
-    ep: Axis
-    data: Axis
-    shard: Axis
-    replicate: Axis
-    expert_data: Axis
-    expert_shard: Axis
-    expert_replicate: Axis
 
 
 def members(axis: Axis, domain_accelerators: int | None) -> IntArray:
@@ -54,35 +39,83 @@ def members(axis: Axis, domain_accelerators: int | None) -> IntArray:
     return fewest
 
 
-def placement(plans: Plans) -> Placement:
-    """The groups of each plan under its rank order.
+class Placement:
+    """The process groups of plans under their rank order, each by its parallel dimension.
 
     `data` holds the same weights (dp x cp); `shard` is the part of it ZeRO shards over (all of it
     unless dp_shard is set), `replicate` the ranks with the same shard; expert_* likewise.  In the
     order tp-cp-ep-pp-dp the dp x cp group is not one block when cp > 1: its stride is that of dp
     and its cp members count as far apart, the pessimistic reading.
+
+    Each group reads only the plan fields that it depends on.
     """
-    one = np.ones_like(plans.tp)
-    dp_last = plans.rank_order == code("rank_order", "tp-cp-ep-pp-dp")
-    ranks = plans.dp * plans.cp
-    shard = np.where(plans.dp_shard > 0, np.minimum(plans.dp_shard, ranks), ranks)
-    expert_ranks = np.maximum(plans.tp * ranks // np.maximum(plans.etp * plans.ep, 1), 1)
-    # Hybrid sharding replicates experts as often as everything else (megatron-core).
-    expert_shard = np.maximum(expert_ranks * shard // ranks, 1)
-    pipeline = np.where(dp_last, plans.pp, one)
-    stride = plans.tp * np.where(dp_last, plans.cp * plans.pp, one)
-    expert_stride = plans.etp * plans.ep * pipeline
-    groups = {
-        "tp": (plans.tp, one),
-        "cp": (plans.cp, plans.tp),
-        "pp": (plans.pp, plans.tp * plans.cp * np.where(dp_last, one, plans.dp)),
-        "etp": (plans.etp, one),
-        "ep": (plans.ep, plans.etp),
-        "data": (ranks, stride),
-        "shard": (shard, stride),
-        "replicate": (ranks // shard, stride * shard),
-        "expert_data": (expert_ranks, expert_stride),
-        "expert_shard": (expert_shard, expert_stride),
-        "expert_replicate": (expert_ranks // expert_shard, expert_stride * expert_shard),
-    }
-    return Placement(**{name: Axis(*group, name) for name, group in groups.items()})
+
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
+
+    @cached_property
+    def tp(self) -> Axis:
+        return Axis(self._plans.tp, np.ones_like(self._plans.tp), "tp")
+
+    @cached_property
+    def cp(self) -> Axis:
+        return Axis(self._plans.cp, self._plans.tp, "cp")
+
+    @cached_property
+    def pp(self) -> Axis:
+        plans = self._plans
+        return Axis(plans.pp, plans.tp * plans.cp * np.where(self._dp_last, 1, plans.dp), "pp")
+
+    @cached_property
+    def etp(self) -> Axis:
+        return Axis(self._plans.etp, np.ones_like(self._plans.etp), "etp")
+
+    @cached_property
+    def ep(self) -> Axis:
+        return Axis(self._plans.ep, self._plans.etp, "ep")
+
+    @cached_property
+    def data(self) -> Axis:
+        plans = self._plans
+        stride = plans.tp * np.where(self._dp_last, plans.cp * plans.pp, 1)
+        return Axis(plans.dp * plans.cp, stride, "data")
+
+    @cached_property
+    def shard(self) -> Axis:
+        ranks, given = self.data.size, self._plans.dp_shard
+        size = np.where(given > 0, np.minimum(given, ranks), ranks)
+        return Axis(size, self.data.stride, "shard")
+
+    @cached_property
+    def replicate(self) -> Axis:
+        shard = self.shard
+        return Axis(self.data.size // shard.size, shard.stride * shard.size, "replicate")
+
+    @cached_property
+    def expert_data(self) -> Axis:
+        plans = self._plans
+        grid = plans.etp * plans.ep
+        size = np.maximum(plans.tp * self.data.size // np.maximum(grid, 1), 1)
+        return Axis(size, grid * np.where(self._dp_last, plans.pp, 1), "expert_data")
+
+    @cached_property
+    def expert_shard(self) -> Axis:
+        # Hybrid sharding replicates experts as often as everything else (megatron-core).
+        whole = self.expert_data
+        size = np.maximum(whole.size * self.shard.size // self.data.size, 1)
+        return Axis(size, whole.stride, "expert_shard")
+
+    @cached_property
+    def expert_replicate(self) -> Axis:
+        shard = self.expert_shard
+        size = self.expert_data.size // shard.size
+        return Axis(size, shard.stride * shard.size, "expert_replicate")
+
+    @property
+    def _dp_last(self) -> NDArray[np.bool_]:
+        return np.asarray(self._plans.rank_order == code("rank_order", "tp-cp-ep-pp-dp"))
+
+
+# The kinds of groups, and the plan fields they depend on.
+AXES = tuple(name for name, it in vars(Placement).items() if isinstance(it, cached_property))
+GROUP_FIELDS = ("tp", "cp", "pp", "dp", "dp_shard", "ep", "etp", "rank_order")

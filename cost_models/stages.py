@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.grouping import Groups, group
+from cost_models.keys import Groups, Key
 from cost_models.plans import VOCABULARIES, IntArray, Plans, code
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Placement
@@ -242,55 +242,35 @@ def _rows(
     return values, candidates
 
 
+LAYOUT_KEY = Key(
+    "pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers",
+    "recompute", "recompute_num_layers", "recompute_method",
+)  # fmt: skip
+
+
 def stage_table(
     model: ModelSpec, plans: Plans, all_stages: bool = False
 ) -> tuple[Groups, StageTable]:
     """The distinct layouts of some plans; all_stages keeps dominated stages too."""
-    full = plans.recompute == code("recompute", "full")
-    redone = plans.recompute_num_layers * full
-    uniform = (plans.recompute_method == code("recompute_method", "uniform")) & full
-    placement = _PLACEMENT_OF[plans.schedule]
-    groups = group(
-        plans.pp,
-        plans.vpp,
-        placement,
-        plans.first_stage_layers,
-        plans.last_stage_layers,
-        plans.stage_layers,
-        redone,
-        uniform.astype(np.int64),
-    )
-    picked = plans.take(groups.first)
-
-    def column(values: NDArray[np.int64]) -> list[int]:
-        listed: list[int] = np.broadcast_to(values, (len(groups.first),)).tolist()
-        return listed
-
+    groups, keys = LAYOUT_KEY.distinct(plans)
+    full = keys.recompute == code("recompute", "full")
+    columns = (
+        keys.pp, keys.vpp, _PLACEMENT_OF[keys.schedule], keys.first_stage_layers,
+        keys.last_stage_layers, keys.stage_layers, keys.recompute_num_layers * full,
+        (keys.recompute_method == code("recompute_method", "uniform")) & full,
+    )  # fmt: skip
+    size = (len(groups.first),)
     tables = []
     sums = []
-    for pp, vpp, place, first, last, explicit, n, even in zip(
-        column(picked.pp),
-        column(picked.vpp),
-        column(placement if placement.ndim == 0 else placement[groups.first]),
-        column(picked.first_stage_layers),
-        column(picked.last_stage_layers),
-        column(picked.stage_layers),
-        column(redone if redone.ndim == 0 else redone[groups.first]),
-        column(uniform if uniform.ndim == 0 else uniform[groups.first]),
-        strict=True,
+    for pp, vpp, place, first, last, explicit, redone, uniform in zip(
+        *(np.broadcast_to(column, size).tolist() for column in columns), strict=True
     ):
         given = plans.stage_layers_table[explicit - 1] if explicit else ()
         layers = stage_layers(model.num_layers, pp, first, last, given)
         values, candidates = _rows(
-            model.layer_kinds,
-            model.mtp_num_layers,
-            PLACEMENTS[place],
-            vpp,
-            layers,
-            bool(given),
-            n,
-            bool(even),
-        )
+            model.layer_kinds, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given),
+            redone, uniform,
+        )  # fmt: skip
         tables.append(values if all_stages else values[:, candidates])
         sums.append(values[3:7].sum(axis=1))
     slots = max(table.shape[1] for table in tables)

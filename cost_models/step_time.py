@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, sum_of
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
-from cost_models.placement import placement
+from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
 from cost_models.schedules.shares import simulated_extra_s
@@ -33,7 +33,7 @@ class BlockTimes:
     WITHIN = ("weight_gradient_s", "forward_comm_s")
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
-        micro = micro_batch_seconds(s.model, s.training, s.machine, g.plans.take(g.layers.first))
+        micro = micro_batch_seconds(s.model, s.training, s.machine, g.layer_plans)
         at_layer = g.layers.spread
         self.kernels = {k: micro.layers[k].kernels for k in s.kinds}
 
@@ -76,7 +76,7 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     return data_parallel_seconds(
-        s.model, s.training, s.fabric, g.plans.take(g.state.first), g.held,
+        s.model, s.training, s.fabric, g.state_plans, g.held,
         frozenset(np.unique(g.plans.zero_stage).tolist()),
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
     ZeRO-3 shards and experts meet in each layer, where nothing averages; data-parallel replicas
     meet once a step, when their noise has averaged out.
     """
-    places = placement(plans)
+    places = Placement(plans)
     domain = s.nodes.accelerators_per_node
     shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
     experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)

@@ -16,13 +16,13 @@ import numpy as np
 from cost_models.data_parallel import EMBEDDING
 from cost_models.gathered import FloatArray, Gathered, Setting, gather
 from cost_models.network import Fabric, crossings, link_bytes
-from cost_models.placement import Axis, Placement, members
+from cost_models.placement import AXES, Axis, members
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.step_time import BlockTimes, data_parallel, message_s, messages, stage_s
 from cost_models.synchronisation import StepCollectives
 
-NAMES = (*Placement.__dataclass_fields__, EMBEDDING)
+NAMES = (*AXES, EMBEDDING)
 Measure = Callable[[Fabric, str, Array, Axis, float | None], Array]
 
 

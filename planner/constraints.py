@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.grouping import group
+from cost_models.keys import group
 from cost_models.plans import (
     RECOMPUTE_MODULES,
     VOCABULARIES,

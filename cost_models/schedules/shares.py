@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.grouping import group
+from cost_models.keys import group
 from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Costs, PipelineSchedule

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
@@ -13,95 +13,50 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
-from planner.constraints import RULES, Context, violations
+from tests.fixtures.spaces import LEAST, some_plans
 
 MODELS = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-27b", "gpt-oss-20b")
 CLUSTERS = ("2x4xh100-sxm", "1x8xmi300x", "2x4xl40s", "1x8xb200")
 
 
-@st.composite
-def plans(draw: st.DrawFn, model: ModelSpec, context: Context) -> ParallelPlan:
-    """A legal plan with any combination of switches."""
-    world = context.cluster.accelerators
-    degrees = [n for n in (1, 2, 4, 8) if n <= world]
-    tp, cp, pp = (draw(st.sampled_from(degrees)) for _ in range(3))
-    recompute = draw(st.sampled_from(["none", "selective", "full"]))
-    modules = draw(st.sampled_from([("layernorm",), ("mlp",), ("moe",), ("core_attn", "moe_act")]))
-    chunks = draw(st.sampled_from([1, 2])) if pp > 1 else 1
-    return ParallelPlan(
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        dp=max(1, world // (tp * cp * pp)),
-        vpp=chunks,
-        schedule="interleaved-1f1b" if chunks > 1 else draw(st.sampled_from(["1f1b", "gpipe"])),
-        ep=draw(st.sampled_from([1, 2, 4])),
-        etp=draw(st.sampled_from([1, 2])),
-        dp_shard=draw(st.sampled_from([0, 0, 2])),
-        sequence_parallel=draw(st.booleans()),
-        zero_stage=draw(st.integers(0, 3)),
-        reshard_after_forward=draw(st.booleans()),
-        micro_batch_size=draw(st.sampled_from([1, 2, 4])),
-        recompute=recompute,
-        recompute_modules=modules if recompute == "selective" else (),
-        recompute_num_layers=draw(st.integers(1, 4)) if recompute == "full" else 0,
-        recompute_method=draw(st.sampled_from(["block", "uniform"])),
-        attention_kernel=draw(st.sampled_from(["flash", "unfused"])),
-        cross_entropy=draw(st.sampled_from(["fused", "in_place", "unfused"])),
-        moe_dispatcher=draw(st.sampled_from(["alltoall", "allgather", "deepep"])),
-        cp_kind=draw(st.sampled_from(["p2p", "all_gather", "a2a"])),
-        rank_order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"])),
-        offload_optimizer=draw(st.booleans()),
-        offload_activations=draw(st.booleans()),
-        overlap_grad_reduce=draw(st.booleans()),
-        overlap_param_gather=draw(st.booleans()),
-        overlap_tp=draw(st.booleans()),
-        overlap_p2p=draw(st.booleans()),
-        stack=draw(st.sampled_from(["megatron", "torch", "deepspeed", "megatron-2022"])),
-    )
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_plan_costs_the_same_alone_as_in_a_batch(data: st.DataObject) -> None:
-    model = preset(data.draw(st.sampled_from(MODELS)))
-    cluster = parse_shorthand(data.draw(st.sampled_from(CLUSTERS)))
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_plan_costs_the_same_alone_as_in_a_batch(name: str, cluster: str, seed: int) -> None:
+    """At least 20 different plans in a batch, drawn from the space that is searched."""
+    model, nodes = preset(name), parse_shorthand(cluster)
     training = TrainingSpec(seq_length=1024, global_batch_size=64)
-    context = Context(model, cluster, training)
-    drawn = data.draw(st.lists(plans(model, context), min_size=2, max_size=12))
-    rows = [plan for plan in drawn if not violations(context, plan, RULES)]
-    if not rows:
-        return
-    cost = CostModel(model, cluster, training)
+    rows = some_plans(model, nodes, training, Random(f"{name} {cluster} {seed}"))
+    assert len(set(rows)) >= LEAST
+    cost = CostModel(model, nodes, training)
     together = cost.evaluate(Plans.from_rows(rows))
     for i, row in enumerate(rows):
         alone = cost.evaluate(Plans.from_rows([row]))
         assert alone.iteration_time_s[0] == together.iteration_time_s[i]
         assert alone.peak_bytes[0] == together.peak_bytes[i]
-        for name, part in alone.time_parts_s.items():
-            assert part[0] == together.time_parts_s[name][i], name
-            assert np.isfinite(part[0])
-            assert part[0] >= 0, name
+        for part, values in alone.time_parts_s.items():
+            assert values[0] == together.time_parts_s[part][i], part
+            assert np.isfinite(values[0])
+            assert values[0] >= 0, part
         parts = [part[:, i].max() for part in together.memory.parts.values()]
         assert np.all(np.isfinite(parts))
         assert min(parts) >= 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_the_worst_stage_is_among_those_priced(data: st.DataObject) -> None:
-    model = preset(data.draw(st.sampled_from(MODELS)))
-    cluster = parse_shorthand("2x4xh100-sxm")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_worst_stage_is_among_those_priced(name: str, seed: int) -> None:
+    """Of at least 20 different plans, with and without the stages that another one bounds."""
+    model, nodes = preset(name), parse_shorthand("2x4xh100-sxm")
     training = TrainingSpec(seq_length=1024, global_batch_size=64)
-    context = Context(model, cluster, training)
-    plan = data.draw(plans(model, context))
-    if violations(context, plan, RULES):
-        return
-    cost = CostModel(model, cluster, training)
-    row = Plans.from_rows([plan])
-    few, every = cost.evaluate(row), cost.evaluate(row, all_stages=True)
-    assert few.peak_bytes[0] == every.peak_bytes[0]
-    assert few.iteration_time_s[0] == pytest.approx(every.iteration_time_s[0], rel=1e-12)
+    rows = some_plans(model, nodes, training, Random(f"{name} {seed}"))
+    assert len(set(rows)) >= LEAST
+    cost = CostModel(model, nodes, training)
+    for row in rows:
+        plans = Plans.from_rows([row])
+        few, every = cost.evaluate(plans), cost.evaluate(plans, all_stages=True)
+        assert few.peak_bytes[0] == every.peak_bytes[0]
+        assert few.iteration_time_s[0] == pytest.approx(every.iteration_time_s[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.placement import Axis, members, placement
+from cost_models.placement import Axis, Placement, members
 from cost_models.plans import ParallelPlan, Plans
 
 
@@ -39,7 +39,7 @@ def test_members_is_the_fewest_of_any_group(
 
 
 def groups(plan: ParallelPlan) -> dict[str, tuple[int, int]]:
-    places = placement(Plans.from_rows([plan]))
+    places = Placement(Plans.from_rows([plan]))
     names = ("tp", "cp", "data", "pp", "etp", "ep", "shard", "replicate", "expert_shard")
     return {n: (int(getattr(places, n).size[0]), int(getattr(places, n).stride[0])) for n in names}
 
@@ -66,7 +66,7 @@ def test_expert_grid() -> None:
 
 def test_hybrid_sharding_replicates_experts_as_often_as_the_rest() -> None:
     """Dp 32, ep 8, shards of 8: four replicas of everything, so the experts are not sharded."""
-    places = placement(Plans.from_rows([ParallelPlan(dp=32, ep=8, dp_shard=8)]))
+    places = Placement(Plans.from_rows([ParallelPlan(dp=32, ep=8, dp_shard=8)]))
     assert int(places.replicate.size[0]) == 4
     assert int(places.expert_shard.size[0]) == 1
     assert int(places.expert_replicate.size[0]) == 4

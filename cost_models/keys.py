@@ -1,12 +1,19 @@
-"""Equal rows of integer columns, found once: costs are computed per distinct key and gathered."""
+"""Costs are computed once per distinct key, a few fields of the plans, and laid out per plan.
+
+A key cannot lie: what computes the costs sees the plans through a view of the key's fields, and
+reading any other field raises.  So the fields stand in one place, the key's own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cost_models.plans import FIELDS, IntArray, Plans
 
 # Codes up to this range are compressed by a table look-up instead of a sort.
 _DENSE_RANGE = 1 << 21
@@ -28,6 +35,42 @@ class Groups:
         if self.inverse is None:
             return values[0]
         return np.take(values, self.inverse, axis=0)
+
+
+class UndeclaredField(AttributeError):
+    """A cost depends on a field that its key does not have."""
+
+
+class KeyView(Plans):
+    """One row for each distinct key of some plans, with the fields of the key and no others."""
+
+    def __init__(self, plans: Plans, fields: tuple[str, ...], first: IntArray) -> None:
+        for name in fields:
+            column: IntArray = getattr(plans, name)
+            object.__setattr__(self, name, column[first] if column.ndim else column)
+        object.__setattr__(self, "stage_layers_table", plans.stage_layers_table)
+        object.__setattr__(self, "_fields", fields)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in FIELDS:
+            raise UndeclaredField(f"{name} is read, but the key is {', '.join(self._fields)}")
+        raise AttributeError(name)
+
+    def columns(self) -> Iterator[tuple[str, IntArray]]:
+        for name in self._fields:
+            yield name, getattr(self, name)
+
+
+class Key:
+    """The plan fields that some costs depend on."""
+
+    def __init__(self, *fields: str) -> None:
+        self.fields = tuple(dict.fromkeys(fields))
+
+    def distinct(self, plans: Plans) -> tuple[Groups, KeyView]:
+        """How plans share keys, and a view with one row for each key."""
+        groups = group(*(getattr(plans, name) for name in self.fields))
+        return groups, KeyView(plans, self.fields, groups.first)
 
 
 def group(*columns: NDArray[np.int64]) -> Groups:
