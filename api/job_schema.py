@@ -18,7 +18,7 @@ _PARTS = {
 SPECS = (ValidationSpec, CalibrationSpec, DryrunSpec, SavedPlanSpec)
 _TRAINING = {"seq_length": 8192, "global_batch_size": 128}
 _ASKED = {"model": "llama-3.1-8b", "cluster": "2x8xh100-sxm", "training": _TRAINING}
-_PLAN = {"tp": 2, "dp": 8, "sequence_parallel": True, "recompute": "full", "stack": "torch"}
+_PLAN = {"tp": 2, "dp": 8, "sequence_parallel": True, "recompute": "full", "runtime": "torch"}
 _PLANNED = _ASKED | {"plan": _PLAN | {"recompute_num_layers": 32}}
 JOB_EXAMPLES: dict[Kind, dict[str, Any]] = {
     "validations": {

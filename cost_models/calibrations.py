@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
+from cost_models.fields import Spec
 from cost_models.measured import Measured, RateGrid, linear_through
 from cost_models.profiles import (
     CollectiveTable,
@@ -21,7 +22,6 @@ from cost_models.profiles import (
     non_decreasing,
     profile,
 )
-from cost_models.spec import Spec
 
 K = TypeVar("K")
 Direction = Literal["forward", "backward"]

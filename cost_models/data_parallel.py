@@ -14,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import parameters
+from cost_models.blocks.base import Block
+from cost_models.blocks.records import Split
+from cost_models.layers import layers_of
 from cost_models.network import Fabric
+from cost_models.overheads import placeholder_parameters
 from cost_models.placement import Axis, Placement
-from cost_models.plans import Plans, code
+from cost_models.plans import Plans
+from cost_models.runtimes import traits
 from cost_models.sources import Array, formula
-from cost_models.spec import DTYPE_BYTES, LayerKind, ModelSpec, TrainingSpec
+from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
 from cost_models.units import GB
 
 FloatArray = NDArray[np.float64]
@@ -44,9 +49,13 @@ class Held:
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """Parameters per rank by key, and over how many ranks ZeRO spreads their states."""
+    """Parameters per rank by key, and over how many ranks ZeRO spreads their states.
 
-    layers: dict[LayerKind, Held]
+    layers: by kind; placeholders: those of each block that have one (overheads).
+    """
+
+    layers: tuple[Held, ...]
+    placeholders: dict[Block, FloatArray]
     embedding: FloatArray
     word_table: FloatArray
     widest: FloatArray
@@ -71,8 +80,8 @@ class DataParallelSeconds:
 
     plain: Rates
     expert: Rates
-    layer_gather_s: dict[LayerKind, FloatArray]
-    layer_reduce_s: dict[LayerKind, FloatArray]
+    layer_gather_s: tuple[FloatArray, ...]
+    layer_reduce_s: tuple[FloatArray, ...]
     end_gather_s: FloatArray
     end_reduce_s: FloatArray
     tied_reduce_s: FloatArray
@@ -85,28 +94,32 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
     full = _full(len(plans))
     places = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
-    layers = {}
-    for kind in sorted(set(model.layer_kinds)):
+    split = Split(tp, etp, ep)
+    layers = []
+    placeholders: dict[Block, FloatArray] = {}
+    for kind in layers_of(model).kinds:
         plain, expert = parameters.layer_parameters(model, kind, tp, etp, ep)
-        layers[kind] = Held(full(plain), full(expert))
+        layers.append(Held(full(plain), full(expert)))
+        for block in kind.blocks:
+            if block not in placeholders:
+                own = placeholder_parameters(block.weights(model, split))
+                placeholders[block] = full(own)
     word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
     head = parameters.output_layer_parameters(model, tp)
     # With a pipeline the last stage holds copies of the word table: one to share it with the head,
     # one to embed the tokens that multi-token prediction looks ahead to.
     copies = model.tied_embeddings + (model.mtp_num_layers > 0)
     head = head + copies * np.where(plans.pp > 1, word_table, 0.0)
-    mtp: Array = 0.0
-    if model.mtp_num_layers:
-        # The layers themselves are counted with the last stage's.
-        whole = parameters.mtp_parameters(model, tp, etp, ep)[0]
-        mtp = model.mtp_num_layers * (whole - layers[model.layer_kinds[-1]].plain)
+    # The layers of multi-token prediction are counted with the last stage's.
+    predictions = model.mtp_num_layers * parameters.prediction_parameters(model, tp)
     return HeldParameters(
-        layers=layers,
+        layers=tuple(layers),
+        placeholders=placeholders,
         embedding=full(parameters.embedding_parameters(model, tp)),
         word_table=full(word_table),
         widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
         head=full(head),
-        mtp=full(mtp),
+        mtp=full(predictions),
         shards=full(places.shard.size),
         expert_shards=full(places.expert_shard.size),
     )
@@ -126,6 +139,7 @@ def data_parallel_seconds(
     """
     full = _full(len(plans))
     places = Placement(plans)
+    runtime, last_kind = traits(plans.runtime), layers_of(model).order[-1]
     zero = np.zeros(len(plans))
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
 
@@ -135,11 +149,9 @@ def data_parallel_seconds(
     def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
         shards = full(shard.size)
         bucket = bucket_parameters(full(data.size))
-        if fabric.grids:  # torch reduces block by block, and a measured rate depends on the size
-            torch = plans.stack == code("stack", "torch")
-            bucket = np.where(
-                torch, np.maximum(held.layers[model.layer_kinds[-1]].plain, 1.0), bucket
-            )
+        if fabric.grids:  # a measured rate depends on the size
+            block = np.maximum(held.layers[last_kind].plain, 1.0)
+            bucket = np.where(np.asarray(runtime.reduces_by_block) > 0, block, bucket)
         payload = bucket * reduce_bytes
         weights = bucket * training.gathered_weight_bytes
         across = group_s("all_reduce", payload / shards, replicate)
@@ -175,20 +187,15 @@ def data_parallel_seconds(
         tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
     latency = group_s("send", 0.0, places.pp)
     weight_bytes = training.gathered_weight_bytes
-    # torchao's float8 training gathers weights already cast (enable_fsdp_float8_all_gather).
-    narrow = (plans.stack == code("stack", "torch")) & (training.precision == "fp8")
-    gathered_bytes = np.where(narrow, 1.0, weight_bytes)
+    narrow = np.asarray(runtime.gathers_cast_weights) * (training.precision == "fp8")
+    gathered_bytes = np.where(narrow > 0, 1.0, weight_bytes)
     return DataParallelSeconds(
         plain=rates(places.data, places.shard, places.replicate),
         expert=rates(places.expert_data, places.expert_shard, places.expert_replicate)
         if model.moe is not None
         else Rates(zero, zero, zero),
-        layer_gather_s={
-            k: block_s("all_gather", gathered_bytes, b) for k, b in held.layers.items()
-        },
-        layer_reduce_s={
-            k: block_s("reduce_scatter", reduce_bytes, b) for k, b in held.layers.items()
-        },
+        layer_gather_s=tuple(block_s("all_gather", gathered_bytes, b) for b in held.layers),
+        layer_reduce_s=tuple(block_s("reduce_scatter", reduce_bytes, b) for b in held.layers),
         end_gather_s=block_s("all_gather", weight_bytes, word_table),
         end_reduce_s=block_s("reduce_scatter", reduce_bytes, word_table),
         tied_reduce_s=tied,

@@ -14,15 +14,16 @@ import numpy as np
 from cost_models.fitted import Fitted, fitted
 from cost_models.gathered import FloatArray, Gathered, Setting, gather
 from cost_models.kernel_times import KernelTime, Machine
+from cost_models.layers import layers_of
 from cost_models.network import Fabric
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
-from cost_models.spec import DTYPE_BYTES, ClusterSpec, LayerKind, ModelSpec, TrainingSpec
+from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory, stage_memory
-from cost_models.stages import KINDS, stage_layers, virtual_layers
+from cost_models.stages import stage_layers, virtual_layers
 from cost_models.step_time import (
     TIME_PARTS,
     BlockTimes,
@@ -47,7 +48,7 @@ class Estimates:
     memory: StageMemory
     num_micro_batches: FloatArray
     gathered: Gathered
-    kernels: dict[LayerKind, tuple[KernelTime, ...]]
+    kernels: tuple[tuple[KernelTime, ...], ...]
 
 
 class CostModel:
@@ -75,7 +76,7 @@ class CostModel:
                 float(DTYPE_BYTES[training.gradient_dtype]), training.fp8_recipe,
                 self.fitted, nodes.accelerators_per_node,
             ),
-            tuple(sorted(set(model.layer_kinds))),
+            layers_of(model).kinds,
         )  # fmt: skip
 
     def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
@@ -116,7 +117,7 @@ class CostModel:
             plan.stage_layers,
         )  # fmt: skip
         virtual = virtual_layers(
-            s.model.layer_kinds, s.model.mtp_num_layers, schedule.placement, plan.vpp, layers,
+            layers_of(s.model).order, s.model.mtp_num_layers, schedule.placement, plan.vpp, layers,
             bool(plan.stage_layers), plan.recompute_num_layers,
             plan.recompute == "full" and plan.recompute_method == "uniform",
         )  # fmt: skip
@@ -136,13 +137,11 @@ class CostModel:
             for end, there in ((times.embedding, virtual.first[i]), (times.head, virtual.last[i])):
                 ahead += there * one(end["forward_s"] + end["forward_comm_s"])
                 gradient += there * one(end["weight_gradient_s"])
-            for kind in s.kinds:
-                count = virtual.layers[KINDS.index(kind)][i]
-                redone = virtual.recomputed[KINDS.index(kind)][i]
-                block = times.layers[kind]
+            for k, block in enumerate(times.layers):
+                count, redone = virtual.layers[k][i], virtual.recomputed[k][i]
                 ahead += count * one(block["forward_s"] + block["forward_comm_s"])
                 gradient += count * one(block["weight_gradient_s"])
-                total += count * one(times.whole_s[kind]) + redone * one(times.again_s[kind])
+                total += count * one(times.whole_s[k]) + redone * one(times.again_s[k])
             forward[rank, chunk] = ahead
             weight[rank, chunk] = gradient
             backward[rank, chunk] = max(total - ahead - gradient, 0.0)
@@ -159,9 +158,8 @@ class CostModel:
         s = self.setting
         g = gather(s, Plans.from_rows([plan]), True)
         times = BlockTimes(s, g, data_parallel(s, g))
-        kind = s.model.layer_kinds[0]
-        again = times.again_s[kind] if plan.recompute == "full" else 0.0
-        return float(np.max(times.whole_s[kind] + again))
+        again = times.again_s[0] if plan.recompute == "full" else 0.0
+        return float(np.max(times.whole_s[0] + again))
 
     def peak_bytes(self, plans: Plans) -> FloatArray:
         """Peak memory of the worst stage, without the times."""

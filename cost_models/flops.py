@@ -6,9 +6,15 @@ SC'21), `causal` only the half that a causal model needs.
 
 from __future__ import annotations
 
-from cost_models.layers import attention_span
+from dataclasses import replace
+
+from cost_models.blocks.records import FlashAttention, Gemm, Split
+from cost_models.dims import dims
+from cost_models.kernels import gemm_flop
+from cost_models.layers import LayerKind, layers_of
+from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
-from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 
 BACKWARD_PER_FORWARD = 2.0  # gradient of the input and of the weights, one GEMM each
 
@@ -34,57 +40,48 @@ def matmul_flop(tokens: Array, parameters: Array) -> Array:
     return 2.0 * tokens * parameters
 
 
-@formula("flop", "megatron-2", "palm")
-def attention_flop(
-    tokens: Array, span: Array, heads: Array, head_dim: Array, value_dim: Array
-) -> Array:
-    """Forward FLOP of Q K^T and P V over the full span: 2 tokens span heads (d + d_v)."""
-    return 2.0 * tokens * span * heads * (head_dim + value_dim)
-
-
 @formula("1", "megatron-2", "deepseek-v2")
 def layer_matrix_parameters(model: ModelSpec, kind: LayerKind) -> float:
     """Weight-matrix elements one token is multiplied with in a layer (no biases, no norms)."""
-    hidden, heads = model.hidden_size, model.num_attention_heads
-    if model.mla is None:
-        attention = hidden * model.head_dim * (2 * heads + 2 * model.num_query_groups)
-    else:
-        mla = model.mla
-        head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        queries = mla.q_lora_rank or hidden
-        attention = (
-            hidden * ((mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim)
-            + queries * heads * head_dim
-            + mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-            + heads * mla.v_head_dim * hidden
-        )
-    matrices = 3 if model.gated_mlp else 2
-    if kind == "dense":
-        return float(attention + matrices * hidden * model.ffn_hidden_size)
-    moe = model.moe
-    assert moe is not None
-    widths = moe.top_k * moe.expert_ffn_hidden_size + moe.shared_expert_ffn_hidden_size
-    gate = hidden if moe.shared_expert_gate else 0
-    return float(attention + matrices * hidden * widths + hidden * moe.num_experts + gate)
+    weights = kind.weights(model, Split())
+    return float(sum(weight.elements * weight.used for weight in weights if weight.matrix))
+
+
+@formula("flop", "palm", "megatron-2")
+def mixing_flop(
+    model: ModelSpec, kind: LayerKind, tokens: float, seq_length: float, causal: bool
+) -> float:
+    """Forward FLOP of a layer's products of activations with each other.
+
+    Attention kernels run the causal half of Q K^T and P V: twice that is the whole square.
+    """
+    training = TrainingSpec(seq_length=1, global_batch_size=1)
+    d = replace(
+        dims(training, Plans.of(ParallelPlan())), tokens=tokens, sharded_tokens=tokens,
+        seq_length=seq_length, sequences=tokens / seq_length,
+    )  # fmt: skip
+    total: Array = 0.0
+    for record in kind.records(model, d):
+        if isinstance(record, FlashAttention):
+            total = total + record.forward_flop * record.active * (1.0 if causal else 2.0)
+        elif isinstance(record, Gemm) and not record.weights:
+            total = total + gemm_flop(record.m, record.n, record.k) * record.groups * record.active
+    return float(total)
 
 
 @formula("flop", "palm", "megatron-2")
 def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: bool) -> float:
     """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
-    kinds = list(model.layer_kinds) + [model.layer_kinds[-1]] * model.mtp_num_layers
-    dense = sum(layer_matrix_parameters(model, kind) for kind in kinds)
-    dense += (1 + model.mtp_num_layers) * model.hidden_size * model.vocab_size
-    dense += model.mtp_num_layers * 2 * model.hidden_size**2
-    total = matmul_flop(tokens, dense)
-    head_dim = value_dim = float(model.head_dim)
-    if model.mla is not None:
-        head_dim = float(model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
-        value_dim = float(model.mla.v_head_dim)
-    span = attention_span(model, seq_length) * (0.5 if causal else 1.0)
-    total += len(kinds) * attention_flop(
-        tokens, span, model.num_attention_heads, head_dim, value_dim
-    )
-    return float(total)
+    layers, predictions = layers_of(model), model.mtp_num_layers
+    counts = list(layers.counts)
+    counts[layers.order[-1]] += predictions
+    dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
+    dense += predictions * 2 * model.hidden_size**2
+    mixing = 0.0
+    for kind, count in zip(layers.kinds, counts, strict=True):
+        dense += count * layer_matrix_parameters(model, kind)
+        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal)
+    return float(matmul_flop(tokens, dense)) + mixing
 
 
 @formula("flop", "palm", "megatron-2")

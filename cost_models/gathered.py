@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.activation_memory import MicroBatchBytes, micro_batch_bytes
+from cost_models.activation_memory import (
+    MicroBatch,
+    MicroBatchBytes,
+    micro_batch,
+    micro_batch_bytes,
+)
+from cost_models.collectives import EXCHANGE_FIELDS
 from cost_models.data_parallel import HeldParameters, held_parameters
 from cost_models.kernel_times import Machine
 from cost_models.keys import Groups, Key, KeyView
+from cost_models.layers import LayerKind
 from cost_models.network import Fabric
 from cost_models.placement import GROUP_FIELDS
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile
+from cost_models.runtimes import traits
+from cost_models.runtimes.base import Traits
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
 from cost_models.sources import Array
-from cost_models.spec import ClusterSpec, LayerKind, ModelSpec, NodeGroup, TrainingSpec
-from cost_models.stages import KINDS, StageTable, stage_table
+from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
+from cost_models.stages import StageTable, stage_table
 
 FloatArray = NDArray[np.float64]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
-LAYER_KEY = Key(
-    "tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch_size",
-    "recompute_modules", "attention_kernel", "cross_entropy", "moe_dispatcher", "overlap_tp",
-    "overlap_ep", "stack", "compile",
-)  # fmt: skip
-STATE_KEY = Key(*GROUP_FIELDS, "stack")
+LAYER_KEY = Key(*EXCHANGE_FIELDS)
+STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 
 @dataclass(frozen=True)
@@ -64,15 +69,21 @@ class Gathered:
     state_plans: KeyView
     stages: Groups
     table: StageTable
+    micro: MicroBatch
     bytes: MicroBatchBytes
     held: HeldParameters
     micro_batches: FloatArray
 
     @cached_property
-    def layer_parameters(self) -> dict[LayerKind, tuple[Array, Array]]:
+    def runtime(self) -> Traits:
+        """What the runtime of each plan does."""
+        return traits(self.plans.runtime)
+
+    @cached_property
+    def layer_parameters(self) -> tuple[tuple[Array, Array], ...]:
         """(plain, expert) parameters of one layer of each kind, per plan."""
         at = self.state.spread
-        return {k: (at(held.plain), at(held.expert)) for k, held in self.held.layers.items()}
+        return tuple((at(held.plain), at(held.expert)) for held in self.held.layers)
 
     @cached_property
     def stage_parameters(self) -> list[tuple[Array, Array]]:
@@ -89,8 +100,8 @@ class Gathered:
             first, last = at_stage(self.table.first[slot]), at_stage(self.table.last[slot]) > 0
             plain: Array = first * word_table + last * head
             expert: Array = 0.0
-            for kind, (per_layer, per_layer_expert) in self.layer_parameters.items():
-                layers = at_stage(self.table.layers[KINDS.index(kind)][slot])
+            for kind, (per_layer, per_layer_expert) in enumerate(self.layer_parameters):
+                layers = at_stage(self.table.layers[kind][slot])
                 plain = plain + layers * per_layer
                 expert = expert + layers * per_layer_expert
             slots.append((plain, expert))
@@ -103,9 +114,10 @@ def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
     state, state_plans = STATE_KEY.distinct(plans)
     stages, table = stage_table(s.model, plans, all_stages)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
+    micro = micro_batch(s.model, s.training, layer_plans)
     return Gathered(
-        plans, layers, layer_plans, state, state_plans, stages, table,
-        micro_batch_bytes(s.model, s.training, layer_plans),
+        plans, layers, layer_plans, state, state_plans, stages, table, micro,
+        micro_batch_bytes(s.model, micro, len(layer_plans)),
         held_parameters(s.model, state_plans),
         np.broadcast_to(count, (len(plans),)),
     )  # fmt: skip
@@ -120,21 +132,4 @@ def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Arr
         own = value(SCHEDULES[VOCABULARIES["schedule"][c]])
         result = own if result is None else np.where(plans.schedule == c, own, result)
     assert result is not None
-    return result
-
-
-def sum_of(values: Iterable[Array]) -> Array:
-    """Sum of arrays that broadcast; 0 of none."""
-    several = iter(values)
-    total: Array = next(several, 0.0)
-    for value in several:
-        total = total + value
-    return total
-
-
-def max_of(values: Iterable[Array]) -> Array:
-    """Element-wise maximum of non-negative arrays that broadcast; 0 of none."""
-    result: Array = 0.0
-    for value in values:
-        result = np.maximum(result, value)
     return result

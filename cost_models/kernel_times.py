@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.blocks.records import FlashAttention, Gemm, Kernel, Pass, Record
+from cost_models.dims import Dims
 from cost_models.fitted import Fitted
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
-from cost_models.layers import Dims, FlashAttention, Gemm, Kernel, Pass
 from cost_models.network import Fabric
 from cost_models.profiles import EfficiencyProfile
 from cost_models.sources import Array, formula
@@ -47,18 +48,14 @@ NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
 class KernelTime:
     """One line of the kernel table: seconds and FLOP of one pass over one layer.
 
-    backward_s holds both gradients; weight_gradient_s the weights' share of it.  active: 1 where
-    the kernel runs at all.
+    backward_s holds both gradients; weight_gradient_s the weights' share of it.
     """
 
-    name: str
+    kernel: Kernel
     forward_s: Array
     backward_s: Array
     weight_gradient_s: Array
     forward_flop: Array
-    module: str
-    active: Array
-    redone: Array
 
 
 @dataclass(frozen=True)
@@ -230,7 +227,7 @@ def _gemm_time(
     forward = seconds(0, m, n, k)
     # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
     # write); other runtimes write it in half precision and add it in a pass of its own.
-    fused = kernel.weights * (1.0 - d.early) * (1.0 - d.gathered_input)
+    fused = kernel.weights * d.runtime.fused_accumulation
     last = seconds(2, k, n, m, width + (2.0 * machine.gradient_bytes - width) * fused)
     if kernel.weights:
         last = last + memory_s(d.accumulate_bytes * k * n * groups)
@@ -238,19 +235,17 @@ def _gemm_time(
     if narrow and precision == "fp8" and machine.profile.family == "hopper":
         backward = backward / SPLIT_ACCUMULATOR
     if narrow:
-        # Transformer Engine reads 2 and writes the value and its transpose, one byte each.  torchao
-        # reads once more for the largest value, unless compiled into the kernel before, writes the
-        # transpose in a pass of its own, and casts the saved input again for the weight gradient.
-        # Where one scale holds for the whole tensor, each rank casts its shard before the gather.
+        # Transformer Engine reads 2 and writes the value and its transpose, one byte each; one
+        # that is compiled into the kernel before reads less.  Where one scale holds for the whole
+        # tensor, each rank casts its shard before the gather.
         whole = precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
         shard = d.sharded_tokens / d.tokens if whole else 1.0
         inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
         gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
-        torch = d.gathered_input
-        fused = d.compiled
-        forward = forward + memory_s((4.0 + torch - 2.0 * fused) * inputs)
+        r, fused = d.runtime, 2.0 * d.compiled
+        forward = forward + memory_s((r.cast_forward_bytes - fused) * inputs)
         backward = backward + memory_s(
-            (4.0 + 4.0 * torch - 2.0 * fused) * gradients + 3.0 * torch * inputs
+            (r.cast_backward_bytes - fused) * gradients + r.recast_bytes * inputs
         )
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
@@ -260,12 +255,15 @@ def _time(
     kernel: Kernel, forward: Array, backward: Array, weight_gradient: Array, flop: Array
 ) -> KernelTime:
     on = kernel.active
-    return KernelTime(
-        kernel.name, forward * on, backward * on, weight_gradient * on, flop * on, kernel.module,
-        on, kernel.redone,
-    )  # fmt: skip
+    return KernelTime(kernel, forward * on, backward * on, weight_gradient * on, flop * on)
 
 
-def kernel_times(kernels: Iterable[Kernel], machine: Machine, d: Dims) -> tuple[KernelTime, ...]:
-    """Times of the kernels that run for at least one key."""
-    return tuple(kernel_time(k, machine, d) for k in kernels if np.any(k.active))
+def kernel_times(records: Iterable[Record], machine: Machine, d: Dims) -> dict[Kernel, KernelTime]:
+    """Times of the kernels among some records; of those that run for no key, none."""
+    return {
+        record: kernel_time(record, machine, d)
+        if np.any(record.active)
+        else _time(record, 0.0, 0.0, 0.0, 0.0)
+        for record in records
+        if isinstance(record, Kernel)
+    }

@@ -7,25 +7,24 @@ with the part that nothing hides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.activation_memory import MicroBatch
+from cost_models.arrays import sum_of
+from cost_models.blocks.records import HostWait, Kernel, Record
+from cost_models.collectives import Collectives, Exposed
+from cost_models.dims import Dims
 from cost_models.kernel_times import KernelTime, Machine, kernel_times
-from cost_models.layer_collectives import Collectives
-from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
-from cost_models.layers import Dims, Kernel, dims
 from cost_models.measured import Measured
-from cost_models.parameters import padded_vocab_size
-from cost_models.placement import Placement
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
-from cost_models.spec import LayerKind, ModelSpec, TrainingSpec
+from cost_models.spec import ModelSpec
 
 FloatArray = NDArray[np.float64]
-# Host operations until the device is busy again after it has waited for the host.
-SYNC_LAUNCHES = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,133 +59,115 @@ def launch_bound_s(kernels_s: Array, exposed_s: Array, launches_s: Array) -> Arr
 
 @dataclass(frozen=True)
 class MicroBatchSeconds:
-    """The kinds of layers and the two ends, by key."""
+    """Layers by kind, and the two ends, by key."""
 
-    layers: dict[LayerKind, BlockSeconds]
+    layers: tuple[BlockSeconds, ...]
     embedding: BlockSeconds
     head: BlockSeconds
 
 
 def micro_batch_seconds(
-    model: ModelSpec, training: TrainingSpec, machine: Machine, plans: Plans
+    model: ModelSpec, machine: Machine, micro: MicroBatch, plans: Plans
 ) -> MicroBatchSeconds:
     """Seconds per key; `plans` holds one row per key."""
-    d = dims(model, training, plans)
-    network = Collectives(model, plans, d, Placement(plans), machine)
-    size = (len(plans),)
-    layers = {
-        kind: _layer(model, kind, d, network, machine, size)
-        for kind in sorted(set(model.layer_kinds))
-    }
-    vocab = padded_vocab_size(float(model.vocab_size), d.tp)
+    priced = _Priced(machine, micro.d, Collectives(model, plans, micro.d, machine), len(plans))
     return MicroBatchSeconds(
-        layers=layers,
-        embedding=_end(embedding_kernels(model, d), network.embedding(), machine, d, size),
-        head=_end(head_kernels(model, d, vocab), network.head(), machine, d, size),
+        layers=tuple(priced.layer(records) for records in micro.layers),
+        embedding=priced.end(micro.embedding),
+        head=priced.end(micro.head),
     )
 
 
-def _full(values: Array, size: tuple[int, ...]) -> FloatArray:
-    if isinstance(values, np.ndarray) and values.shape == size:
-        return values
-    return np.full(size, values, dtype=np.float64)
+class _Priced:
+    """Prices the records of blocks."""
+
+    def __init__(self, machine: Machine, d: Dims, network: Collectives, keys: int) -> None:
+        self._machine, self._d, self._network, self._size = machine, d, network, (keys,)
+
+    def _full(self, values: Array) -> FloatArray:
+        if isinstance(values, np.ndarray) and values.shape == self._size:
+            return values
+        return np.full(self._size, values, dtype=np.float64)
+
+    def layer(self, records: tuple[Record, ...]) -> BlockSeconds:
+        """One layer."""
+        d, full = self._d, self._full
+        times = kernel_times(records, self._machine, d)
+        operators = d.recomputed("op")
+        again = sum_of(
+            t.forward_s * np.maximum(d.recomputed(k.module), operators * k.redone)
+            for k, t in times.items()
+        )
+        tp, cp, sent = self._network.of(records, times)
+        forward, backward = self._passes(records, times, tp + cp, in_layer=True)
+        ep = self._network.expert_parallel(sent, forward + backward)
+        comm = tp + cp + ep
+        return BlockSeconds(
+            forward_s=full(forward),
+            backward_s=full(backward),
+            weight_gradient_s=full(np.minimum(_weights(times), backward)),
+            forward_comm_s=full(comm.forward_s),
+            recompute_s=full(again + comm.recompute_s),
+            full_recompute_s=full(forward + comm.forward_s),
+            tp_s=full(tp.both_s),
+            cp_s=full(cp.both_s),
+            ep_s=full(ep.both_s),
+            kernels=tuple(times.values()),
+        )
+
+    def end(self, records: tuple[Record, ...]) -> BlockSeconds:
+        """The embedding or the head, which nothing recomputes."""
+        full = self._full
+        times = kernel_times(records, self._machine, self._d)
+        tp, cp, _ = self._network.of(records, times)
+        forward, backward = self._passes(records, times, tp + cp)
+        zero = np.zeros(self._size)
+        return BlockSeconds(
+            forward_s=full(forward),
+            backward_s=full(backward),
+            weight_gradient_s=full(np.minimum(_weights(times), backward)),
+            forward_comm_s=full(tp.forward_s + cp.forward_s),
+            recompute_s=zero,
+            full_recompute_s=zero,
+            tp_s=full(tp.both_s),
+            cp_s=full(cp.both_s),
+            ep_s=zero,
+            kernels=tuple(times.values()),
+        )
+
+    def _passes(
+        self,
+        records: tuple[Record, ...],
+        times: Mapping[Kernel, KernelTime],
+        exposed: Exposed,
+        in_layer: bool = False,
+    ) -> tuple[Array, Array]:
+        """Forward and backward seconds; a module's autograd node costs the host the same.
+
+        Where the host itself computes, a measured layer takes what it does between kernels besides.
+        """
+        machine, d = self._machine, self._d
+        forward = sum_of(t.forward_s for t in times.values())
+        backward = sum_of(t.backward_s for t in times.values())
+        measured, launch = machine.profile.measured, machine.fitted.host_launch_s
+        waits = sum(launch * r.launches for r in records if isinstance(r, HostWait))
+        if measured is not None and measured.host and (in_layer or measured.synchronous):
+            between = [_host_s(measured, side, d) * in_layer for side in ("forward", "backward")]
+            if measured.synchronous:
+                return forward + between[0] + waits, backward + between[1]
+            launches_s = between
+        else:
+            launches = sum_of(np.ceil(k.active) for k in times) * (1.0 - 0.5 * d.compiled)
+            launches_s = [launches * launch, launches * launch]
+        return (
+            launch_bound_s(forward, exposed.forward_s, launches_s[0]) + waits,
+            launch_bound_s(backward, exposed.backward_s, launches_s[1]),
+        )
 
 
-def _layer(
-    model: ModelSpec,
-    kind: LayerKind,
-    d: Dims,
-    network: Collectives,
-    machine: Machine,
-    size: tuple[int, ...],
-) -> BlockSeconds:
-    times = kernel_times(layer_kernels(model, kind, d), machine, d)
-    operators = d.recomputed("op")
-    again = sum(
-        t.forward_s * np.maximum(d.recomputed(t.module), operators * t.redone) for t in times
-    )
-    core = [t for t in times if t.module == "core_attn"]
-    tp = network.tensor_parallel(kind, times)
-    cp_forward, cp_backward = network.context_parallel(
-        sum(t.forward_s for t in core), sum(t.backward_s for t in core)
-    )
-    forward, backward = _passes(
-        times, tp.forward_s + cp_forward, tp.backward_s + cp_backward, machine, d, layer=True
-    )
-    ep_forward, ep_backward = network.expert_parallel(kind, forward + backward)
-    again = again + tp.recompute_s + ep_forward * d.recomputed("moe")
-    return BlockSeconds(
-        forward_s=_full(forward, size),
-        backward_s=_full(backward, size),
-        weight_gradient_s=_full(np.minimum(_weights(times), backward), size),
-        forward_comm_s=_full(tp.forward_s + cp_forward + ep_forward, size),
-        recompute_s=_full(again, size),
-        full_recompute_s=_full(forward + tp.forward_s + cp_forward + ep_forward, size),
-        tp_s=_full(tp.forward_s + tp.backward_s, size),
-        cp_s=_full(cp_forward + cp_backward, size),
-        ep_s=_full(ep_forward + ep_backward, size),
-        kernels=times,
-    )
-
-
-def _end(
-    kernels: tuple[Kernel, ...],
-    collectives_s: Array,
-    machine: Machine,
-    d: Dims,
-    size: tuple[int, ...],
-) -> BlockSeconds:
-    times = kernel_times(kernels, machine, d)
-    forward, backward = _passes(times, collectives_s / 2.0, collectives_s / 2.0, machine, d)
-    zero = np.zeros(size)
-    return BlockSeconds(
-        forward_s=_full(forward, size),
-        backward_s=_full(backward, size),
-        weight_gradient_s=_full(np.minimum(_weights(times), backward), size),
-        forward_comm_s=_full(collectives_s / 2.0, size),
-        recompute_s=zero,
-        full_recompute_s=zero,
-        tp_s=_full(collectives_s, size),
-        cp_s=zero,
-        ep_s=zero,
-        kernels=times,
-    )
-
-
-def _weights(times: tuple[KernelTime, ...]) -> Array:
+def _weights(times: Mapping[Kernel, KernelTime]) -> Array:
     """Seconds of the weight gradients of a block."""
-    return sum(t.weight_gradient_s for t in times)
-
-
-def _passes(
-    times: tuple[KernelTime, ...],
-    forward_exposed_s: Array,
-    backward_exposed_s: Array,
-    machine: Machine,
-    d: Dims,
-    layer: bool = False,
-) -> tuple[Array, Array]:
-    """Forward and backward seconds of a block; a module's autograd node costs the host the same.
-
-    Where the host itself computes, a measured layer takes what it does between kernels besides.
-    """
-    forward, backward = sum(t.forward_s for t in times), sum(t.backward_s for t in times)
-    measured = machine.profile.measured
-    launch = machine.fitted.host_launch_s
-    # Routing hands the host the counts it sizes the next buffers with: the device waits for it.
-    waits = SYNC_LAUNCHES * launch if any(t.name == "router" for t in times) else 0.0
-    if measured is not None and measured.host and (layer or measured.synchronous):
-        between = [_host_s(measured, side, d) * layer for side in ("forward", "backward")]
-        if measured.synchronous:
-            return forward + between[0] + waits, backward + between[1]
-        launches_s = between
-    else:
-        launches = sum(np.ceil(t.active) for t in times) * (1.0 - 0.5 * d.compiled)
-        launches_s = [launches * launch, launches * launch]
-    return (
-        launch_bound_s(forward, forward_exposed_s, launches_s[0]) + waits,
-        launch_bound_s(backward, backward_exposed_s, launches_s[1]),
-    )
+    return sum_of(t.weight_gradient_s for t in times.values())
 
 
 def _host_s(measured: Measured, side: str, d: Dims) -> Array:

@@ -10,12 +10,14 @@ Not modelled: communicators that a run opens and never uses, CUDA graphs, MPS.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from cost_models.layers import Dims
-from cost_models.plans import Plans, code
+from cost_models.arrays import sum_of
+from cost_models.blocks.records import Weight
+from cost_models.plans import Plans
 from cost_models.sources import Array, formula
-from cost_models.spec import LayerKind, ModelSpec
 
 MIB = 2.0**20
 WEIGHT_BYTES = 2.0
@@ -26,56 +28,31 @@ NCCL_CONNECTION_BYTES = 4.0 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 NCCL_CHANNELS = 16.0
 # A ring and a tree: what a rank receives through.
 NCCL_CONNECTIONS = 2.0
-# cuBLAS: 32 MiB (torch, since Hopper), and 32 MiB for each of Transformer Engine's four streams.
+# One workspace of cuBLAS (torch, since Hopper).
 CUBLAS_BYTES = 32.0 * MIB
-TE_WORKSPACES = 4.0
 # What the caching allocator cannot reuse of memory that comes and goes, where segments are fixed,
 # and where they grow (expandable_segments, which torchtitan sets).
 FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
 DEEPSPEED_BUCKET = 5e8
-# ZeRO-3's stage3_max_live_parameters.
-DEEPSPEED_LIVE = 1e9
 
 
 @formula("byte", "transformer-engine")
-def attention_placeholder_bytes(model: ModelSpec, d: Dims) -> Array:
-    """Bytes of the placeholder gradients of attention's matrices, one per shape.
+def placeholder_parameters(weights: Iterable[Weight]) -> Array:
+    """Parameters whose gradients have placeholders, one per shape: experts share them.
 
     Weight gradients are added to the fp32 buffer inside the GEMM; autograd gets a half-precision
     tensor of the weight's shape instead, which Transformer Engine keeps for the next of that shape
     (module/base.py, get_dummy_wgrad).
     """
-    hidden = float(model.hidden_size)
-    if model.mla is None:
-        width = (2.0 * d.heads + 2.0 * d.kv_heads) * model.head_dim
-        return width * hidden * WEIGHT_BYTES
-    mla = model.mla
-    rank = float(mla.q_lora_rank or hidden)
-    query = d.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim) * rank
-    value = d.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank
-    down = (mla.kv_lora_rank + mla.qk_rope_head_dim + (mla.q_lora_rank or 0)) * hidden
-    return (query + value + down + d.heads * mla.v_head_dim * hidden) * WEIGHT_BYTES
-
-
-@formula("byte", "transformer-engine")
-def mlp_placeholder_bytes(model: ModelSpec, kind: LayerKind, d: Dims) -> Array:
-    """Bytes of the placeholder gradients of an MLP's matrices; experts share one per shape."""
-    matrices = 3.0 if model.gated_mlp else 2.0
-    if kind == "dense":
-        width: Array = model.ffn_hidden_size / d.tp
-    else:
-        assert model.moe is not None
-        shared = model.moe.shared_expert_ffn_hidden_size / d.tp
-        width = shared + model.moe.expert_ffn_hidden_size / d.etp
-    return matrices * width * model.hidden_size * WEIGHT_BYTES
+    return sum_of(w.elements / w.copies for w in weights if w.matrix and w.placeholder)
 
 
 @formula("byte", "torch", "transformer-engine")
-def workspace_bytes(transformer_engine: Array) -> Array:
-    """Bytes of GEMM workspaces in the allocator."""
-    return CUBLAS_BYTES * (1.0 + TE_WORKSPACES * transformer_engine)
+def workspace_bytes(workspaces: Array) -> Array:
+    """Bytes of so many GEMM workspaces in the allocator."""
+    return CUBLAS_BYTES * workspaces
 
 
 @formula("byte", "nccl-tuning")
@@ -121,10 +98,9 @@ def deepspeed_bucket_bytes(
     return reduced + bucket * weight_bytes
 
 
-def fragmentation_share(plans: Plans) -> Array:
+def fragmentation_share(expandable_segments: Array) -> Array:
     """Reserved and not allocated, as a share of what comes and goes in a step."""
-    expandable = plans.stack == code("stack", "torch")
-    return np.where(expandable, EXPANDABLE_FRAGMENTATION, FRAGMENTATION)
+    return FRAGMENTATION + (EXPANDABLE_FRAGMENTATION - FRAGMENTATION) * expandable_segments
 
 
 @formula("byte", "derived")

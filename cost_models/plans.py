@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from cost_models.fields import Spec
+from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import Spec
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -49,7 +50,11 @@ RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
 CrossEntropy = Literal["unfused", "fused", "in_place"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
-Stack = Literal["megatron", "torch", "deepspeed", "megatron-2021", "megatron-2022", "megatron-sync"]
+# The registry names them; a type checker sees any string.
+if TYPE_CHECKING:
+    RuntimeName = str
+else:
+    RuntimeName = Literal[tuple(RUNTIMES)]
 
 # Index in the tuple = value in a Plans array.  recompute_modules is a bit set over its tuple.
 VOCABULARIES: dict[str, tuple[str, ...]] = {
@@ -61,7 +66,7 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
     "attention_kernel": get_args(AttentionKernel),
     "cross_entropy": get_args(CrossEntropy),
     "moe_dispatcher": ("alltoall", "allgather", "deepep"),
-    "stack": get_args(Stack),
+    "runtime": tuple(RUNTIMES),
 }
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = (
     "core_attn",
@@ -128,7 +133,9 @@ class ParallelPlan(Spec):
     overlap_ep: bool = Field(
         False, description="experts' exchanges under the kernels of another micro-batch"
     )
-    stack: Stack = "megatron"
+    runtime: RuntimeName = Field(
+        "megatron", description="whose kernels, overlaps and allocator are priced"
+    )
     compile: bool = Field(False, description="torch.compile: memory-bound kernels fused")
 
     @model_validator(mode="after")
@@ -199,7 +206,7 @@ class Plans:
     overlap_tp: IntArray
     overlap_p2p: IntArray
     overlap_ep: IntArray
-    stack: IntArray
+    runtime: IntArray
     compile: IntArray
     # Row k of this table is what stage_layers == k + 1 means; stage_layers == 0 means none.
     stage_layers_table: tuple[tuple[int, ...], ...] = ()

@@ -6,12 +6,22 @@ a field's name; a field without a unit is a count, a ratio or a share in 0..1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from cost_models.blocks import AnyMixer
+from cost_models.fields import (
+    BytesPerSecond,
+    Count,
+    FlopPerSecond,
+    Name,
+    Probability,
+    Spec,
+    Width,
+)
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
@@ -20,34 +30,9 @@ NormKind = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
-LayerKind = Literal["dense", "moe"]
+FeedForwardKind = Literal["dense", "moe"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-
-# Upper bounds keep every later product below 2**53 and the work of one request bounded.
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
-Width = Annotated[int, Field(ge=1, le=1_000_000)]
-Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-# Below these bounds no machine computes, and seconds leave what a float can hold.
-BytesPerSecond = Annotated[float, Field(ge=1e4, le=1e18)]
-FlopPerSecond = Annotated[float, Field(ge=1e6, le=1e20)]
-# Printable: names reach terminals, scripts and logs.
-Name = Annotated[
-    str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")
-]
-
-
-class Spec(BaseModel):
-    """A frozen document that refuses unknown fields, NaN and infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; what was derived and kept is derived anew."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in set(vars(copied)) - set(type(self).model_fields):
-            del vars(copied)[name]
-        return copied
 
 
 class MLASpec(Spec):
@@ -142,6 +127,12 @@ class ModelSpec(Spec):
     full_attention_period: Count | None = Field(
         None, description="with a window: every n-th layer attends fully; None: no layer does"
     )
+    mixer_pattern: tuple[AnyMixer, ...] = Field(
+        (),
+        max_length=10_000,
+        description="what mixes the tokens of each layer, repeated over the layers; empty: the "
+        "attention of the other fields",
+    )
     mla: MLASpec | None = None
     moe: MoESpec | None = None
     mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
@@ -184,7 +175,9 @@ class ModelSpec(Spec):
             raise ValueError("rmsnorm has no bias")
         if self.full_attention_period is not None and self.sliding_window is None:
             raise ValueError("full_attention_period needs sliding_window")
-        if self.moe is not None and "moe" not in self.layer_kinds:
+        if self.mixer_pattern and self.sliding_window is not None:
+            raise ValueError("give mixer_pattern or sliding_window, not both")
+        if self.moe is not None and "moe" not in self.feed_forwards:
             raise ValueError("moe is given, but no layer is a mixture-of-experts layer")
         return self
 
@@ -197,14 +190,14 @@ class ModelSpec(Spec):
         return "mqa" if self.num_query_groups == 1 else "gqa"
 
     @cached_property
-    def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of each of the num_layers layers, first to last."""
+    def feed_forwards(self) -> tuple[FeedForwardKind, ...]:
+        """What follows the mixer in each of the num_layers layers, first to last."""
         moe = self.moe
-        dense: LayerKind = "dense"
+        dense: FeedForwardKind = "dense"
         if moe is None:
             return (dense,) * self.num_layers
 
-        def kind(i: int) -> LayerKind:
+        def kind(i: int) -> FeedForwardKind:
             routed = i >= moe.num_dense_layers
             return "moe" if routed and not (i - moe.layer_offset) % moe.layer_frequency else dense
 

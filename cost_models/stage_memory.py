@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models import overheads, state_memory
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, max_of, sum_of
+from cost_models.arrays import max_of, sum_of
+from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
-from cost_models.stages import KINDS
 
 STATE_PARTS = ("weights", "gradients", "optimizer")
 # What comes and goes within a step.
@@ -69,7 +69,7 @@ def stage_memory(s: Setting, g: Gathered) -> StageMemory:
         step = _step_bytes(s, g, slot)
         transient = sum_of(parts[name] for name in STEP_PARTS)
         first = at_stage(g.table.first[slot]) > 0
-        table = first * activations.table_gradient * (1.0 - _is_stack(g, "torch"))
+        table = first * activations.table_gradient * (1.0 - g.runtime.expandable_segments)
         over = np.maximum(step - transient, 0.0)
         parts["working"] = parts["working"] + over
         parts["allocated"] = sum_of(parts[name] for name in STATE_PARTS) + transient + over
@@ -105,16 +105,11 @@ def _overheads(
         return {"fragmentation": 0.0, "driver": given}
     # One byte less than there is: sums of parts round.
     room = s.nodes.accelerator.memory_bytes - driver - parts["allocated"] - 1.0
-    share = overheads.fragmentation_share(g.plans)
+    share = overheads.fragmentation_share(g.runtime.expandable_segments)
     return {
         "fragmentation": overheads.fragmentation_bytes(transient, share, other_phase, room),
         "driver": driver,
     }
-
-
-def _is_stack(g: Gathered, *names: str) -> Array:
-    """1.0 where a plan runs on one of the stacks."""
-    return is_one_of(g.plans.stack, "stack", *names)
 
 
 def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
@@ -126,12 +121,7 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
     training, plans = s.training, g.plans
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
-    element = state_memory.element_bytes(
-        training,
-        _is_stack(g, "torch"),
-        _is_stack(g, "deepspeed"),
-        _is_stack(g, "megatron", "megatron-sync"),
-    )
+    element = state_memory.element_bytes(training, g.runtime)
     copies, weight_copies = _copies(g, slot)
     weights: Array = 0.0
     gradients: Array = 0.0
@@ -143,7 +133,7 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    gradients = gradients * copies + _placeholder_bytes(g, slot)
+    gradients = gradients * copies + _placeholder_bytes(s, g, slot)
     return {
         "weights": weights * weight_copies,
         "gradients": gradients + _whole_table_bytes(g, slot, element.gradients),
@@ -152,11 +142,11 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """What DeepSpeed's reduction and optimizer step need beside the states of one stage slot."""
-    deepspeed = _is_stack(g, "deepspeed")
-    if not np.any(deepspeed):
+    """What flat buckets (DeepSpeed) and their optimizer step need beside the states of a slot."""
+    flat = g.runtime.flat_buckets
+    if not np.any(flat):
         return 0.0
-    half = deepspeed * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
+    half = flat * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     step = sum_of(
         state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
@@ -168,19 +158,21 @@ def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     buckets = overheads.deepspeed_bucket_bytes(
         whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
     )
-    return step + deepspeed * (g.plans.dp * g.plans.cp > 1) * buckets
+    return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
 
 
-def _placeholder_bytes(g: Gathered, slot: int) -> Array:
+def _placeholder_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
-    at_layer, at_stage, table = g.layers.spread, g.stages.spread, g.table
-    total: Array = at_layer(g.bytes.attention_placeholders)
-    for kind, block in g.bytes.layers.items():
-        there = at_stage(table.layers[KINDS.index(kind)][slot]) > 0
-        total = total + there * at_layer(block.placeholders)
-    head = g.state.spread(g.held.word_table) * overheads.WEIGHT_BYTES
-    total = total + (at_stage(table.last[slot]) > 0) * head
-    return total * _is_stack(g, "megatron", "megatron-sync")
+    placeholders = g.runtime.placeholder_gradients
+    if not np.any(placeholders):
+        return 0.0
+    at_stage, at_state = g.stages.spread, g.state.spread
+    there = [at_stage(layers[slot]) for layers in g.table.layers]
+    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.held.word_table)
+    for block, parameters in g.held.placeholders.items():
+        of_kinds = (n for n, kind in zip(there, s.kinds, strict=True) if block in kind.blocks)
+        total = total + (sum_of(of_kinds) > 0) * at_state(parameters)
+    return total * overheads.WEIGHT_BYTES * placeholders
 
 
 def message_bytes(g: Gathered, in_flight: Array) -> Array:
@@ -189,10 +181,10 @@ def message_bytes(g: Gathered, in_flight: Array) -> Array:
     A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
     of a step; DeepSpeed's and torch's also what they sent until its gradient comes back.
     """
-    deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
-    waiting = 1.0 + torch * (g.micro_batches - 1.0)
-    messages = 2.0 * waiting * g.layers.spread(g.bytes.message)
-    outputs = (deepspeed + torch) * in_flight * g.layers.spread(g.bytes.message)
+    message = g.layers.spread(g.bytes.message)
+    waiting = 1.0 + g.runtime.buffers_every_message * (g.micro_batches - 1.0)
+    messages = 2.0 * waiting * message
+    outputs = g.runtime.keeps_sent_outputs * in_flight * message
     total: Array = np.where(g.plans.pp > 1, messages + outputs, 0.0)
     return total
 
@@ -204,18 +196,17 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     weights (word table and head); or all weights of the stage where it does not reshard.  Without
     ZeRO torch (replicate) keeps them once more, in the dtype it computes in.
     """
-    plans, half = g.plans, s.training.weight_bytes
-    deepspeed, torch = _is_stack(g, "deepspeed"), _is_stack(g, "torch")
+    plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
-    copied: Array = torch * (plans.zero_stage == 0) * stage * half
+    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * stage * half
     if not np.any(plans.zero_stage == 3):
         return copied
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g)
-    # DeepSpeed gathers matrix by matrix, up to stage3_max_live_parameters beside the one in use.
-    ahead = np.where(deepspeed > 0, np.minimum(layer, overheads.DEEPSPEED_LIVE), layer)
-    root = torch * (first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head))
+    ahead = np.minimum(layer, runtime.most_live_parameters)
+    ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
+    root = runtime.gathers_root_weights * ends
     one = _at_once(g, layer)
     whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
     return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
@@ -228,12 +219,12 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
     before the last, when activations are gone.
     """
-    torch = _is_stack(g, "torch")
-    if not (np.any(g.plans.zero_stage >= 2) or np.any(torch)):
+    masters = g.runtime.weights_are_masters
+    if not (np.any(g.plans.zero_stage >= 2) or np.any(masters)):
         return 0.0
-    half = torch * s.training.weight_bytes
+    half = masters * s.training.weight_bytes
     sharded = (g.plans.zero_stage >= 2) * 1.0
-    reduces = sharded * (1.0 - torch * (g.plans.pp > 1))
+    reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
     last = g.stages.spread(g.table.last[slot]) > 0
     head = last * g.state.spread(g.held.word_table) * half
@@ -243,16 +234,17 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
 
 def _gathered_layer(g: Gathered) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
-    layer = max_of(plain + expert for plain, expert in g.layer_parameters.values())
+    layer = max_of(plain + expert for plain, expert in g.layer_parameters)
     with_table = np.maximum(layer, g.state.spread(g.held.embedding))
-    together: Array = np.where(_is_stack(g, "torch") > 0, layer, with_table)
+    apart = np.asarray(g.runtime.gathers_root_weights) > 0
+    together: Array = np.where(apart, layer, with_table)
     return together
 
 
 def _at_once(g: Gathered, layer: Array) -> Array:
-    """Parameters in use of a gathered layer; DeepSpeed reduces matrices as they come."""
+    """Parameters in use of a gathered layer, or of its widest matrix (DeepSpeed)."""
     widest = np.minimum(layer, g.state.spread(g.held.widest))
-    used: Array = np.where(_is_stack(g, "deepspeed") > 0, widest, layer)
+    used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
     return used
 
 
@@ -267,7 +259,7 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
     others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
-    held: Array = _is_stack(g, "torch") * accumulates * first * others * stored_bytes
+    held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
     return held
 
 
@@ -293,7 +285,7 @@ class _Activations:
     def __init__(self, s: Setting, g: Gathered) -> None:
         plans, at_layer = g.plans, g.layers.spread
         self.s, self.g = s, g
-        self.saved = {k: at_layer(g.bytes.layers[k].saved) for k in s.kinds}
+        self.saved = [at_layer(layer.saved) for layer in g.bytes.layers]
         self.layer_input = at_layer(g.bytes.layer_input)
         self.embedding = at_layer(g.bytes.embedding_saved)
         self.head_saved = at_layer(g.bytes.head_saved)
@@ -302,15 +294,13 @@ class _Activations:
         uniform = plans.recompute_method == code("recompute_method", "uniform")
         # Layers of one checkpoint: all of them exist again while it runs backward.
         span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
-        self.again = {k: self.saved[k] * span for k in s.kinds}
-        self.inside = {
-            k: at_layer(g.bytes.layers[k].working + g.bytes.layers[k].dropped) for k in s.kinds
-        }
+        self.again = [saved * span for saved in self.saved]
+        self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
         # The backward of a loss follows it at once, unless the schedule runs all forwards first.
         keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
         keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
-        self.workspace = overheads.workspace_bytes(_is_stack(g, "megatron", "megatron-sync"))
+        self.workspace = overheads.workspace_bytes(g.runtime.gemm_workspaces)
         self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
 
     def of(self, slot: int, in_flight: Array) -> dict[str, Array]:
@@ -319,17 +309,16 @@ class _Activations:
         first, last = at_stage(table.first[slot]), at_stage(table.last[slot])
         saved: Array = 0.0
         widest: Array = 0.0
-        for k in self.saved:
-            i = KINDS.index(k)
-            layers = at_stage(table.layers[i][slot])
-            redone = at_stage(table.recomputed[i][slot])
-            inputs = at_stage(table.inputs[i][slot])
-            saved = saved + (layers - redone) * self.saved[k] + inputs * self.layer_input
+        for k, each in enumerate(self.saved):
+            layers = at_stage(table.layers[k][slot])
+            redone = at_stage(table.recomputed[k][slot])
+            inputs = at_stage(table.inputs[k][slot])
+            saved = saved + (layers - redone) * each + inputs * self.layer_input
             inside = np.where(redone > 0, self.again[k], 0.0) + self.inside[k]
             widest = np.maximum(widest, np.where(layers > 0, inside, 0.0))
         resident = in_flight * saved
         if np.any(plans.offload_activations):
-            few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved.values())
+            few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
             resident = np.where(plans.offload_activations > 0, np.minimum(resident, few), resident)
         # Of the layers of a stage nothing is left when the gradient of the word table appears.
         embedding = (first > 0) * self.table_gradient - np.minimum(saved, resident)

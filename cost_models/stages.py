@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.keys import Groups, Key
+from cost_models.layers import layers_of
 from cost_models.plans import VOCABULARIES, IntArray, Plans, code
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Placement
@@ -22,7 +23,6 @@ from cost_models.sources import formula
 from cost_models.spec import ModelSpec
 
 FloatArray = NDArray[np.float64]
-KINDS = ("dense", "moe")
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 # By schedule code: how its virtual stages lie on the ranks.
 _PLACEMENT_OF = np.array(
@@ -38,18 +38,18 @@ _PLACEMENT_OF = np.array(
 class StageTable:
     """Stages of each distinct layout; arrays of shape (slots, layouts), padded by repetition.
 
-    layers, recomputed, inputs: per kind; inputs counts stored inputs of recomputed layers.
-    totals, recomputed_totals: summed over all stages, shape (layouts,) per kind.
+    layers, recomputed, inputs: shape (kinds, slots, layouts); inputs counts stored inputs of
+    recomputed layers.  totals, recomputed_totals: summed over all stages, shape (kinds, layouts).
     """
 
     stage: FloatArray
     first: FloatArray
     last: FloatArray
-    layers: tuple[FloatArray, FloatArray]
-    recomputed: tuple[FloatArray, FloatArray]
-    inputs: tuple[FloatArray, FloatArray]
-    totals: tuple[FloatArray, FloatArray]
-    recomputed_totals: tuple[FloatArray, FloatArray]
+    layers: FloatArray
+    recomputed: FloatArray
+    inputs: FloatArray
+    totals: FloatArray
+    recomputed_totals: FloatArray
 
 
 @formula("1", "megatron-core")
@@ -145,7 +145,7 @@ def virtual_stages(
 class VirtualStages:
     """Virtual stages in forward order: which rank, what share of the micro-batches, what layers.
 
-    layers, recomputed: counts per kind (dense, moe); multi-token prediction counts as layers of
+    layers, recomputed: shape (kinds, virtual stages); multi-token prediction counts as layers of
     the last one.
     """
 
@@ -154,13 +154,13 @@ class VirtualStages:
     share: FloatArray
     first: NDArray[np.bool_]
     last: NDArray[np.bool_]
-    layers: tuple[FloatArray, FloatArray]
-    recomputed: tuple[FloatArray, FloatArray]
+    layers: FloatArray
+    recomputed: FloatArray
 
 
 @lru_cache(maxsize=1 << 12)
 def virtual_layers(
-    kinds: tuple[str, ...],
+    order: tuple[int, ...],
     mtp: int,
     placement: Placement,
     vpp: int,
@@ -169,35 +169,36 @@ def virtual_layers(
     recompute_num_layers: int,
     uniform: bool,
 ) -> VirtualStages:
-    """What each virtual stage of a layout holds and recomputes."""
+    """What each virtual stage of a layout holds and recomputes; order: each layer's kind."""
     sizes, owner, share = virtual_stages(placement, layers, vpp, explicit)
     # Both ranks of a stage in two directions begin at the same layer.
     copies = 2 if placement == "two-way" else 1
     starts = np.repeat(np.concatenate([[0], np.cumsum(sizes[::copies])[:-1]]), copies)
-    prefix = np.concatenate([[0], np.cumsum([kind == "moe" for kind in kinds])])
+    is_kind = np.array(order) == np.arange(max(order) + 1)[:, None]
+    before = np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0))).astype(np.float64)
 
-    def split(stops: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-        moe = prefix[stops] - prefix[starts]
-        return (stops - starts - moe).astype(np.float64), moe.astype(np.float64)
+    def split(stops: NDArray[np.int64]) -> FloatArray:
+        counts: FloatArray = before[:, stops] - before[:, starts]
+        return counts
 
     held = split(starts + sizes)
     if recompute_num_layers == 0:
-        redone = (np.zeros(len(sizes)), np.zeros(len(sizes)))
+        redone = np.zeros_like(held)
     elif uniform:
-        redone = (held[0].copy(), held[1].copy())
+        redone = held.copy()
     else:
         redone = split(starts + np.minimum(sizes, recompute_num_layers))
     place = np.arange(len(sizes)) // copies
     first, last = place == 0, place == place[-1]
-    held[KINDS.index(kinds[-1])][last] += mtp
+    held[order[-1], last] += mtp
     if recompute_num_layers:
-        redone[KINDS.index(kinds[-1])][last] += mtp
+        redone[order[-1], last] += mtp
     return VirtualStages(sizes, owner, share, first, last, held, redone)
 
 
 @lru_cache(maxsize=1 << 16)
 def _rows(
-    kinds: tuple[str, ...],
+    order: tuple[int, ...],
     mtp: int,
     placement: Placement,
     vpp: int,
@@ -206,15 +207,15 @@ def _rows(
     recompute_num_layers: int,
     uniform: bool,
 ) -> tuple[FloatArray, NDArray[np.int64]]:
-    """(values, candidates): 9 numbers per stage, and the stages that can be the worst.
+    """(values, candidates): rows over stages, and the stages that can be the worst.
 
-    Rows: stage, first, last, then layers, recomputed, inputs for dense and for moe.
+    Rows: stage, first, last, then for each kind layers, then recomputed, then inputs.
     Dominance: middle stages of equal composition differ only in what is in flight, which never
     grows along the pipeline, so the earliest of them bounds the others in every part; where the
     schedule is a wave it may grow instead (Hanayo with m = p), so the latest is kept too.
     """
     pp = len(layers)
-    v = virtual_layers(kinds, mtp, placement, vpp, layers, explicit, recompute_num_layers, uniform)
+    v = virtual_layers(order, mtp, placement, vpp, layers, explicit, recompute_num_layers, uniform)
 
     def per_rank(counts: NDArray[Any]) -> FloatArray:
         totals = np.bincount(v.owner, weights=counts * v.share, minlength=pp)
@@ -226,8 +227,8 @@ def _rows(
     if uniform and recompute_num_layers > 1:
         # One input per checkpoint of n layers; mixed kinds share in proportion.
         segments = per_rank(np.ceil(v.sizes / recompute_num_layers))
-        portion = segments / np.maximum(redone[0] + redone[1], 1.0)
-        inputs = [redone[0] * portion, redone[1] * portion]
+        portion = segments / np.maximum(sum(redone), 1.0)
+        inputs = [counts * portion for counts in redone]
     stage = np.arange(pp, dtype=np.float64)
     losses = per_rank(v.last) * (1.0 + mtp)
     values = np.stack([stage, per_rank(v.first), losses, *held, *redone, *inputs])
@@ -253,6 +254,7 @@ def stage_table(
 ) -> tuple[Groups, StageTable]:
     """The distinct layouts of some plans; all_stages keeps dominated stages too."""
     groups, keys = LAYOUT_KEY.distinct(plans)
+    order = layers_of(model).order
     full = keys.recompute == code("recompute", "full")
     columns = (
         keys.pp, keys.vpp, _PLACEMENT_OF[keys.schedule], keys.first_stage_layers,
@@ -268,11 +270,11 @@ def stage_table(
         given = plans.stage_layers_table[explicit - 1] if explicit else ()
         layers = stage_layers(model.num_layers, pp, first, last, given)
         values, candidates = _rows(
-            model.layer_kinds, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given),
+            order, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given),
             redone, uniform,
         )  # fmt: skip
         tables.append(values if all_stages else values[:, candidates])
-        sums.append(values[3:7].sum(axis=1))
+        sums.append(values[3:].sum(axis=1))
     slots = max(table.shape[1] for table in tables)
     stacked = np.stack(
         [
@@ -282,13 +284,6 @@ def stage_table(
         axis=2,
     )
     total = np.stack(sums, axis=1)
-    return groups, StageTable(
-        stage=stacked[0],
-        first=stacked[1],
-        last=stacked[2],
-        layers=(stacked[3], stacked[4]),
-        recomputed=(stacked[5], stacked[6]),
-        inputs=(stacked[7], stacked[8]),
-        totals=(total[0], total[1]),
-        recomputed_totals=(total[2], total[3]),
-    )
+    per_kind = stacked[3:].reshape(3, -1, *stacked.shape[1:])
+    totals = total.reshape(3, -1, total.shape[1])
+    return groups, StageTable(*stacked[:3], *per_kind, *totals[:2])

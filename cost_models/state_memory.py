@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, TrainingSpec
 
@@ -27,11 +28,8 @@ class ElementBytes:
 _CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 
 
-@formula("byte", "megatron-core", "torch", "deepspeed", "transformer-engine")
-def element_bytes(
-    training: TrainingSpec, torch: Array, deepspeed: Array, transformer_engine: Array
-) -> ElementBytes:
-    """Bytes per parameter by runtime (1 where it is the plan's, else 0), before sharding.
+def element_bytes(training: TrainingSpec, runtime: Traits) -> ElementBytes:
+    """Bytes per parameter by runtime, before sharding.
 
     Megatron: half-precision weights, the accumulation buffer, fp32 master and moments.  torch
     (FSDP2 with a mixed-precision policy): the stored weight is the master, its gradient has its
@@ -46,13 +44,14 @@ def element_bytes(
     master = float(training.master_weight_bytes)
     stored = master or half
     kept = half * (accumulated > half)
-    cast = _CAST_WEIGHT_BYTES.get(training.precision, 0.0) * transformer_engine
+    cast = _CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     if training.precision == "fp8" and training.fp8_param_gather:
-        cast = cast - half * transformer_engine
+        cast -= half
+    masters = runtime.weights_are_masters
     return ElementBytes(
-        half + torch * (stored - half) + cast,
-        accumulated + torch * (stored - accumulated) + deepspeed * kept,
-        states - torch * master,
+        half + masters * (stored - half) + cast * runtime.keeps_cast_weights,
+        accumulated + masters * (stored - accumulated) + runtime.keeps_half_gradients * kept,
+        states - masters * master,
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import sum_of
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule, sum_of
+from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
 from cost_models.schedules.shares import simulated_extra_s
 from cost_models.sources import Array, formula
-from cost_models.stages import KINDS
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 
 TIME_PARTS = (
@@ -33,28 +33,31 @@ class BlockTimes:
     WITHIN = ("weight_gradient_s", "forward_comm_s")
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
-        micro = micro_batch_seconds(s.model, s.training, s.machine, g.layer_plans)
+        micro = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
         at_layer = g.layers.spread
-        self.kernels = {k: micro.layers[k].kernels for k in s.kinds}
+        self.kernels = tuple(layer.kernels for layer in micro.layers)
 
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
 
         ends = (*self.NAMES[:4], *self.WITHIN)
-        self.layers = {k: columns(micro.layers[k], (*self.NAMES, *self.WITHIN)) for k in s.kinds}
+        self.layers = [columns(layer, (*self.NAMES, *self.WITHIN)) for layer in micro.layers]
         self.embedding, self.head = columns(micro.embedding, ends), columns(micro.head, ends)
         sharded = Sharded(s, g, dp)
-        self.exposed_s = {k: sharded.layer_s(k, self.layers[k], 0.0) for k in s.kinds}
+        self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
         # A recomputed layer takes a forward pass more, and hides more under it.
-        again = {k: at_layer(micro.layers[k].full_recompute_s) for k in s.kinds}
-        self.again_s = {
-            k: again[k] + sharded.layer_s(k, self.layers[k], again[k]) - self.exposed_s[k]
-            for k in s.kinds
-        }
-        self.whole_s = {
-            k: sum_of(self.layers[k][n] for n in self.NAMES) + self.exposed_s[k] for k in s.kinds
-        }
+        again = [at_layer(layer.full_recompute_s) for layer in micro.layers]
+        self.again_s = [
+            more + sharded.layer_s(k, one, more) - exposed
+            for k, (one, more, exposed) in enumerate(
+                zip(self.layers, again, self.exposed_s, strict=True)
+            )
+        ]
+        self.whole_s = [
+            sum_of(one[n] for n in self.NAMES) + exposed
+            for one, exposed in zip(self.layers, self.exposed_s, strict=True)
+        ]
         self.whole_ends_s = (
             sum_of(self.embedding[n] for n in self.NAMES[:4]) + self.exposed_ends_s[0],
             sum_of(self.head[n] for n in self.NAMES[:4]) + self.exposed_ends_s[1],
@@ -66,10 +69,9 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
     at_stage, table = g.stages.spread, g.table
     seconds: Array = at_stage(table.first[slot]) * times.whole_ends_s[0]
     seconds = seconds + at_stage(table.last[slot]) * times.whole_ends_s[1]
-    for k in s.kinds:
-        i = KINDS.index(k)
-        seconds = seconds + at_stage(table.layers[i][slot]) * times.whole_s[k]
-        seconds = seconds + at_stage(table.recomputed[i][slot]) * times.again_s[k]
+    for k, (whole_s, again_s) in enumerate(zip(times.whole_s, times.again_s, strict=True)):
+        seconds = seconds + at_stage(table.layers[k][slot]) * whole_s
+        seconds = seconds + at_stage(table.recomputed[k][slot]) * again_s
     return seconds
 
 
@@ -95,10 +97,10 @@ def step_time(
     busiest: Array = -1.0
     slot_of: NDArray[np.int64] = np.zeros((), dtype=np.int64)
     everyone: Array = per_embedding + (1 + s.model.mtp_num_layers) * per_head
-    for k in s.kinds:
-        i = KINDS.index(k)
-        everyone = everyone + at_stage(g.table.totals[i]) * per_layer[k]
-        everyone = everyone + at_stage(g.table.recomputed_totals[i]) * again[k]
+    kinds = range(len(s.kinds))
+    for k in kinds:
+        everyone = everyone + at_stage(g.table.totals[k]) * per_layer[k]
+        everyone = everyone + at_stage(g.table.recomputed_totals[k]) * again[k]
     slots = len(g.table.stage)
     for slot in range(slots):
         seconds = stage_s(s, g, times, slot)
@@ -119,18 +121,18 @@ def step_time(
 
     m = g.micro_batches
     first, last = at_busiest(g.table.first), at_busiest(g.table.last)
-    layers = {k: at_busiest(g.table.layers[KINDS.index(k)]) for k in s.kinds}
-    redone = {k: at_busiest(g.table.recomputed[KINDS.index(k)]) for k in s.kinds}
+    layers = [at_busiest(counts) for counts in g.table.layers]
+    redone = [at_busiest(counts) for counts in g.table.recomputed]
 
     def share(name: str) -> Array:
-        total: Array = sum_of(layers[k] * blocks[k][name] for k in s.kinds)
+        total: Array = sum_of(layers[k] * blocks[k][name] for k in kinds)
         if name in embedding:
             total = total + first * embedding[name] + last * head[name]
         return total
 
     forward, backward = share("forward_s"), share("backward_s")
-    recompute = share("recompute_s") + sum_of(redone[k] * again[k] for k in s.kinds)
-    zero_s = sum_of(layers[k] * exposed[k] for k in s.kinds) + first * ends[0] + last * ends[1]
+    recompute = share("recompute_s") + sum_of(redone[k] * again[k] for k in kinds)
+    zero_s = sum_of(layers[k] * exposed[k] for k in kinds) + first * ends[0] + last * ends[1]
     weight_gradient = share("weight_gradient_s")
     forward_all = forward + share("forward_comm_s")
     costs = Costs(
@@ -228,7 +230,6 @@ def _pipeline_s(
     hidden = (plans.overlap_p2p > 0) & (plans.vpp > 1)
     chunk_s = (forward + backward) / (2.0 * plans.vpp)
     steady = np.where(hidden, np.maximum(message - chunk_s, 0.0), message)
-    # DeepSpeed's schedule sends and receives one after the other, where others do both at once.
-    ways = np.where(plans.stack == code("stack", "deepspeed"), 2.0, 1.0)
+    ways = 1.0 + g.runtime.messages_one_way
     shown = 2.0 * (plans.pp - 1) * message + ways * messages(g) * steady
     return np.where(plans.pp > 1, shown, 0.0)

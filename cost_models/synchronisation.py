@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import max_of, sum_of
+from cost_models.blocks.embedding import Embedding
+from cost_models.blocks.head import Head
+from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
-from cost_models.gathered import Gathered, Setting, max_of, sum_of
+from cost_models.gathered import Gathered, Setting
 from cost_models.measured import Linear, Measured
-from cost_models.parameters import tensors_per_layer, tensors_per_norm
-from cost_models.plans import Plans, code
+from cost_models.parameters import tensors_of
+from cost_models.plans import Plans
+from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
-from cost_models.spec import DTYPE_BYTES, LayerKind, TrainingSpec
-from cost_models.stages import KINDS
+from cost_models.spec import DTYPE_BYTES, TrainingSpec
 
 OPTIMIZER_STATE_PASSES = 2.0
 COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
@@ -32,13 +36,12 @@ class Sharded:
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
-        torch = plans.stack == code("stack", "torch")
         # Kernels lose by the bytes that pass beside them, not by how long a slow link takes.
         link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
         self.contention = s.machine.fitted.contention / link
         self.reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
         self.weight_bytes = float(s.training.gathered_weight_bytes)
-        self.copied_s = torch * COPIED_BYTES / memory
+        self.copied_s = g.runtime.copies_sharded_parameters * COPIED_BYTES / memory
         self.dp, self.spread = dp, g.state.spread
         self.measured = s.profile.measured
         self.wrapper: _Wrapper | None = None
@@ -52,7 +55,7 @@ class Sharded:
         self.held = g.layer_parameters
         self.word_table = g.state.spread(g.held.embedding)
 
-    def layer_s(self, kind: LayerKind, block: dict[str, Array], recomputed_s: Array) -> Array:
+    def layer_s(self, kind: int, block: dict[str, Array], recomputed_s: Array) -> Array:
         """Of one layer whose backward pass begins with recomputed_s of forward kernels."""
         if not self.used:
             return 0.0
@@ -113,7 +116,7 @@ class _Wrapper:
         plans = g.plans
         self.lines, self.sharded = measured.wrapper, plans.zero_stage > 0
         self.slower = measured.slowdown("memory", neighbours)
-        self.torch = (plans.stack == code("stack", "torch")) & bool(measured.wrapper)
+        self.own = np.asarray(g.runtime.measured_wrapper) * bool(measured.wrapper) > 0
         each = 1.0 / g.micro_batches
         alone = plans.pp == 1
         self.often: dict[str, Array] = {
@@ -133,7 +136,7 @@ class _Wrapper:
             fixed = np.where(self.sharded, shards.fixed_s, whole.fixed_s)
             each = np.where(self.sharded, shards.per_unit_s, whole.per_unit_s)
             total = total + often * (fixed + each * parameters) * self.slower
-        chosen: Array = np.where(self.torch, total, otherwise)
+        chosen: Array = np.where(self.own, total, otherwise)
         return chosen
 
 
@@ -153,7 +156,7 @@ def step_seconds(
         np.where(sharded, at_state(ranks), 1.0) for ranks in (g.held.shards, g.held.expert_shards)
     ]
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
-    step_bytes = optimizer_step_bytes(training, plans)
+    step_bytes = optimizer_step_bytes(training, g.runtime)
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
@@ -195,15 +198,17 @@ def step_seconds(
 def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
     """Parameter tensors of a stage: its layers', and those of the ends it holds."""
     spread = g.stages.spread
-    layers: Array = sum_of(spread(g.table.layers[KINDS.index(k)][slot]) for k in s.kinds)
-    ends = 1.0 + (s.model.position == "learned"), 1.0 + tensors_per_norm(s.model)
-    first: Array = spread(g.table.first[slot])
-    last: Array = spread(g.table.last[slot])
-    return layers * tensors_per_layer(s.model) + ends[0] * first + ends[1] * last
+    model = s.model
+    each = [tensors_of(kind.weights(model, Split())) for kind in s.kinds]
+    ends = [tensors_of(block.weights(model, Split())) for block in (Embedding(), Head())]
+    total: Array = spread(g.table.first[slot]) * ends[0] + spread(g.table.last[slot]) * ends[1]
+    for layers, tensors in zip(g.table.layers, each, strict=True):
+        total = total + spread(layers[slot]) * tensors
+    return total
 
 
 @formula("byte", "megatron-core", "torch")
-def optimizer_step_bytes(training: TrainingSpec, plans: Plans) -> Array:
+def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes per parameter that one optimizer step reads and writes.
 
     States read and written and the fp32 gradient read; before it the gradient's norm (read) and
@@ -215,8 +220,7 @@ def optimizer_step_bytes(training: TrainingSpec, plans: Plans) -> Array:
     gradient = float(DTYPE_BYTES[training.gradient_dtype])
     states = OPTIMIZER_STATE_PASSES * training.optimizer_bytes_per_parameter
     copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
-    torch = plans.stack == code("stack", "torch")
-    after = np.where(torch, 0.0, 4.0 + training.weight_bytes + gradient)
+    after = (4.0 + training.weight_bytes + gradient) * (1.0 - runtime.weights_are_masters)
     moved: Array = states + 4.0 + 12.0 + copied + after
     return moved
 
@@ -229,7 +233,8 @@ class StepCollectives:
         zero = plans.zero_stage
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
         # DeepSpeed's bf16 optimizer reduces all gradients to all ranks, then steps its shard.
-        whole = (plans.stack == code("stack", "deepspeed")) & (s.training.precision == "bf16")
+        bf16 = s.training.precision == "bf16"
+        whole = np.asarray(g.runtime.reduces_whole_bf16_gradients) * bf16 > 0
         reduces = (zero == 0) | ((zero == 1) & whole)
         scatters = (zero == 1) | ((zero >= 2) & (plans.pp > 1))
         keeps = (zero == 3) & (plans.reshard_after_forward == 0)
@@ -274,17 +279,16 @@ def activation_offload_s(s: Setting, g: Gathered, forward: Array, backward: Arra
     link = s.nodes.host_link_bytes_per_s
     assert link is not None
     at_layer, at_stage = g.layers.spread, g.stages.spread
+    table = g.table
     saved = max_of(
         sum_of(
-            (
-                at_stage(g.table.layers[KINDS.index(k)][slot])
-                - at_stage(g.table.recomputed[KINDS.index(k)][slot])
+            at_stage(layers[slot] - redone[slot]) * at_layer(one.saved)
+            + at_stage(inputs[slot]) * at_layer(g.bytes.layer_input)
+            for layers, redone, inputs, one in zip(
+                table.layers, table.recomputed, table.inputs, g.bytes.layers, strict=True
             )
-            * at_layer(g.bytes.layers[k].saved)
-            + at_stage(g.table.inputs[KINDS.index(k)][slot]) * at_layer(g.bytes.layer_input)
-            for k in s.kinds
         )
-        for slot in range(len(g.table.stage))
+        for slot in range(len(table.stage))
     )
     transfer = saved / link
     shown = np.maximum(transfer - forward, 0.0) + np.maximum(transfer - backward, 0.0)

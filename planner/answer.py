@@ -51,7 +51,7 @@ REASONS: dict[str, str] = {
     "experts_not_divisible": "experts do not divide over ep, or ep x etp over the ranks",
     "sequence_parallel": "sequence parallelism needs tp > 1 (and experts with tp need it)",
     "cp_seq": "the sequence does not split over cp (and tp)",
-    "zero_stage": "the stack cannot combine this ZeRO stage with the pipeline",
+    "zero_stage": "the runtime cannot combine this ZeRO stage with the pipeline",
     "recompute": "the recompute choice does not fit the layers or kernels",
     "offload": "the host has no memory or link for what is offloaded",
     "framework_unsupported": "the chosen framework cannot run it",

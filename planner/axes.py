@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.flops import layer_matrix_parameters
+from cost_models.layers import layers_of
 from cost_models.plans import (
     FIELDS,
     RECOMPUTE_MODULES,
@@ -21,6 +22,7 @@ from cost_models.plans import (
     ParallelPlan,
     code,
 )
+from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
 from planner.request import Bounds, PlanRequest
@@ -239,7 +241,8 @@ class Axes:
         """Layers an end stage may have fewer: what the head weighs, 1 to MOST_LAYERS_LIGHTER."""
         model = self.request.model
         head = model.hidden_size * model.vocab_size
-        layer = layer_matrix_parameters(model, model.layer_kinds[-1])
+        layers = layers_of(model)
+        layer = layer_matrix_parameters(model, layers.kinds[layers.order[-1]])
         return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)
 
     @cached_property
@@ -270,8 +273,9 @@ class Axes:
         }
 
     def _zero_rows(self) -> Iterator[dict[str, int]]:
-        """ZeRO stages; stage 3 of a stack that can keep gathered weights, both ways."""
-        keeps = "torch" in self.values["stack"] and not self.limited("reshard_after_forward")
+        """ZeRO stages; stage 3 of a runtime that can keep gathered weights, both ways."""
+        keep = any(RUNTIMES[name].keeps_gathered_weights for name in self.values["runtime"])
+        keeps = keep and not self.limited("reshard_after_forward")
         for stage in self.values["zero_stage"]:
             row = {"zero_stage": int(stage)}
             if not keeps:
@@ -332,7 +336,7 @@ class Axes:
             light.append("mla_up_proj")
         if model.moe is not None:
             light.append("moe_act")
-        heavy = [*light, "mlp"] if "dense" in model.layer_kinds else list(light)
+        heavy = [*light, "mlp"] if "dense" in model.feed_forwards else list(light)
         if model.moe is not None:
             heavy.append("moe")
         return self._with_own((_bits(light), _bits(heavy)))

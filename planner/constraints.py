@@ -24,6 +24,7 @@ from cost_models.plans import (
     Plans,
     code,
 )
+from cost_models.runtimes import RUNTIMES, traits
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
@@ -99,7 +100,7 @@ def _kv_heads(c: Context, p: Plans) -> BoolArray:
 def _widths(c: Context) -> list[tuple[str, int, str]]:
     """(name, width, the field that divides it)."""
     model, rows = c.model, []
-    if "dense" in model.layer_kinds:
+    if "dense" in model.feed_forwards:
         rows.append(("ffn_hidden_size", model.ffn_hidden_size, "tp"))
     if model.moe is not None:
         rows.append(("expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size, "etp"))
@@ -255,10 +256,12 @@ def _schedule(c: Context, p: Plans) -> BoolArray:
     )
     allowed = np.array([not _schedule_refusal(*row) for row in rows], dtype=np.bool_)
     interleaved = p.schedule == code("schedule", "interleaved-1f1b")
-    megatron = (p.stack == code("stack", "megatron")) & interleaved
-    plain = (p.stack == code("stack", "torch")) & (p.schedule == code("schedule", "1f1b"))
+    runtime = traits(p.runtime)
+    rounds = interleaved & (np.asarray(runtime.whole_interleaved_rounds) > 0)
+    plain = p.schedule == code("schedule", "1f1b")
+    fills = plain & (np.asarray(runtime.fills_the_pipeline) > 0)
     return np.asarray(
-        groups.spread(allowed) & (~megatron | (count % p.pp == 0)) & (~plain | (count >= p.pp))
+        groups.spread(allowed) & (~rounds | (count % p.pp == 0)) & (~fills | (count >= p.pp))
     )
 
 
@@ -290,9 +293,9 @@ def _zero(c: Context, p: Plans) -> BoolArray:
         experts = p.tp * sharded // np.maximum(p.etp * p.ep, 1)
         copies = sharded // np.maximum(p.dp_shard, 1)
         whole &= (p.dp_shard == 0) | _divides(copies, experts)
-    torch = p.stack == code("stack", "torch")
     # FSDP under a pipeline must keep its gathered weights between micro-batches (torch).
-    piped = (p.pp == 1) | (p.zero_stage < 2) | (torch & (p.reshard_after_forward == 0))
+    keeps = np.asarray(traits(p.runtime).keeps_gathered_weights) > 0
+    piped = (p.pp == 1) | (p.zero_stage < 2) | (keeps & (p.reshard_after_forward == 0))
     return np.asarray(whole & piped)
 
 
@@ -306,8 +309,9 @@ def _zero_text(c: Context, p: ParallelPlan) -> str:
                 f"the {copies} replicas of dp_shard {p.dp_shard} do not divide the {experts} "
                 + ("ranks that hold the same experts")
             )
-    return f"zero_stage {p.zero_stage} with pp {p.pp} on the {p.stack} stack" + (
-        " needs reshard_after_forward false" if p.stack == "torch" else " is not possible"
+    keeps = RUNTIMES[p.runtime].keeps_gathered_weights
+    return f"zero_stage {p.zero_stage} with pp {p.pp} on the {p.runtime} runtime" + (
+        " needs reshard_after_forward false" if keeps else " is not possible"
     )
 
 
@@ -321,15 +325,15 @@ def _recompute(c: Context, p: Plans) -> BoolArray:
     legal &= ~full | (p.recompute_num_layers <= c.model.num_layers)
     # What per-operator recompute keeps is torch's rule, and it is all or nothing.
     operators = 1 << RECOMPUTE_MODULES.index("op")
-    torch = p.stack == code("stack", "torch")
-    legal &= ((bits & operators) == 0) | (torch & (bits == operators))
+    by_operator = np.asarray(traits(p.runtime).recomputes_operators) > 0
+    legal &= ((bits & operators) == 0) | (by_operator & (bits == operators))
     unfused = p.attention_kernel == code("attention_kernel", "unfused")
     return np.asarray(legal & ~(unfused & (p.cp > 1)))
 
 
 def _module_exists(model: ModelSpec, module: str) -> bool:
     if module == "mlp":
-        return "dense" in model.layer_kinds
+        return "dense" in model.feed_forwards
     if module == "mla_up_proj":
         return model.mla is not None
     if module == "shared_experts":
@@ -343,8 +347,10 @@ def _recompute_text(c: Context, p: ParallelPlan) -> str:
     missing = [m for m in p.recompute_modules if not _module_exists(c.model, m)]
     if missing:
         return f"{c.model.name} has no {', '.join(missing)} to recompute"
-    if "op" in p.recompute_modules and (p.stack != "torch" or len(p.recompute_modules) > 1):
-        return f"recompute_modules op stands alone and on the torch stack only, not {p.stack}"
+    by_operator = RUNTIMES[p.runtime].recomputes_operators
+    if "op" in p.recompute_modules and (not by_operator or len(p.recompute_modules) > 1):
+        able = ", ".join(name for name, runtime in RUNTIMES.items() if runtime.recomputes_operators)
+        return f"recompute_modules op stands alone and on runtime {able} only, not {p.runtime}"
     if p.recompute_num_layers > c.model.num_layers:
         return f"recompute_num_layers {p.recompute_num_layers} of {c.model.num_layers} layers"
     return f"unfused attention cannot split the sequence over cp {p.cp}"

@@ -283,8 +283,8 @@ class _Parser:
         """The fields of ParallelPlan; dp, and the schedule of virtual stages, may be left out."""
         require_object("/plan", value, "an object")
         filled = dict(value)
-        if filled.get("stack") is None and search.framework is not None:
-            filled["stack"] = frameworks.get(search.framework).stack
+        if filled.get("runtime") is None and search.framework is not None:
+            filled["runtime"] = frameworks.get(search.framework).runtime
         if filled.get("schedule") is None and _count(filled.get("vpp", 1)) > 1:
             filled["schedule"] = "interleaved-1f1b"
         if filled.get("dp") is None and cluster is not None:

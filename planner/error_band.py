@@ -17,6 +17,7 @@ import numpy as np
 
 from cost_models.plans import ParallelPlan
 from cost_models.profiles import EfficiencyProfile
+from cost_models.runtimes import RUNTIMES
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 FILE = Path(__file__).parents[1] / "cost_models" / "catalog" / "error_table.json"
@@ -59,7 +60,7 @@ def likeness(
     return {
         "kind": "mixture-of-experts" if model.moe is not None else "dense",
         "precision": "8 bits or less" if narrow else "16-bit",
-        "runtime": "torch" if plan.stack == "torch" else "megatron",
+        "runtime": RUNTIMES[plan.runtime].lineage,
         "scale": next(name for most, name in _SCALES if nodes <= most),
     }
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.blocks.records import FlashAttention
+from cost_models.dims import dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
-from cost_models.layers import dims
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.runtimes import RUNTIMES
 from cost_models.sources import Array
 from cost_models.spec import TrainingSpec
 from cost_models.stage_memory import MEMORY_PARTS
-from cost_models.stages import KINDS
 from cost_models.state_memory import element_bytes
 from cost_models.step_time import TIME_PARTS
 from cost_models.units import DAY_S, GIB, HOUR_S
@@ -189,26 +191,26 @@ def _kernels(
         """The value of this plan's layers."""
         return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
 
-    d = dims(request.model, request.training, Plans.of(plan))
+    d = dims(request.training, Plans.of(plan))
     lines, again = [], 0.0
     tokens = request.training.tokens_per_iteration
-    for kind, times in estimates.kernels.items():
-        i = KINDS.index(kind)
-        layers = float(gathered.table.totals[i][layout])
-        redone = float(gathered.table.recomputed_totals[i][layout])
+    table = gathered.table
+    counts = zip(layers_of(request.model).kinds, table.totals, table.recomputed_totals, strict=True)
+    for (kind, all_layers, all_redone), times in zip(counts, estimates.kernels, strict=True):
+        layers, redone = float(all_layers[layout]), float(all_redone[layout])
         for t in times:
-            if not own(t.active):
+            if not own(t.kernel.active):
                 continue
-            chosen = bool(d.recomputed(t.module))
+            chosen = bool(d.recomputed(t.kernel.module))
             flop = own(t.forward_flop)
             # Flash attention runs the causal half; the definition of HFU counts the square.
-            counted = flop * (2.0 if t.name == "attention" else 1.0)
+            counted = flop * (2.0 if isinstance(t.kernel, FlashAttention) else 1.0)
             share = layers if chosen else redone
             again += counted * share * plan.tp * tokens / float(d.tokens)
             lines.append(
                 {
-                    "layer": kind,
-                    "kernel": t.name,
+                    "layer": kind.name,
+                    "kernel": t.kernel.name,
                     "forward_s": own(t.forward_s),
                     "backward_s": own(t.backward_s),
                     "forward_flop": flop,
@@ -258,11 +260,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
 
 def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:
     """What a runtime holds per parameter beside the optimizer's states."""
-    runtimes = [
-        float(plan.stack in names)
-        for names in (("torch",), ("deepspeed",), ("megatron", "megatron-sync"))
-    ]
-    return float(element_bytes(training, *runtimes).weights)
+    return float(element_bytes(training, RUNTIMES[plan.runtime]).weights)
 
 
 def _reserved(request: PlanRequest) -> str:

@@ -96,7 +96,7 @@ _PLAN = (
     Field("overlap_tp", "plan", "hide tensor-parallel collectives", boolean=True),
     Field("overlap_p2p", "plan", "hide pipeline messages", boolean=True),
     Field("overlap_ep", "plan", "hide the experts' exchanges", boolean=True),
-    Field("stack", "plan", "megatron, torch, deepspeed, megatron-2021, ...", "NAME"),
+    Field("runtime", "plan", "megatron, torch, deepspeed, megatron-2021, ...", "NAME"),
     Field("compile", "plan", "torch.compile fuses memory-bound kernels", boolean=True),
 )
 _PIPELINE = (

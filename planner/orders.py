@@ -32,7 +32,7 @@ def rank_orders(
 def _run_by(request: PlanRequest, plan: ParallelPlan) -> tuple[str, ...]:
     def runs(name: str) -> bool:
         framework = frameworks.get(name)
-        own = plan.model_copy(update={"stack": framework.stack})
+        own = plan.model_copy(update={"runtime": framework.runtime})
         return not framework.reasons(request, own)
 
     return tuple(filter(runs, frameworks.FRAMEWORKS))

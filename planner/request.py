@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from cost_models.fields import Spec
 from cost_models.plans import FIELDS, ParallelPlan
-from cost_models.spec import ClusterSpec, ModelSpec, Spec, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Objective = Literal["tokens_per_s", "memory_headroom", "cost"]
 Value = int | bool | str | tuple[str, ...] | tuple[int, ...]

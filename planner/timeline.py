@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from cost_models.catalog.names import UnknownName, resolve
+from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Costs, Kind, PipelineSchedule, Route
@@ -27,7 +28,6 @@ from cost_models.schedules.simulate import (
     simulate,
 )
 from cost_models.sources import SOURCES
-from cost_models.spec import Spec
 from planner.answer import Document
 from planner.loading import plain
 from planner.problems import RequestError, from_validation, refuse, shown, wrong_type

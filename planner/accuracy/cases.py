@@ -113,7 +113,7 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
 
     Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
     """
-    if fixed["stack"].startswith("megatron") and "ce fusion" in run.notes.lower():
+    if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
     titan = "titan" in run["stack"] and fixed.get("compile", False)
     if titan and (run.integer("year") or 0) >= COMPILED_LOSS_SINCE:
@@ -165,8 +165,8 @@ def _variants(
                 "micro_batch",
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
-            ("vpp", _pipelines(run, model, ranks["pp"], ranks["stack"] != "deepspeed")),
-            ("recompute", recompute_of(run, fixed["stack"] == "torch", fixed.get("recompute"))),
+            ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
+            ("recompute", recompute_of(run, fixed["runtime"] == "torch", fixed.get("recompute"))),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):

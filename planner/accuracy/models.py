@@ -82,7 +82,7 @@ def model_of(run: Run) -> Read:
     base: dict[str, Any]
     if preset is not None:
         assumptions.append(f"what the row does not state of the model: preset {preset.name}")
-        base = preset.model_dump(exclude={"name", "layer_kinds"})
+        base = preset.model_dump(exclude={"name", "feed_forwards"})
         _cut_depth(base, spec)
     else:
         label, base = _family(name, run)

@@ -33,66 +33,67 @@ _NARROW = {
 _FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
 SOFTWARE: tuple[Software, ...] = (
     Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
-             {"stack": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
+             {"runtime": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
     Software(r"deepspeed|zero-?[123]|zero-offload|zero\+\+", "DeepSpeed ZeRO, overlapped",
-             {"stack": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
+             {"runtime": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
     Software(r"(megatron|mcore)\S*2022|oneflow|libai",
              "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
-             {"stack": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"},
+             {"runtime": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"},
              half_gradients=True),
     Software(r"(megatron|mcore)\S*20(19|20|21)|varuna|pipedream|dapple|chimera|terapipe",
              "Megatron-LM of 2021 with apex kernels",
-             {"stack": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"},
+             {"runtime": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"},
              half_gradients=True),
-    Software("no-overlap", "Megatron-Core, all overlap off", {"stack": "megatron-sync", **_SERIAL}),
-    Software("titan", "torchtitan: FSDP2, SDPA", {"stack": "torch", **_OVERLAP, **_FLASH2}),
+    Software("no-overlap", "Megatron-Core, all overlap off",
+             {"runtime": "megatron-sync", **_SERIAL}),
+    Software("titan", "torchtitan: FSDP2, SDPA", {"runtime": "torch", **_OVERLAP, **_FLASH2}),
     Software("(megatron|mcore)-fsdp", "Megatron-FSDP: Transformer Engine, sharded weights",
-             {"stack": "megatron", **_OVERLAP}),
+             {"runtime": "megatron", **_OVERLAP}),
     Software("automodel|fsdp2-te", "FSDP2 with Transformer Engine and DeepEP",
-             {"stack": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
+             {"runtime": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
               "cross_entropy": "fused"},
              # Its recipes run torch.optim.Adam on bf16 weights (examples/llm_benchmark).
              {"gradient_dtype": "bf16", "master_weights_dtype": "none",
               "optimizer_state_dtype": "bf16"}),
     Software("fsdp1|foundry|composer", "llm-foundry: FSDP, flash-attention's cross-entropy",
-             {"stack": "torch", **_OVERLAP, "attention_kernel": "flash2",
+             {"runtime": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "fused"}),
     Software("hai-?llm|deepseek", "HAI-LLM: own kernels, DeepEP, overlapped",
-             {"stack": "megatron", **_OVERLAP, "moe_dispatcher": "deepep"}),
+             {"runtime": "megatron", **_OVERLAP, "moe_dispatcher": "deepep"}),
     # Published as overlapping tensor-parallel collectives with their GEMMs (arXiv 2402.15627).
     Software("megascale|flux|byte", "MegaScale: Megatron-LM with all communication overlapped",
-             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}),
+             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}),
     # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
     Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
              "JAX: compiled, taken as compiled FSDP",
-             {"stack": "torch", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
+             {"runtime": "torch", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
     Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
-             {"stack": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
+             {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
              half_gradients=True),
     Software("olmo", "OLMo: compiled FSDP",
-             {"stack": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
+             {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
     Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
              r"transformers|metaseq|fairseq|colossal|nanotron|picotron|litgpt|unsloth|\bddp\b|llm-factory|"
              "llama-factory|swift|verl",
              "PyTorch runtime with eager kernels and flash-attention-2",
-             {"stack": "torch", **_OVERLAP, **_FLASH2}),
+             {"runtime": "torch", **_OVERLAP, **_FLASH2}),
     # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
     # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False); weights are
     # stored in fp8 (fp8_params).  NeMo's recipes for GPT-3 175B and Nemotron 340B recompute nothing
     # (NeMo-Framework-Launcher conf/training, activations_checkpoint_granularity null).
     Software("nemo", "NeMo: Transformer Engine, gradients in bf16, no recompute unless stated",
-             {"stack": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
+             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
     Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
-             {"stack": "megatron", **_OVERLAP, "overlap_tp": True}, _NARROW),
+             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}, _NARROW),
     # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
     Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
              r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",
-             "Megatron-Core with Transformer Engine", {"stack": "megatron", **_OVERLAP}),
+             "Megatron-Core with Transformer Engine", {"runtime": "megatron", **_OVERLAP}),
 )  # fmt: skip
-_UNKNOWN = Software("", "unknown software", {"stack": "megatron", **_OVERLAP})
+_UNKNOWN = Software("", "unknown software", {"runtime": "megatron", **_OVERLAP})
 # Megatron of these years was not yet Megatron-Core, whatever the row calls it.
 _EARLY = {
-    year: next(s for s in SOFTWARE if s.plan["stack"] == f"megatron-{year}")
+    year: next(s for s in SOFTWARE if s.plan["runtime"] == f"megatron-{year}")
     for year in (2021, 2022)
 }
 # Before 2023 nothing here had flash attention; the released kernels of 2023 are version 2.
@@ -108,7 +109,7 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     name = run["stack"].lower().replace("_", "-").replace(" ", "-")
     matching = (known for known in SOFTWARE if name and re.search(known.pattern, name))
     found = next(matching, _UNKNOWN)
-    if found.plan["stack"] == "megatron" and run.year <= max(_EARLY):
+    if found.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
         found = _EARLY[max(run.year, min(_EARLY))]
     elif found is _UNKNOWN:
         return found, (f"software: {name[:60] or 'not stated'}, taken as Megatron-Core",)

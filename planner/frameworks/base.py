@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cost_models.plans import ParallelPlan, Plans, Stack
-from cost_models.spec import ModelSpec, Spec
+from cost_models.fields import Spec
+from cost_models.plans import ParallelPlan, Plans, RuntimeName
+from cost_models.spec import ModelSpec
 from planner.answer import Note, Reason
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
 from planner.frameworks.reading import Reading
@@ -126,7 +127,7 @@ class Framework:
     name: str
     title: str
     versions: str
-    stack: Stack
+    runtime: RuntimeName
     axes: dict[str, tuple[Value, ...]]
     rules: tuple[Rule, ...]
     fields: dict[str, Field]

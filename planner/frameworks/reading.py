@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ClusterSpec, ModelSpec, Spec, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import stage_layers
 from planner.answer import Reason
 from planner.request import PlanRequest

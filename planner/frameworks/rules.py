@@ -83,12 +83,12 @@ HALF_PRECISION = rule(
 
 
 @cache
-def runtime(stack: str) -> Rule:
+def own_runtime(name: str) -> Rule:
     """The plan's kernels and overlaps were costed as those of this runtime."""
     return rule(
         "framework_unsupported",
-        lambda c, p: p.stack == code("stack", stack),
-        lambda c, p: f"the plan is costed for the {p.stack} runtime, it runs on {stack}",
+        lambda c, p: p.runtime == code("runtime", name),
+        lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
     )
 
 

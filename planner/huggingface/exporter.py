@@ -208,7 +208,7 @@ def _flat(model: ModelSpec) -> Keys:
     fields = model.model_dump(exclude=FREE)
     if model.position == "learned":
         fields["max_position_embeddings"] = model.max_position_embeddings
-    if "dense" not in model.layer_kinds:
+    if "dense" not in model.feed_forwards:
         del fields["ffn_hidden_size"]
     if model.mla is not None:
         del fields["head_dim"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.documents import parse_request
 from planner.jobs.settings import JobSettings
 from planner.loading import plain

@@ -77,7 +77,7 @@ class Case:
         a script that is there runs it all the same, or the reader refuses it.
         """
         world = self.request.cluster.accelerators
-        plain = ParallelPlan(dp=world, stack=self.framework.stack)
+        plain = ParallelPlan(dp=world, runtime=self.framework.runtime)
         return tuple(
             (rule, reason)
             for rule in self.framework.rules

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cost_models.calibrations import TIME_PARTS
-from cost_models.spec import ClusterSpec, Spec
+from cost_models.fields import Spec
+from cost_models.spec import ClusterSpec
 from planner.answer import PlanReport, ProfileInfo
 from planner.error_band import comparison, likeness
 from planner.frameworks.reading import Reading

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
-from cost_models.spec import Spec
 from planner.answer import Document, Note, PlanReport, ProfileInfo, Reason
 from planner.request import PlanRequest
 

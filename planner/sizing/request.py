@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from cost_models.catalog import hardware
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.documents import parse_request
 from planner.loading import plain
 from planner.problems import Problem, RequestError, join, unknown_field, wrong_type

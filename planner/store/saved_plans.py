@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from pydantic import Field
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.answer import Document
 from planner.store.database import Database
 from planner.store.tables import SAVED_PLANS

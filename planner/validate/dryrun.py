@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cost_models.fields import Spec
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import Spec
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.pytorch.reader import SCRIPT
 from planner.problems import refuse

@@ -6,7 +6,7 @@ No torch here: the cost model's own amounts, of the plan as torch runs it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,14 @@ from cost_models.activation_memory import (
     saved_tensors,
     tensor_bytes,
 )
+from cost_models.blocks.records import Record
 from cost_models.gathered import Gathered, Setting, gather
-from cost_models.layers import Dims, dims
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
 from cost_models.stage_memory import gathered_bytes, stage_memory
-from cost_models.stages import KINDS, VirtualStages, stage_layers, virtual_layers
+from cost_models.stages import VirtualStages, stage_layers, virtual_layers
 from planner.request import PlanRequest
 from planner.search import cost_model
 from planner.validate.traced import Amounts
@@ -62,12 +63,11 @@ def expected(request: PlanRequest, rank: int) -> Expected:
     }
     peak = float(memory.allocated_bytes[rank, 0])
     amounts = {**held, "working_bytes": peak - sum(held.values()), "peak_bytes": peak}
-    d = dims(s.model, s.training, Plans.from_rows([plan]))
     own = [i for i, owner in enumerate(stages.owner) if owner == rank]
     return Expected(
         Amounts(**{name: round(value) for name, value in amounts.items()}),
         in_flight,
-        tuple(dict(_saved(s, g, d, stages, i)) for i in own),
+        tuple(dict(_saved(s, g, stages, i)) for i in own),
         round(_one(g.bytes.message)),
     )
 
@@ -84,7 +84,7 @@ def layout(request: PlanRequest) -> VirtualStages:
         plan.stage_layers,
     )
     return virtual_layers(
-        model.layer_kinds,
+        layers_of(model).order,
         model.mtp_num_layers,
         SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop",
         plan.vpp,
@@ -107,28 +107,21 @@ def _ends(g: Gathered, plan: ParallelPlan, rank: int, in_flight: float) -> float
 
 
 def _saved(
-    s: Setting, g: Gathered, d: Dims, stages: VirtualStages, index: int
+    s: Setting, g: Gathered, stages: VirtualStages, index: int
 ) -> Iterator[tuple[str, float]]:
     """Rows of one stage: bytes of all its layers, for one micro-batch."""
-    model = s.model
+    d = g.micro.d
     total: defaultdict[str, float] = defaultdict(float)
-    for kind in s.kinds:
-        place = KINDS.index(kind)
-        redone = stages.recomputed[place][index]
-        layers = stages.layers[place][index] - redone
-        for tensor in saved_tensors(model, kind, d):
-            total[tensor.name] += layers * _one(tensor_bytes(tensor, d))
-        total["layer input"] += redone * _one(layer_input_bytes(model, d))
-    if stages.first[index]:
-        total["embedding dropout mask"] += _one(g.bytes.embedding_saved)
-    if stages.last[index]:
-        each = model.hidden_size * d.activation_bytes
-        total["last norm input"] += _one(d.sharded_tokens) * each
-        total["last norm output"] += (
-            _one(d.sharded_tokens + d.gathered_input * (d.tokens - d.sharded_tokens)) * each
-        )
-        norms = total["last norm input"] + total["last norm output"]
-        total["logits"] += _one(g.bytes.head_saved) - norms
+
+    def add(records: Iterable[Record], times: float) -> None:
+        for tensor in saved_tensors(records):
+            total[tensor.name] += times * _one(tensor_bytes(tensor, d))
+
+    for records, held, again in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
+        add(records, held[index] - again[index])
+        total["layer input"] += again[index] * _one(layer_input_bytes(s.model, d))
+    add(g.micro.embedding, float(stages.first[index]))
+    add(g.micro.head, float(stages.last[index]))
     yield from ((name, value) for name, value in total.items() if value)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cost_models.fields import Spec
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ModelSpec, Spec, TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.request import PlanRequest
@@ -94,7 +95,7 @@ def _training(training: TrainingSpec) -> Iterator[Change]:
 
 def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Change]:
     data = plan.dp * plan.cp
-    yield "stack", "torch", "the run has torch's kernels and overlap"
+    yield "runtime", "torch", "the run has torch's kernels and overlap"
     yield "cross_entropy", "unfused", "the loss is torch's own"
     yield "rank_order", "tp-cp-ep-dp-pp", "the script's mesh has stages outermost"
     yield "overlap_tp", False, "DTensor's collectives block"

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.overheads import workspace_bytes
+from cost_models.runtimes.torch import RUNTIME
 from planner.answer import Document, PlanReport, ProfileInfo
 from planner.formats import seconds, share, size
 from planner.request import PlanRequest
@@ -126,7 +127,7 @@ def memory_terms(request: PlanRequest, rank: RankResult) -> list[Term]:
     # Stages are the outermost axis of the mesh.
     estimate = expected(request, rank.rank * plan.pp // rank.ranks).amounts.model_dump()
     for name in ("working_bytes", "peak_bytes"):
-        estimate[name] -= float(workspace_bytes(np.asarray(0.0)))  # of a library: no tensor
+        estimate[name] -= float(workspace_bytes(RUNTIME.gemm_workspaces))  # of a library: no tensor
     return [
         Term(
             name=name.removesuffix("_bytes"),

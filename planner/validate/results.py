@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.data_folder import data_folder, write_whole
 from planner.problems import refuse
 from planner.request import PlanRequest

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 
 
 class Saved(Protocol):

@@ -14,9 +14,10 @@ from math import gcd
 from typing import Any
 
 from cost_models.catalog import local
+from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import ModelSpec, MoESpec, Spec, TrainingSpec
+from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from cost_models.stages import stage_layers
 from planner import solve
 from planner.problems import refuse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.validate.saved_rows import SavedRow
 
 

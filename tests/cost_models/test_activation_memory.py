@@ -107,7 +107,7 @@ def test_dtensor_keeps_the_gathered_inputs(t: int) -> None:
     And torch's LayerNorm the mean and 1/deviation of each row, in fp32.
     """
     h, a, s, b = GPT_SIZES[1]
-    plan = {"tp": t, "sequence_parallel": True, "micro_batch_size": b, "stack": "torch"}
+    plan = {"tp": t, "sequence_parallel": True, "micro_batch_size": b, "runtime": "torch"}
     flash = layer_bytes(gpt(h, a), s, **plan)
     log_sum_exp = 4 * a * s * b // t
     statistics = 2 * 2 * 4 * s * b // t
@@ -124,14 +124,14 @@ def test_torch_saves_a_gated_mlps_gate_after_its_activation_too(compiled: bool) 
     tokens, statistics = 8192, 2 * 4
     kept = 8 * 8192 + 2 * (8192 + 2 * 1024) + 4 * 64 + 2 * 8192 + statistics
     mlp = (6 if compiled else 8) * 28672
-    assert layer_bytes(model, tokens, stack="torch", compile=compiled) == tokens * (kept + mlp)
+    assert layer_bytes(model, tokens, runtime="torch", compile=compiled) == tokens * (kept + mlp)
 
 
 def test_torchs_unfused_attention_saves_fp32() -> None:
     h, a, s, b = GPT_SIZES[1]
     plain = gpt(h, a).model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
     flash, unfused = (
-        layer_bytes(plain, s, stack="torch", attention_kernel=kernel)
+        layer_bytes(plain, s, runtime="torch", attention_kernel=kernel)
         for kernel in ("flash", "unfused")
     )
     square, inputs = 4 * a * s * s, 3 * 2 * s * h
@@ -228,11 +228,11 @@ def test_selective_recompute_drops_its_own_tensors(
     assert all(recomputed[name] == 0 for name in names)
 
 
-@pytest.mark.parametrize("stack", ["megatron", "torch"])
-def test_transformer_engine_keeps_what_it_cast(stack: str) -> None:
+@pytest.mark.parametrize("runtime", ["megatron", "torch"])
+def test_transformer_engine_keeps_what_it_cast(runtime: str) -> None:
     """fp8: two norm outputs and the activation's at one byte, attention's output in both."""
     model = gpt(4096, 32)
-    row = Plans.from_rows([ParallelPlan(stack=stack)])
+    row = Plans.from_rows([ParallelPlan(runtime=runtime)])
 
     def kept(precision: str) -> float:
         training = TrainingSpec.model_validate(
@@ -241,5 +241,5 @@ def test_transformer_engine_keeps_what_it_cast(stack: str) -> None:
         return float(np.max(layer_activation_bytes(model, "dense", dims(model, training, row))[0]))
 
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    saved = 2048 * (2 * hidden + ffn - hidden) if stack == "megatron" else 0
+    saved = 2048 * (2 * hidden + ffn - hidden) if runtime == "megatron" else 0
     assert kept("bf16") - kept("fp8") == saved

@@ -23,7 +23,7 @@ MODEL = ModelSpec(
     gated_mlp=False, norm="layernorm", position="learned", max_position_embeddings=512,
 )  # fmt: skip
 TRAINING = TrainingSpec(seq_length=512, global_batch_size=8)
-ONE = ParallelPlan(stack="torch", cross_entropy="unfused", zero_stage=0, micro_batch_size=2)
+ONE = ParallelPlan(runtime="torch", cross_entropy="unfused", zero_stage=0, micro_batch_size=2)
 
 
 def timed(seconds: float, **shape: Any) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def peak_parts(plan: ParallelPlan, model: str, cluster: str) -> dict[str, float]
 
 def test_weights_that_are_not_resharded_stay_gathered() -> None:
     """70B over 256 ranks: 2 bytes of every weight, beside the shards."""
-    plan = ParallelPlan(dp=256, zero_stage=3, stack="torch", reshard_after_forward=False)
+    plan = ParallelPlan(dp=256, zero_stage=3, runtime="torch", reshard_after_forward=False)
     kept = peak_parts(plan, "llama-3.1-70b", "32x8xh100-sxm")
     freed = peak_parts(
         plan.model_copy(update={"reshard_after_forward": True}), "llama-3.1-70b", "32x8xh100-sxm"

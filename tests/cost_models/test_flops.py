@@ -45,7 +45,7 @@ def test_kernels_do_the_counted_flop(name: str) -> None:
     training = TrainingSpec(seq_length=seq, global_batch_size=8)
     d = dims(model, training, Plans.from_rows([ParallelPlan()]))
     timed = 0.0
-    for kind in model.layer_kinds:
+    for kind in model.feed_forwards:
         for kernel in layer_kernels(model, kind, d):
             timed += _flop(kernel)
     timed += sum(_flop(k) for k in head_kernels(model, d, float(model.vocab_size)))

@@ -44,9 +44,9 @@ def llama(groups: int) -> ModelSpec:
 def test_torch_carries_a_key_for_every_query_around_the_ring() -> None:
     """Repeated before they go around, few key heads save nothing; Megatron sends what there is."""
     plan = {"cp": 8, "cp_kind": "all_gather"}
-    for stack, saves in (("torch", False), ("megatron", True)):
+    for runtime, saves in (("torch", False), ("megatron", True)):
         few, many = (
-            parts(llama(groups), "8x1xh100-sxm", 65536, stack=stack, **plan)["cp_comm"]
+            parts(llama(groups), "8x1xh100-sxm", 65536, runtime=runtime, **plan)["cp_comm"]
             for groups in (4, 32)
         )
         assert (few < 0.5 * many) if saves else few == pytest.approx(many, rel=0.05)
@@ -57,7 +57,7 @@ def test_what_no_one_waits_for_is_hidden_by_longer_attention() -> None:
     shares = []
     for seq_length in (16384, 131072):
         found = parts(
-            llama(8), "8x1xh100-sxm", seq_length, cp=8, cp_kind="all_gather", stack="torch"
+            llama(8), "8x1xh100-sxm", seq_length, cp=8, cp_kind="all_gather", runtime="torch"
         )
         shares.append(found["cp_comm"] / sum(found.values()))
     assert np.all(np.diff(shares) < 0)

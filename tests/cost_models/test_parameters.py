@@ -202,7 +202,7 @@ def test_active_parameters(name: str, billions: float) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-70b", "deepseek-v3", "gpt-oss-20b"])
 def test_arrays_give_what_numbers_give(name: str) -> None:
     spec = model(name)
-    kind = spec.layer_kinds[-1]
+    kind = spec.feed_forwards[-1]
     arrays = np.broadcast_arrays(*layer_parameters(spec, kind, TP[:, None], 2.0, TP))
     for i, tp in enumerate(TP):
         for j, ep in enumerate(TP):

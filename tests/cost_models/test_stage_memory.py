@@ -69,10 +69,10 @@ def test_each_stage_as_torch_counted_it(
     assert held.allocated_bytes[:, 0] / GIB == pytest.approx(measured_gib, rel=0.01)
 
 
-@pytest.mark.parametrize("stack", ["megatron", "torch", "deepspeed", "megatron-2022"])
+@pytest.mark.parametrize("runtime", ["megatron", "torch", "deepspeed", "megatron-2022"])
 @pytest.mark.parametrize("degrees", [{"pp": 4, "dp": 2}, {"dp": 8, "zero_stage": 3}])
-def test_the_parts_add_up(stack: str, degrees: dict[str, int]) -> None:
-    plan = ParallelPlan.model_validate({"stack": stack, **degrees})
+def test_the_parts_add_up(runtime: str, degrees: dict[str, int]) -> None:
+    plan = ParallelPlan.model_validate({"runtime": runtime, **degrees})
     held = memory(preset("llama-3.1-8b"), plan)
     assert tuple(held.parts) == MEMORY_PARTS
     for names, total in (
@@ -97,7 +97,7 @@ def test_a_given_reserve_takes_the_place_of_what_is_computed() -> None:
 def test_fsdp_holds_the_master_as_the_weight() -> None:
     """16 bytes per parameter over the ranks: fp32 weight, its gradient, two moments."""
     model = preset("llama-3.1-8b")
-    held = memory(model, ParallelPlan(dp=8, zero_stage=3, stack="torch"))
+    held = memory(model, ParallelPlan(dp=8, zero_stage=3, runtime="torch"))
     states = sum(float(held.parts[name][0, 0]) for name in STATE_PARTS)
     assert states == pytest.approx(16.0 * 8.03e9 / 8, rel=1e-3)
 
@@ -122,7 +122,7 @@ def test_per_operator_recompute_keeps_every_second_product() -> None:
 
     def kept(compiled: bool, recompute: bool = True) -> float:
         plan = ParallelPlan.model_validate(
-            {"dp": 8, "stack": "torch", "compile": compiled, "attention_kernel": "flash2"}
+            {"dp": 8, "runtime": "torch", "compile": compiled, "attention_kernel": "flash2"}
             | ({"recompute": "selective", "recompute_modules": ("op",)} if recompute else {})
         )
         row = dims(model, training, Plans.from_rows([plan]))
@@ -136,7 +136,7 @@ def test_per_operator_recompute_keeps_every_second_product() -> None:
 
 def test_per_operator_recompute_brings_the_rest_back_in_one_layer() -> None:
     model, training = preset("llama-3.1-8b"), TrainingSpec(seq_length=8192, global_batch_size=8)
-    fields = {"dp": 8, "stack": "torch", "compile": True}
+    fields = {"dp": 8, "runtime": "torch", "compile": True}
     chosen = {**fields, "recompute": "selective", "recompute_modules": ("op",)}
     rows = Plans.from_rows([ParallelPlan.model_validate(f) for f in (fields, chosen)])
     block = micro_batch_bytes(model, training, rows).layers["dense"]
@@ -145,16 +145,16 @@ def test_per_operator_recompute_brings_the_rest_back_in_one_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "loss", "logit_bytes"),
+    ("runtime", "loss", "logit_bytes"),
     [
         ("megatron", "unfused", 6), ("megatron", "fused", 6), ("megatron", "in_place", 2),
         ("torch", "unfused", 14), ("torch", "fused", 4), ("torch", "in_place", 2),
     ],
 )  # fmt: skip
-def test_bytes_per_logit_of_each_loss(stack: str, loss: str, logit_bytes: int) -> None:
+def test_bytes_per_logit_of_each_loss(runtime: str, loss: str, logit_bytes: int) -> None:
     """Saved and transient together, beside three tensors of the head's hidden size."""
     model, training = preset("llama-3.1-8b"), TrainingSpec(seq_length=8192, global_batch_size=8)
-    plan = ParallelPlan.model_validate({"dp": 8, "stack": stack, "cross_entropy": loss})
+    plan = ParallelPlan.model_validate({"dp": 8, "runtime": runtime, "cross_entropy": loss})
     amounts = micro_batch_bytes(model, training, Plans.from_rows([plan]))
     total = float(amounts.head_saved[0] + amounts.head_working[0])
     assert total == 8192 * (128256 * logit_bytes + 4 * 4096 * 2)
@@ -162,7 +162,7 @@ def test_bytes_per_logit_of_each_loss(stack: str, loss: str, logit_bytes: int) -
 
 def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
     """fp16 without data parallelism: 2 + 2 + 12, and gradients flattened in fp16 and fp32."""
-    plan = ParallelPlan(tp=8, stack="deepspeed", recompute="full", recompute_num_layers=1,
+    plan = ParallelPlan(tp=8, runtime="deepspeed", recompute="full", recompute_num_layers=1,
                         attention_kernel="unfused", cross_entropy="unfused",
                         recompute_method="uniform")  # fmt: skip
     fp16 = {"precision": "fp16", "gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}

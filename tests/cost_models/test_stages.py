@@ -129,5 +129,5 @@ def test_explicit_stages() -> None:
 
 def test_a_copied_model_derives_its_layers_anew() -> None:
     model = ModelSpec(num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512)
-    assert len(model.layer_kinds) == 4
-    assert len(model.model_copy(update={"num_layers": 6}).layer_kinds) == 6
+    assert len(model.feed_forwards) == 4
+    assert len(model.model_copy(update={"num_layers": 6}).feed_forwards) == 6

@@ -115,7 +115,7 @@ OPEN = {
     "overlap_grad_reduce": False,
     "overlap_param_gather": False,
     "overlap_p2p": False,
-    "stack": "megatron-2021",
+    "runtime": "megatron-2021",
 }
 # Time part -> the groups whose transfers it prices.
 PRICED = {
@@ -136,7 +136,7 @@ PRICED = {
         ("llama-3.1-8b", {"tp": 2, "sequence_parallel": True, "cp": 4, "cp_kind": "a2a", "dp": 4}),
         ("llama-3.1-8b", {"tp": 4, "cp": 2, "cp_kind": "all_gather", "dp": 4, "zero_stage": 0}),
         ("llama-3.1-8b", {"dp": 32, "dp_shard": 8, "zero_stage": 3}),
-        ("llama-3.1-8b", {"tp": 4, "dp": 8, "zero_stage": 2, "stack": "deepspeed"}),
+        ("llama-3.1-8b", {"tp": 4, "dp": 8, "zero_stage": 2, "runtime": "deepspeed"}),
         ("mixtral-8x7b", {"ep": 8, "pp": 2, "dp": 16, "moe_dispatcher": "allgather"}),
         ("mixtral-8x7b", {"tp": 2, "sequence_parallel": True, "etp": 2, "ep": 4, "dp": 16}),
         ("mixtral-8x7b", {"ep": 8, "dp": 32, "moe_dispatcher": "deepep", "zero_stage": 3}),
@@ -163,7 +163,7 @@ def test_groups_add_up_to_what_the_estimate_says(name: str, plan: dict[str, Any]
 def test_what_hides_is_counted_all_the_same() -> None:
     """Overlap changes the time, not the bytes."""
     cluster = h100s(4, tier("nic", None))
-    shown = traffic(cluster, **{**OPEN, "stack": "megatron"}, tp=4, pp=2, dp=4)
+    shown = traffic(cluster, **{**OPEN, "runtime": "megatron"}, tp=4, pp=2, dp=4)
     hidden = traffic(cluster, tp=4, pp=2, dp=4)
     for name, one in hidden.items():
         assert one.link_bytes == pytest.approx(shown[name].link_bytes)

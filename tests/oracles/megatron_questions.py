@@ -61,12 +61,12 @@ def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
     counts = chunks(model, plan)
     ends = np.cumsum(counts)
     parts = [
-        sum(blocks[kind] for kind in model.layer_kinds[end - count : end])
+        sum(blocks[kind] for kind in model.feed_forwards[end - count : end])
         for end, count in zip(ends, counts, strict=True)
     ]
     parts[0] += held.embedding.item()
     parts[-1] += held.head.item() + held.mtp.item()
-    parts[-1] += model.mtp_num_layers * blocks[model.layer_kinds[-1]]
+    parts[-1] += model.mtp_num_layers * blocks[model.feed_forwards[-1]]
     context = Context(model, request.cluster, request.training)
     return {
         "failed": None,

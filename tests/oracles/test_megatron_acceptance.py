@@ -67,8 +67,8 @@ UNSEEN = {
     "optimizer states need the distributed optimizer": DEVICE,
     "offloading the optimizer needs Adam on": f"for SGD and ZeRO 0 {DEVICE}; with its FSDP it "
     "is neither documented nor tested",
-    "on the megatron stack is not possible": "its FSDP would gather and free all weights in every "
-    "pass of every micro-batch, which no cost formula counts",
+    "on the megatron runtime is not possible": "its FSDP would gather and free all weights in "
+    "every pass of every micro-batch, which no cost formula counts",
     "the cluster has": "dp is what the other sizes leave of the world, whatever the plan says",
 }
 

@@ -353,7 +353,7 @@ def test_plan_is_completed() -> None:
     assert plan.recompute_modules == ("core_attn", "mlp")
     framework = parse_request({**ASKED, "search": {"framework": "deepspeed"}, "plan": {}})
     assert framework.plan is not None
-    assert (framework.plan.stack, framework.plan.dp) == ("deepspeed", 64)
+    assert (framework.plan.runtime, framework.plan.dp) == ("deepspeed", 64)
 
 
 def test_a_question_about_a_plan_needs_one() -> None:

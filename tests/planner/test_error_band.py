@@ -20,9 +20,9 @@ TRAINING = TrainingSpec(seq_length=2048, global_batch_size=64)
 
 def kind_of(cluster: str, model: str = "llama-3.1-8b", **fields: object) -> dict[str, str]:
     training = TRAINING.model_copy(update={k: v for k, v in fields.items() if k == "precision"})
-    stack = {k: v for k, v in fields.items() if k == "stack"}
+    plan = {k: v for k, v in fields.items() if k == "runtime"}
     return likeness(
-        preset(model), parse_shorthand(cluster), training, ParallelPlan.model_validate(stack)
+        preset(model), parse_shorthand(cluster), training, ParallelPlan.model_validate(plan)
     )
 
 
@@ -49,7 +49,7 @@ def test_the_kind_is_that_of_the_estimate() -> None:
     assert kind_of("17x8xh100-sxm")["scale"] == "more than 16 nodes"
     assert kind_of("1x8xh100-sxm", model="mixtral-8x7b")["kind"] == "mixture-of-experts"
     assert kind_of("1x8xh100-sxm", precision="fp8")["precision"] == "8 bits or less"
-    assert kind_of("1x8xh100-sxm", stack="torch")["runtime"] == "torch"
+    assert kind_of("1x8xh100-sxm", runtime="torch")["runtime"] == "torch"
 
 
 def test_runs_of_the_kind_fall_into_the_interval_as_often_as_it_says() -> None:
@@ -102,12 +102,12 @@ def test_a_comparison_is_what_pairs_of_one_source_were_off() -> None:
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize("stack", ["megatron", "torch", "deepspeed"])
+@pytest.mark.parametrize("runtime", ["megatron", "torch", "deepspeed"])
 @pytest.mark.parametrize("nodes", [1, 8, 64])
 def test_every_kind_has_pairs_to_compare(
-    model: str, precision: str, stack: str, nodes: int
+    model: str, precision: str, runtime: str, nodes: int
 ) -> None:
-    kind = kind_of(f"{nodes}x8xh100-sxm", model, precision=precision, stack=stack)
+    kind = kind_of(f"{nodes}x8xh100-sxm", model, precision=precision, runtime=runtime)
     found = comparison(kind)
     assert found.pairs >= 8
     assert 0.01 < found.share < 0.5

@@ -14,6 +14,7 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel
 from cost_models.flops import layer_matrix_parameters
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import TrainingSpec
@@ -65,9 +66,14 @@ def every_plan(request: PlanRequest):  # type: ignore[no-untyped-def]
     offloads = (False, True) if "offload_activations" in request.search.open else (False,)
     moe = model.moe
     light = ["layernorm", *(["mla_up_proj"] if model.mla else []), *(["moe_act"] if moe else [])]
-    heavy = [*light, *(["mlp"] if "dense" in model.layer_kinds else []), *(["moe"] if moe else [])]
+    heavy = [
+        *light,
+        *(["mlp"] if "dense" in model.feed_forwards else []),
+        *(["moe"] if moe else []),
+    ]
     head = model.hidden_size * model.vocab_size
-    lighter = min(max(ceil(head / layer_matrix_parameters(model, model.layer_kinds[-1])), 1), 4)
+    last = layers_of(model).kinds[layers_of(model).order[-1]]
+    lighter = min(max(ceil(head / layer_matrix_parameters(model, last)), 1), 4)
     recomputes = [("none", (), 0), ("selective", tuple(light), 0), ("selective", tuple(heavy), 0)]
     recomputes += [("full", (), n) for n in range(1, layers + 1)]
     order = ("core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj", "moe", "shared_experts")

@@ -153,7 +153,7 @@ class TestNothingFits:
         {"tp": 2, "cp": 2, "dp": 4, "cp_kind": "a2a", "sequence_parallel": True},
         {"tp": 2, "cp": 2, "dp": 4, "cp_kind": "all_gather"},
         {"dp": 16, "dp_shard": 8, "zero_stage": 3},
-        {"pp": 2, "dp": 8, "zero_stage": 3, "stack": "torch", "reshard_after_forward": False},
+        {"pp": 2, "dp": 8, "zero_stage": 3, "runtime": "torch", "reshard_after_forward": False},
         {"dp": 16, "offload_optimizer": True},
         {"dp": 16, "offload_activations": True},
         {"tp": 4, "dp": 4, "attention_kernel": "unfused", "cross_entropy": "unfused"},

@@ -60,7 +60,7 @@ FIELDS = {
     "overlap_tp": cannot("there is no tensor parallelism"),
     "overlap_ep": cannot("every rank has all experts"),
     "overlap_p2p": cannot("ParallelismConfig has no pipeline axis"),
-    "stack": cannot("accelerate runs on torch"),
+    "runtime": cannot("accelerate runs on torch"),
     "compile": says("dynamo_config.dynamo_backend"),
 }
 
@@ -149,9 +149,9 @@ FRAMEWORK = Framework(
     name="accelerate",
     title="Hugging Face accelerate",
     versions=VERSIONS,
-    stack="torch",
+    runtime="torch",
     axes={
-        "stack": ("torch",),
+        "runtime": ("torch",),
         "tp": (1,),
         "pp": (1,),
         "ep": (1,),

@@ -235,7 +235,7 @@ def _plan(
         offload_activations=sharded and values.boolean("fsdp_activation_checkpointing_offload"),
         attention_kernel=KERNELS[kernel],
         cross_entropy="unfused",
-        stack="torch",
+        runtime="torch",
         compile=(values.text("dynamo_backend") or "no").lower() != "no",
     )
     return training, plan, (nodes, world // nodes)

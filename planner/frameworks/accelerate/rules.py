@@ -65,7 +65,7 @@ RULES: tuple[Rule, ...] = (
         _family_text,
         "degrees",
     ),
-    rules.runtime("torch"),
+    rules.own_runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: p.tp == 1,

@@ -54,7 +54,7 @@ FIELDS = {
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
     "overlap_ep": cannot("its experts' exchanges block"),
     "overlap_p2p": says("plugin.overlap_p2p", note="interleaved schedules"),
-    "stack": cannot("ColossalAI runs on torch"),
+    "runtime": cannot("ColossalAI runs on torch"),
     "compile": cannot("its models are rewritten in place"),
 }
 UNCARRIED = (
@@ -123,9 +123,9 @@ FRAMEWORK = Framework(
     name="colossalai",
     title="ColossalAI",
     versions=VERSIONS,
-    stack="torch",
+    runtime="torch",
     axes={
-        "stack": ("torch",),
+        "runtime": ("torch",),
         "schedule": tuple(STYLES),
         "cp_kind": ("a2a", "p2p"),
         "cross_entropy": ("unfused",),

@@ -232,7 +232,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rules.runtime("torch"),
+    rules.own_runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: p.compile == 0,

@@ -58,7 +58,7 @@ FIELDS = {
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
     "overlap_ep": cannot("its experts are gates and layers of their own"),
     "overlap_p2p": cannot("only interleaved schedules overlap messages, and it has none"),
-    "stack": cannot("DeepSpeed is itself the runtime"),
+    "runtime": cannot("DeepSpeed is itself the runtime"),
     "compile": cannot("Megatron-DeepSpeed has its own fused kernels"),
 }
 
@@ -201,9 +201,9 @@ FRAMEWORK = Framework(
     name="deepspeed",
     title="DeepSpeed",
     versions=VERSIONS,
-    stack="deepspeed",
+    runtime="deepspeed",
     axes={
-        "stack": ("deepspeed",),
+        "runtime": ("deepspeed",),
         "schedule": ("1f1b",),
         "cp_kind": ("a2a",),
         "cross_entropy": ("unfused",),

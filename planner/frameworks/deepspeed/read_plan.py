@@ -76,7 +76,7 @@ def plan_and_training(
         "cross_entropy": "unfused",
         "overlap_grad_reduce": overlap and not late,
         "overlap_param_gather": overlap and not late and zero == 3,
-        "stack": "deepspeed",
+        "runtime": "deepspeed",
         **_recompute(args, pp),
     }
     # What these say is said elsewhere, or costs nothing that is costed.

@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
             f"{c.training.gradient_dtype}"
         ),
     ),
-    rules.runtime("deepspeed"),
+    rules.own_runtime("deepspeed"),
     rules.HALF_PRECISION,
     rule(
         "kv_heads",

@@ -64,7 +64,7 @@ FIELDS = {
     "overlap_tp": says("--tp-comm-overlap"),
     "overlap_ep": says("--overlap-moe-expert-parallel-comm"),
     "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
-    "stack": cannot("Megatron-LM is itself the runtime"),
+    "runtime": cannot("Megatron-LM is itself the runtime"),
     "compile": cannot("its kernels are fused already; torch.compile is torch's own way"),
 }
 
@@ -167,8 +167,8 @@ FRAMEWORK = Framework(
     name="megatron",
     title="Megatron-LM",
     versions=VERSIONS,
-    stack="megatron",
-    axes={"stack": ("megatron",), "schedule": ("1f1b", "interleaved-1f1b")},
+    runtime="megatron",
+    axes={"runtime": ("megatron",), "schedule": ("1f1b", "interleaved-1f1b")},
     rules=RULES,
     fields=FIELDS,
     render=render,

@@ -105,8 +105,8 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Flag]:
     yield flag(group, "--num-experts", moe.num_experts, "routed experts per layer")
     yield flag(group, "--moe-ffn-hidden-size", moe.expert_ffn_hidden_size, "width of one expert")
     yield flag(group, "--moe-router-topk", moe.top_k, "experts per token")
-    if "dense" in model.layer_kinds:
-        pattern = _layer_pattern(model.layer_kinds)
+    if "dense" in model.feed_forwards:
+        pattern = _layer_pattern(model.feed_forwards)
         yield flag(group, "--moe-layer-freq", pattern, "1: a layer of experts, 0: a dense one")
     if moe.shared_expert_ffn_hidden_size:
         yield flag(

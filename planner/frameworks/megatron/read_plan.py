@@ -127,7 +127,7 @@ def plan_and_training(
         "overlap_tp": args.has("--tp-comm-overlap"),
         "overlap_p2p": not args.has("--no-overlap-p2p-communication"),
         "overlap_ep": args.has("--overlap-moe-expert-parallel-comm"),
-        "stack": "megatron",
+        "runtime": "megatron",
         **_recompute(args),
         **stages,
     }

@@ -52,7 +52,7 @@ def bias_kind(model: ModelSpec) -> str | None:
     attention's input projection.
     """
     moe = model.moe
-    dense_bias = {model.mlp_bias} if "dense" in model.layer_kinds else set()
+    dense_bias = {model.mlp_bias} if "dense" in model.feed_forwards else set()
     expert_bias = {moe.expert_bias, moe.router_bias} if moe is not None else set()
     rest = {model.attention_output_bias} | dense_bias | expert_bias
     if rest == {True}:
@@ -94,7 +94,7 @@ def _delayed(c: Context) -> bool:
 def _fp8_widths(c: Context, p: Plans) -> BoolArray:
     model = c.model
     fits = np.asarray(model.hidden_size % 16 == 0)
-    if "dense" in model.layer_kinds:
+    if "dense" in model.feed_forwards:
         fits = fits & (model.ffn_hidden_size // p.tp % 16 == 0)
     if model.moe is not None:
         fits = fits & (model.moe.expert_ffn_hidden_size // p.etp % 16 == 0)
@@ -275,7 +275,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rules.runtime("megatron"),
+    rules.own_runtime("megatron"),
     rules.HALF_PRECISION,
     rule(
         "zero_stage",

@@ -48,7 +48,7 @@ def _field(field: Field) -> Field:
 
 
 FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
-    "stack": Field(note="Megatron-Core is the runtime"),
+    "runtime": Field(note="Megatron-Core is the runtime"),
 }
 
 
@@ -193,7 +193,7 @@ FRAMEWORK = Framework(
     name="megatron-bridge",
     title="Megatron-Bridge",
     versions=VERSIONS,
-    stack="megatron",
+    runtime="megatron",
     axes=megatron.FRAMEWORK.axes,
     rules=RULES,
     fields=FIELDS,

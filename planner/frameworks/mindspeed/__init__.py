@@ -40,7 +40,7 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
     "overlap_tp": says("--use-ascend-mc2"),
     "overlap_ep": says("--moe-fb-overlap"),
-    "stack": cannot("Megatron-LM is the runtime"),
+    "runtime": cannot("Megatron-LM is the runtime"),
     "compile": cannot("its kernels are fused already"),
 }
 # How core 0.12.1 says what Megatron-LM says by newer options.
@@ -109,9 +109,9 @@ FRAMEWORK = Framework(
     name="mindspeed",
     title="MindSpeed",
     versions=VERSIONS,
-    stack="megatron",
+    runtime="megatron",
     axes={
-        "stack": ("megatron",),
+        "runtime": ("megatron",),
         "schedule": SCHEDULES,
         "overlap_grad_reduce": (True, False),  # dualpipe-v and hidden exchanges need it off
         "overlap_param_gather": (True, False),

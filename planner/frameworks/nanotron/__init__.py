@@ -52,7 +52,7 @@ FIELDS = {
     "overlap_tp": says("parallelism.tp_linear_async_communication"),
     "overlap_ep": cannot("experts are not split over ranks"),
     "overlap_p2p": cannot("messages between stages block"),
-    "stack": cannot("nanotron runs on torch"),
+    "runtime": cannot("nanotron runs on torch"),
     "compile": cannot("nothing is compiled"),
 }
 
@@ -137,10 +137,10 @@ FRAMEWORK = Framework(
     name="nanotron",
     title="nanotron",
     versions=VERSIONS,
-    stack="torch",
+    runtime="torch",
     splits=stages,
     axes={
-        "stack": ("torch",),
+        "runtime": ("torch",),
         "cp": (1,),
         "ep": (1,),
         "etp": (1,),

@@ -34,7 +34,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     if moe is None:
         return
     shared = moe.shared_expert_ffn_hidden_size
-    layers = [i for i, kind in enumerate(model.layer_kinds) if kind == "moe"]
+    layers = [i for i, kind in enumerate(model.feed_forwards) if kind == "moe"]
     yield "moe_config.num_experts", moe.num_experts, "experts of a layer"
     yield "moe_config.top_k", moe.top_k, "experts that a token uses"
     yield "moe_config.moe_intermediate_size", moe.expert_ffn_hidden_size, "width of an expert"

@@ -57,7 +57,7 @@ FIELDS = {
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
     "overlap_p2p": cannot("schedules of several stages per rank always overlap their messages"),
     "overlap_ep": cannot("the exchange of tokens blocks"),
-    "stack": cannot("PyTorch is itself the runtime"),
+    "runtime": cannot("PyTorch is itself the runtime"),
     "compile": says("compile"),
 }
 UNCARRIED = (
@@ -144,9 +144,9 @@ FRAMEWORK = Framework(
     name="pytorch",
     title="Native PyTorch",
     versions=VERSIONS,
-    stack="torch",
+    runtime="torch",
     axes={
-        "stack": ("torch",),
+        "runtime": ("torch",),
         "schedule": tuple(SCHEDULES),
         "cp_kind": ("a2a", "all_gather"),
         "zero_stage": (3, 0),

@@ -204,6 +204,6 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         dp_shard=shard * config["cp"] if replicate > 1 and config["zero_stage"] else 0,
         cross_entropy="unfused",
         overlap_grad_reduce=pp == 1,
-        stack="torch",
+        runtime="torch",
     )
     return model, training, plan

@@ -100,7 +100,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
-    rules.runtime("torch"),
+    rules.own_runtime("torch"),
     rule(
         "framework_unsupported",
         lambda c, p: c.training.precision in ("bf16", "fp32"),

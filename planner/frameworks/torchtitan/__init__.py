@@ -62,7 +62,7 @@ FIELDS = {
     "overlap_tp": says("compile.enable_async_tensor_parallel"),
     "overlap_p2p": cannot("schedules of several chunks always overlap messages, others never"),
     "overlap_ep": cannot("experts' exchanges are not overlapped"),
-    "stack": cannot("torchtitan is itself the runtime"),
+    "runtime": cannot("torchtitan is itself the runtime"),
     "compile": says("compile.enable", "compile.components"),
 }
 
@@ -152,9 +152,9 @@ FRAMEWORK = Framework(
     name="torchtitan",
     title="torchtitan",
     versions=VERSIONS,
-    stack="torch",
+    runtime="torch",
     axes={
-        "stack": ("torch",),
+        "runtime": ("torch",),
         "schedule": tuple(SCHEDULES),
         "cp_kind": ("all_gather",),
         "zero_stage": (3, 0),

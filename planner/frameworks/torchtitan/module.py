@@ -354,7 +354,7 @@ def _imports(
     model: ModelSpec, package: Package, converters: Sequence[Flag], checkpoint: str
 ) -> str:
     """Only what the module uses, by module."""
-    experts, dense = model.moe is not None, "dense" in model.layer_kinds
+    experts, dense = model.moe is not None, "dense" in model.feed_forwards
     oss = package.name == "gpt_oss"
     shared = model.moe is not None and bool(model.moe.shared_expert_ffn_hidden_size)
     own = [package.model, package.block]
@@ -417,7 +417,7 @@ def _import(module: str, names: Sequence[str]) -> str:
 
 def _blocks(model: ModelSpec, package: Package) -> str:
     """The functions that build one part of the model each."""
-    moe, kinds = model.moe, set(model.layer_kinds)
+    moe, kinds = model.moe, set(model.feed_forwards)
     oss = package.name == "gpt_oss"
     shared = moe is not None and bool(moe.shared_expert_ffn_hidden_size)
     attention = {"deepseek_v3": LATENT, "gpt_oss": SINKS}.get(package.name, GQA)

@@ -64,7 +64,7 @@ def plan_and_training(
     _graphs(told, architecture, pp, ep)
     sequence = bool(told.get("parallelism.enable_sequence_parallel")) and tp > 1
     plan = ParallelPlan(
-        stack="torch",
+        runtime="torch",
         tp=tp,
         sequence_parallel=sequence,
         cp=cp,

@@ -129,7 +129,8 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: (
-            package_of(m).name != "gpt_oss" or (m.moe is not None and "dense" not in m.layer_kinds)
+            package_of(m).name != "gpt_oss"
+            or (m.moe is not None and "dense" not in m.feed_forwards)
         ),
         "every layer of gpt_oss is one of experts",
     ),
@@ -163,7 +164,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *MODEL_RULES,
-    rules.runtime("torch"),
+    rules.own_runtime("torch"),
     rules.HALF_PRECISION,
     rule(
         "framework_unsupported",

@@ -66,7 +66,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Flag]:
         yield _set(group, "qk_norm", model.qk_norm == "head", "norms on every query and key head")
     if package_of(model).name == "gpt_oss":
         yield from _windows(model)
-    if "dense" in model.layer_kinds:
+    if "dense" in model.feed_forwards:
         yield _set(group, "hidden_dim", model.ffn_hidden_size, "width of the dense MLP")
     if model.moe is not None:
         yield from _moe(model, model.moe)
@@ -94,7 +94,7 @@ def _windows(model: ModelSpec) -> Iterator[Flag]:
 
 def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Flag]:
     group = "model"
-    layers = range(model.layer_kinds.index("moe"), model.num_layers, moe.layer_frequency)
+    layers = range(model.feed_forwards.index("moe"), model.num_layers, moe.layer_frequency)
     yield _set(group, "moe_layers", layers, "layers of experts; the others have the dense MLP")
     yield _set(group, "num_experts", moe.num_experts, "routed experts per layer")
     yield _set(group, "top_k", moe.top_k, "experts per token")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 
 RESULT = "measured.json"
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]

@@ -8,10 +8,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from cost_models.layer_kernels import embedding_kernels, head_kernels, layer_kernels
-from cost_models.layers import Dims, FlashAttention, Kernel, dims
-from cost_models.layers import Gemm as GemmKernel
-from cost_models.parameters import padded_vocab_size
+from cost_models.activation_memory import micro_batch
+from cost_models.blocks.records import FlashAttention, Kernel, Record
+from cost_models.blocks.records import Gemm as GemmKernel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.request import PlanRequest
@@ -51,7 +50,7 @@ EXAMPLE = {
     },
     "cluster": "local",
     "training": {"seq_length": 512, "global_batch_size": 8},
-    "plan": {"stack": "torch", "cross_entropy": "unfused", "zero_stage": 0, "cp_kind": "a2a"},
+    "plan": {"runtime": "torch", "cross_entropy": "unfused", "zero_stage": 0, "cp_kind": "a2a"},
 }  # fmt: skip
 
 
@@ -75,7 +74,9 @@ def full(
     for width, length, gated in product(WIDTHS, SEQ_LENGTHS, (False, True)):
         example = _example(model, width, gated)
         wanted = training.model_copy(update={"seq_length": length})
-        kernels = kernels_of(example, wanted, ParallelPlan(stack="torch", cross_entropy="unfused"))
+        kernels = kernels_of(
+            example, wanted, ParallelPlan(runtime="torch", cross_entropy="unfused")
+        )
         found.append(kernels.model_copy(update={"gemm": ()}))
     merged = Kernels(
         gemm=_once(g for kernels in found for g in kernels.gemm),
@@ -109,7 +110,7 @@ def _example(model: ModelSpec, width: int, gated: bool) -> ModelSpec:
 def _alone(model: ModelSpec, training: TrainingSpec, kernels: Kernels, budget_s: float) -> Job:
     small = _small(model, SMALL)
     length = training.model_copy(update={"seq_length": SMALL_TOKENS, "global_batch_size": 1})
-    plan = ParallelPlan(stack="torch", cross_entropy="unfused")
+    plan = ParallelPlan(runtime="torch", cross_entropy="unfused")
     layer = _layer_only(small, length, plan)
     return Job(
         precision=training.precision,
@@ -160,25 +161,23 @@ def _words(model: ModelSpec) -> dict[str, Any]:
 
 def kernels_of(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
     """Every kernel of a plan's micro-batch that a rank can run alone, each once."""
-    d, shape = _sizes(model, training, plan)
-    vocab = padded_vocab_size(float(model.vocab_size), d.tp)
-    found = [k for kind in sorted(set(model.layer_kinds)) for k in layer_kernels(model, kind, d)]
-    found += [*embedding_kernels(model, d), *head_kernels(model, d, vocab)]
-    return _kernels(model, found, d, shape)
+    micro = micro_batch(model, training, Plans.from_rows([plan]))
+    found = [record for records in micro.layers for record in records]
+    return _kernels(model, [*found, *micro.embedding, *micro.head], _shape(model, training, plan))
 
 
 def _layer_only(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
     """The kernels of one dense layer, as often as it runs them."""
-    d, shape = _sizes(model, training, plan)
-    return _kernels(model, layer_kernels(model, "dense", d), d, shape, every=True)
+    dense = model.model_copy(update={"moe": None})
+    layer = micro_batch(dense, training, Plans.from_rows([plan])).layers[0]
+    return _kernels(model, layer, _shape(model, training, plan), every=True)
 
 
-def _sizes(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> tuple[Dims, Shape]:
-    d = dims(model, training, Plans.from_rows([plan]))
+def _shape(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Shape:
     tp, cp = plan.tp, plan.cp
     tokens = training.seq_length // cp
     kv_heads = max(model.num_query_groups // tp, 1)
-    return d, Shape(
+    return Shape(
         sequences=plan.micro_batch_size,
         tokens=tokens,
         shard_tokens=tokens // tp if plan.sequence_parallel else tokens,
@@ -195,7 +194,7 @@ def _sizes(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> tupl
 
 
 def _kernels(
-    model: ModelSpec, found: Iterable[Kernel], d: Dims, shape: Shape, every: bool = False
+    model: ModelSpec, found: Iterable[Record], shape: Shape, every: bool = False
 ) -> Kernels:
     gemm, attention, passes = [], [], []
     widths = {
@@ -203,7 +202,7 @@ def _kernels(
         "fc1 bias": shape.width * (2 if model.gated_mlp else 1),
     }
     for kernel in found:
-        if not np.any(kernel.active):
+        if not isinstance(kernel, Kernel) or not np.any(kernel.active):
             continue
         if isinstance(kernel, GemmKernel):
             if kernel.weights and not kernel.grouped:

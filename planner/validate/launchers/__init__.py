@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field, ValidationError
 
 from cost_models.catalog.names import UnknownName, resolve
-from cost_models.spec import Spec
+from cost_models.fields import Spec
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes

@@ -157,7 +157,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
 )
 def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
     software, notes = software_of(row(stack=stack, year=year))
-    assert software.plan["stack"] == runtime
+    assert software.plan["runtime"] == runtime
     assert notes[0].startswith("software:")
 
 

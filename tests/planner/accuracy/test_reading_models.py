@@ -114,4 +114,4 @@ def test_notes_tell_of_experts() -> None:
     assert moe is not None
     assert (moe.num_dense_layers, moe.shared_expert_ffn_hidden_size) == (2, 4096)
     other = read(**dims, notes="MoE in every other layer", topk="2")
-    assert other.layer_kinds[:4] == ("dense", "moe", "dense", "moe")
+    assert other.feed_forwards[:4] == ("dense", "moe", "dense", "moe")

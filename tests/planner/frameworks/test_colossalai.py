@@ -96,7 +96,7 @@ def test_every_drawn_argument_exists_and_the_config_is_the_model(drawn: Case) ->
     assert misfits(files["train.py"]) == []
     read = model_from_config(json.loads(files["config.json"])).model
     free = {"name": "", "max_position_embeddings": None}
-    if "dense" not in request.model.layer_kinds:
+    if "dense" not in request.model.feed_forwards:
         free["ffn_hidden_size"] = 1
     assert read.model_copy(update=free) == request.model.model_copy(update=free)
 
@@ -255,7 +255,7 @@ REFUSED: list[tuple[str, str, Case]] = [
         "untied",
         runs("qwen2", vpp=2, schedule="zb-v", **{**PIPED, "pp": 2}),
     ),
-    ("framework_unsupported", "costed for the megatron", runs(stack="megatron")),
+    ("framework_unsupported", "costed for the megatron", runs(runtime="megatron")),
     ("framework_unsupported", "torch.compile", runs(compile=True)),
     ("zero_stage", "splits no sequence", runs(zero_stage=3, **TP2)),
     (

@@ -149,7 +149,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "fp8", runs(training={"precision": "fp8"})),
     ("framework_unsupported", "states are", runs(training={"optimizer_state_dtype": "bf16"})),
     ("framework_unsupported", "without ZeRO gradients", runs(zero_stage=0)),
-    ("framework_unsupported", "megatron runtime", runs(stack="megatron")),
+    ("framework_unsupported", "megatron runtime", runs(runtime="megatron")),
     ("kv_heads", "over tp 8", runs(tp=8)),
     ("cp_seq", "without tp and pipeline", runs(cp=2, cp_kind="a2a", tp=2)),
     ("cp_seq", "does not split into 2", runs(cp=2, cp_kind="a2a", training={"seq_length": 2047})),

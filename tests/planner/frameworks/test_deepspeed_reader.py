@@ -134,7 +134,7 @@ def test_a_script_that_writes_its_own_json() -> None:
         "uniform",
         1,
     )
-    assert (plan.stack, plan.attention_kernel, plan.overlap_grad_reduce) == (
+    assert (plan.runtime, plan.attention_kernel, plan.overlap_grad_reduce) == (
         "deepspeed",
         "unfused",
         False,

@@ -286,7 +286,7 @@ REFUSED += [
         "expert grid",
         launch(pp=2, cp=2, rank_order="tp-cp-ep-pp-dp"),
     ),
-    ("framework_unsupported", "torch runtime", launch(stack="torch")),
+    ("framework_unsupported", "torch runtime", launch(runtime="torch")),
     ("framework_unsupported", "not gpipe", launch(pp=2, schedule="gpipe")),
     ("framework_unsupported", "torch.compile", launch(compile=True)),
     ("framework_unsupported", "not zb-v", launch(pp=2, vpp=2, schedule="zb-v")),

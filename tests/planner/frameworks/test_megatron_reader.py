@@ -433,7 +433,7 @@ def test_what_options_mean_for_the_plan(words: str, fields: dict[str, Any] | Non
 )
 def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
     model = read(script(f"--num-experts 4 --moe-layer-freq {pattern}")).model
-    assert "".join(kind[0] for kind in model.layer_kinds) == kinds
+    assert "".join(kind[0] for kind in model.feed_forwards) == kinds
 
 
 @pytest.mark.parametrize(

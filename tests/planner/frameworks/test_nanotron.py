@@ -213,7 +213,7 @@ def understood(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
     """What nanotron must make of it."""
     model, training, moe = request.model, request.training, request.model.moe
     grid, _ = grids(order_of("nanotron", plan), plan)
-    kinds = [i for i, kind in enumerate(model.layer_kinds) if kind == "moe"]
+    kinds = [i for i, kind in enumerate(model.feed_forwards) if kind == "moe"]
     return {
         "model": "Qwen2Config",
         "layers": model.num_layers,
@@ -358,7 +358,7 @@ REFUSED: list[tuple[str, str, Any]] = [
         runs(experts(shared_expert_ffn_hidden_size=64)),
     ),
     ("framework_unsupported", "documents", runs(training={"seq_length": 8})),
-    ("framework_unsupported", "deepspeed runtime", runs(stack="deepspeed")),
+    ("framework_unsupported", "deepspeed runtime", runs(runtime="deepspeed")),
     ("kv_heads", "not repeated over tp 8", runs(tp=8)),
     ("cp_seq", "random weights", runs(cp=2)),
     ("framework_unsupported", "grid of ranks", runs("mixtral", ep=2)),
@@ -517,7 +517,7 @@ def test_odd_layers_of_experts_are_named(layers: str) -> None:
 
 def test_minus_one_is_every_layer() -> None:
     change = ("layers: [0, 1, 2, 3, 4, 5, 6, 7]", "layers: [-1]")
-    assert set(read(files_of("mixtral", config=change)).model.layer_kinds) == {"moe"}
+    assert set(read(files_of("mixtral", config=change)).model.feed_forwards) == {"moe"}
 
 
 def test_ranks_of_torchrun_come_from_the_machine_where_it_is_left_to_it() -> None:

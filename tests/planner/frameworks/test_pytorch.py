@@ -548,7 +548,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "sinks": refused("gpt-oss"),
     "sliding window": refused(other("llama", sliding_window=128)),
     "multi-token": refused(other("llama", mtp_num_layers=1)),
-    "megatron runtime": refused(stack="megatron"),
+    "megatron runtime": refused(runtime="megatron"),
     "asked: fp16": refused(training={"precision": "fp16"}),
     "none and fp32": refused(training={"master_weights_dtype": "none"}),
     "fp32 and bf16": refused(training={"optimizer_state_dtype": "bf16"}),

@@ -17,8 +17,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog.names import UnknownName
+from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ModelSpec, Spec, TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
 from planner.answer import REASONS
 from planner.constraints import Context
@@ -70,7 +71,7 @@ def test_names_and_aliases_and_the_nearest_of_an_unknown_one() -> None:
 def test_axes_are_plan_fields_and_start_with_the_runtime(name: str) -> None:
     framework = frameworks.get(name)
     assert set(framework.axes) <= set(ParallelPlan.model_fields)
-    assert framework.axes["stack"] == (framework.stack,)
+    assert framework.axes["runtime"] == (framework.runtime,)
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
@@ -282,8 +283,8 @@ def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
         "training.fp8_recipe": training.precision != "fp8",
         "training.fp8_param_gather": training.precision != "fp8",
         "model.max_position_embeddings": model.position != "learned",
-        "model.mlp_bias": "dense" not in model.layer_kinds,
-        "model.ffn_hidden_size": "dense" not in model.layer_kinds,
+        "model.mlp_bias": "dense" not in model.feed_forwards,
+        "model.ffn_hidden_size": "dense" not in model.feed_forwards,
         "model.num_query_groups": model.mla is not None,
         "model.head_dim": model.mla is not None,
     }.get(field, False)

@@ -69,7 +69,7 @@ def part_parameters(model: ModelSpec, start: int, stop: int) -> int:
     """Parameters of a model part that holds some layers, and the ends if it has the end layers."""
     count = sum(
         float(sum(layer_parameters(model, kind, 1.0, 1.0, 1.0)))
-        for kind in model.layer_kinds[start:stop]
+        for kind in model.feed_forwards[start:stop]
     )
     if start == 0:
         count += float(embedding_parameters(model, 1.0, 1.0))
@@ -270,7 +270,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ),
     ("framework_unsupported", "multi-token", runs(other("llama", mtp_num_layers=1))),
     ("framework_unsupported", "in pairs", runs(other("llama", head_dim=33))),
-    ("framework_unsupported", "megatron runtime", runs(stack="megatron")),
+    ("framework_unsupported", "megatron runtime", runs(runtime="megatron")),
     ("framework_unsupported", "loss scaling", runs(training={"precision": "fp16"})),
     (
         "framework_unsupported",
@@ -692,7 +692,7 @@ def test_whatever_stands_in_a_module_it_is_read_or_the_reason_is_given(data: st.
     call = f"torchrun --nproc_per_node 16 -m torchtitan.train --module mine {words}\n"
     assert TITAN.read is not None
     with suppress(Unreadable):
-        assert TITAN.read({"mine.py": text, "run.sh": call}, None).plan.stack == "torch"
+        assert TITAN.read({"mine.py": text, "run.sh": call}, None).plan.runtime == "torch"
 
 
 def test_the_script_runs_the_module_beside_it_for_a_few_steps(tmp_path: Path) -> None:

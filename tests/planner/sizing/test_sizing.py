@@ -45,7 +45,7 @@ def test_batches_that_reach_the_same_loss() -> None:
 # SC'21: plan, batch and code of 2021 (arXiv 2104.04473, table 1 and section 5.1; GPT-3 by the plan
 # of the table's next smaller model, which the paper does not give for it).
 OF_2021 = {
-    "stack": "megatron-2021", "recompute": "full", "recompute_method": "uniform",
+    "runtime": "megatron-2021", "recompute": "full", "recompute_method": "uniform",
     "recompute_num_layers": 1, "attention_kernel": "unfused", "zero_stage": 0,
     "overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_p2p": False,
     "cross_entropy": "unfused",

@@ -43,7 +43,7 @@ def asked(
     degrees = [plan.get(name, 1) for name in ("tp", "cp", "pp", "dp")]
     ranks = degrees[0] * degrees[1] * degrees[2] * degrees[3]
     usual = {
-        "stack": "torch", "cross_entropy": "unfused", "attention_kernel": "flash2",
+        "runtime": "torch", "cross_entropy": "unfused", "attention_kernel": "flash2",
         "micro_batch_size": 1, "zero_stage": 0, "cp_kind": "a2a",
         "overlap_grad_reduce": plan.get("pp", 1) == 1,
     }  # fmt: skip

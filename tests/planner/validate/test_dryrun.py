@@ -69,7 +69,7 @@ def document(model: dict[str, Any], plan: dict[str, Any], **training: Any) -> di
         "model": model,
         "cluster": "local" if training else f"1x{ranks}xh100-sxm",
         "training": {"seq_length": 1024, "global_batch_size": 32, **training},
-        "plan": {"zero_stage": 0, "stack": "torch", **plan},
+        "plan": {"zero_stage": 0, "runtime": "torch", **plan},
     }
 
 
@@ -187,7 +187,7 @@ FULL_SCALE = {
 @pytest.mark.parametrize("case", FULL_SCALE)
 def test_full_scale_within_a_hundredth_a_minute_and_two_gib(case: str) -> None:
     names, training, plan, ranks = FULL_SCALE[case]
-    request = parse_request({**names, "training": training, "plan": {**plan, "stack": "torch"}})
+    request = parse_request({**names, "training": training, "plan": {**plan, "runtime": "torch"}})
     for rank in dry_run(request, ranks).ranks:
         check(rank)
         assert rank.cpu_seconds < 60

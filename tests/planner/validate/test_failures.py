@@ -30,7 +30,7 @@ REQUEST = {
     "cluster": "local",
     "training": {"seq_length": 16, "global_batch_size": 2},
     "plan": {
-        "stack": "torch", "dp": 2, "zero_stage": 0, "micro_batch_size": 1,
+        "runtime": "torch", "dp": 2, "zero_stage": 0, "micro_batch_size": 1,
         "cross_entropy": "unfused", "attention_kernel": "flash2",
     },
 }  # fmt: skip

@@ -232,7 +232,7 @@ def test_rows_of_the_estimate_add_up_to_what_it_says_is_held(plan: dict[str, obj
             "model": "llama-3.1-8b",
             "cluster": "1x8xh100-sxm",
             "training": {"seq_length": 4096, "global_batch_size": 64},
-            "plan": {"stack": "torch", "zero_stage": 0, **plan},
+            "plan": {"runtime": "torch", "zero_stage": 0, **plan},
         }
     )
     asked = native(request, compiled=False).request

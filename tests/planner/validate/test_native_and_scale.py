@@ -37,7 +37,7 @@ def changed(asked: PlanRequest) -> dict[str, Any]:
 class TestNative:
     def test_a_native_plan_stays_as_it_is(self) -> None:
         plan = {
-            "stack": "torch", "cross_entropy": "unfused", "zero_stage": 3,
+            "runtime": "torch", "cross_entropy": "unfused", "zero_stage": 3,
         }  # fmt: skip
         assert changed(request(plan)) == {}
 
@@ -45,7 +45,7 @@ class TestNative:
         used = changed(request({"tp": 8, "sequence_parallel": True, "zero_stage": 1}))
         assert used["plan/zero_stage"] == 3
         assert used["plan/reshard_after_forward"] is False
-        assert used["plan/stack"] == "torch"
+        assert used["plan/runtime"] == "torch"
 
     def test_the_vocabulary_is_padded_as_frameworks_pad_it(self) -> None:
         used = changed(request({"tp": 8, "sequence_parallel": True}, "gpt3-175b", seq_length=2048))
@@ -124,7 +124,7 @@ class TestScale:
         """Whatever is legal at full scale can be run here."""
         plan = {
             "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "dp": dp, "vpp": vpp,
-            "schedule": schedule, "zero_stage": zero, "stack": "torch",
+            "schedule": schedule, "zero_stage": zero, "runtime": "torch",
             "reshard_after_forward": zero != 3 or pp == 1,
         }  # fmt: skip
         nodes = max(1, tp * pp * dp // 8)

@@ -46,7 +46,7 @@ def asked(model: str = "llama", **plan: Any) -> PlanRequest:
     """A request whose plan the script runs as it stands."""
     data = plan.get("dp", 1) * plan.get("cp", 1)
     usual = {
-        "stack": "torch", "cross_entropy": "unfused", "attention_kernel": "flash2",
+        "runtime": "torch", "cross_entropy": "unfused", "attention_kernel": "flash2",
         "micro_batch_size": 1, "zero_stage": 0, "cp_kind": "all_gather",
         "overlap_grad_reduce": plan.get("pp", 1) == 1 or data == 1,
     }  # fmt: skip

@@ -30,7 +30,7 @@ REQUEST: dict[str, Any] = {
     "training": {"seq_length": 16, "global_batch_size": 4, "precision": "fp32"},
     "plan": {
         "pp": 2, "dp": 1, "zero_stage": 0, "micro_batch_size": 1, "attention_kernel": "flash2",
-        "stack": "torch", "cross_entropy": "unfused",
+        "runtime": "torch", "cross_entropy": "unfused",
     },
 }  # fmt: skip
 KEYS = {

@@ -1,0 +1,43 @@
+"""What every block has: weights, and the records of one micro-batch in forward order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from cost_models.blocks.records import Record, Split, Weight
+from cost_models.fields import Spec
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+class Block(Spec):
+    """A part of a model; `sources` are citation keys of what its records rest on.
+
+    Blocks that compare equal are the same part, in whichever layer they stand.
+    """
+
+    sources: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        """The parameters of one rank."""
+
+    @abstractmethod
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Kernels, saved tensors, exchanges and host waits of one micro-batch on one rank."""
+
+
+class Mixer(Block):
+    """What mixes the tokens of a layer, between its first norm and its first residual.
+
+    `kind`, which each of them declares, names it in documents and in tables.
+    """
+
+    @property
+    def label(self) -> str:
+        """What sets layers with this mixer apart from others of a model."""
+        return str(getattr(self, "kind"))  # noqa: B009

@@ -1,0 +1,59 @@
+"""The word table, positions, and what follows them before the first layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cost_models.blocks.base import Block
+from cost_models.blocks.norm import MASK_BYTES, norm_parameters
+from cost_models.blocks.records import Boundary, Pass, Record, SavedTensor, Split, Weight
+from cost_models.sources import Array, formula
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+@formula("1", "megatron-core")
+def padded_vocab_size(vocab_size: Array, tp: Array, divisible_by: Array = 128.0) -> Array:
+    """Rows of the word embedding table over all tensor-parallel ranks.
+
+    V rounded up to a multiple of divisible_by x tp (`--make-vocab-size-divisible-by`, 128).
+    """
+    multiple = np.multiply(divisible_by, tp)
+    return np.ceil(np.divide(vocab_size, multiple)) * multiple
+
+
+class Embedding(Block):
+    """The padded rows of the word table are split; learned positions and the norm are whole."""
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
+    divisible_by: int = 128
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        rows = np.divide(padded_vocab_size(model.vocab_size, split.tp, self.divisible_by), split.tp)
+        yield Weight("word table", rows * model.hidden_size)
+        if model.position == "learned" and model.max_position_embeddings is not None:
+            yield Weight("positions", float(model.max_position_embeddings * model.hidden_size))
+        if model.embedding_norm:
+            norm = norm_parameters(model, model.hidden_size)
+            yield Weight("embedding norm", norm, tensors=1 + model.norm_bias)
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Row look-up forward; scatter-add into fp32 gradients backward.
+
+        Ranks that split the table by rows sum (or scatter) what they looked up; backward gathers.
+        """
+        size = d.tokens * model.hidden_size
+        positions = 1.0 if model.position == "learned" else 0.0
+        yield Pass("embedding", (4.0 + 4.0 * positions) * size, 10.0 * size, kind="embedding")
+        yield Boundary()
+        if model.embedding_norm:
+            yield Pass("embedding norm", 4.0 * size, 6.0 * size)
+        if model.hidden_dropout > 0:
+            yield Pass("embedding dropout", 5.0 * size, 5.0 * size)
+            mask = d.sharded_tokens * model.hidden_size
+            yield SavedTensor("embedding dropout mask", mask, MASK_BYTES, by_operator=1.0)

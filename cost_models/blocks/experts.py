@@ -1,0 +1,154 @@
+"""Routed experts, with those that all tokens share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cost_models.blocks.base import Block
+from cost_models.blocks.mlp import MLP
+from cost_models.blocks.norm import FP32_BYTES
+from cost_models.blocks.records import (
+    Collective,
+    Dispatch,
+    Gemm,
+    HostWait,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    Weight,
+    Working,
+)
+from cost_models.sources import formula
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec, MoESpec
+
+# Bandwidth of gathering rows over that of a plain pass (SimuMax @4dcaae51, B200: 0.50 of 0.67).
+PERMUTE_FRACTION = 0.75
+# Host operations until the device is busy again after it has waited for the host.
+SYNC_LAUNCHES = 5.0
+MODULE = "moe"
+
+
+@formula("1", "megatron-core")
+def busiest_load(moe: MoESpec) -> float:
+    """Load of the busiest rank's experts over the mean, as far as a capacity factor lets it."""
+    return min(moe.imbalance_factor, moe.capacity_factor or np.inf)
+
+
+class Experts(Block):
+    """Router, dispatch, grouped products and combination; the model's `moe` has the widths."""
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")
+
+    @staticmethod
+    def _spec(model: ModelSpec) -> MoESpec:
+        assert model.moe is not None
+        return model.moe
+
+    @staticmethod
+    def _shared(model: ModelSpec, moe: MoESpec) -> MLP | None:
+        width = moe.shared_expert_ffn_hidden_size
+        module = "shared_experts"
+        return (
+            MLP(
+                width=width, bias=moe.expert_bias, prefix="shared ", module=module,
+                dropped_by=(module, MODULE),
+            )
+            if width
+            else None
+        )  # fmt: skip
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        """Router and gate whole on every rank; num_experts / ep experts are local."""
+        moe, hidden = self._spec(model), model.hidden_size
+        experts = moe.num_experts
+        yield Weight("router", float(experts * hidden), matrix=True, placeholder=False)
+        if moe.router_bias:
+            yield Weight("router bias", float(experts))
+        shared = self._shared(model, moe)
+        if shared is not None:
+            yield from shared.weights(model, split)
+            if moe.shared_expert_gate:
+                yield Weight("shared gate", float(hidden), matrix=True, placeholder=False)
+        local = np.divide(experts, split.ep)
+        inputs = 1 + model.gated_mlp
+        width = np.divide(moe.expert_ffn_hidden_size, split.etp)
+        for name, each, tensors, matrix in (
+            ("expert fc1", inputs * width * hidden, inputs, True),
+            ("expert fc2", width * hidden, 1, True),
+            ("expert fc1 bias", inputs * width * moe.expert_bias, inputs, False),
+            ("expert fc2 bias", float(hidden * moe.expert_bias), 1, False),
+        ):
+            if matrix or moe.expert_bias:
+                yield Weight(
+                    name, local * each, matrix, expert=True, used=moe.top_k / experts,
+                    copies=local, tensors=tensors,
+                )  # fmt: skip
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
+        see the copies of all of them.
+        """
+        moe, hidden = self._spec(model), float(model.hidden_size)
+        load = busiest_load(moe)
+        copies = d.sharded_tokens * moe.top_k * load * d.etp
+        local_experts = moe.num_experts / d.ep
+        width = moe.expert_ffn_hidden_size / d.etp
+        inputs = 2.0 if model.gated_mlp else 1.0
+        yield Gemm("router", d.sharded_tokens, float(moe.num_experts), hidden, MODULE, fp8=False)
+        # The host sizes the next buffers by the counts of the routing.
+        yield HostWait(SYNC_LAUNCHES)
+        scores = d.sharded_tokens * moe.num_experts
+        # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
+        yield Pass("top-k", 16.0 * scores, 12.0 * scores, MODULE)
+        sent = d.sharded_tokens * moe.top_k * hidden
+        # Gathered by destination before the exchange, sorted by expert after it, and back again.
+        moved = 4.0 * (sent + copies * hidden) / PERMUTE_FRACTION
+        yield Pass("permute", moved, moved, MODULE)
+        rows = copies / local_experts
+        yield Gemm(
+            "expert fc1", rows, inputs * width, hidden, MODULE, groups=local_experts, grouped=True
+        )
+        size = copies * width
+        forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
+        yield Pass("expert activation", forward, backward, "moe_act")
+        yield Gemm("expert fc2", rows, hidden, width, MODULE, groups=local_experts, grouped=True)
+        yield Pass("unpermute", moved, moved, MODULE)
+        payload = copies * hidden * d.activation_bytes
+        yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)
+        yield Dispatch(d.sharded_tokens * load, hidden, moe.top_k, moe.top_k_groups, MODULE)
+
+        torch = d.runtime.sorts_routing
+        whole = (MODULE,)
+        yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
+        # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
+        routing = d.sharded_tokens * (moe.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
+        yield SavedTensor("routing", routing, 1.0, whole, torch)
+        yield SavedTensor("expert input", copies * hidden, d.input_bytes, whole)
+        yield SavedTensor(
+            "expert fc1 output", inputs * size, d.activation_bytes, whole,
+            by_operator=1.0 / inputs,
+        )  # fmt: skip
+        act = (MODULE, "moe_act")
+        yield SavedTensor("expert activation output", size, d.input_bytes, act)
+        if model.gated_mlp:
+            yield SavedTensor("expert gate output", size, d.activation_bytes, act, d.eager)
+        # The combine weights need the experts' outputs to get their gradient.
+        yield SavedTensor("combine input", sent, d.activation_bytes, whole)
+        shared = self._shared(model, moe)
+        if shared is not None:
+            split = d.runtime.keeps_gathered_input * (d.sharded_tokens < d.tokens)
+            gathered = d.tokens * hidden
+            yield SavedTensor(
+                "shared input", gathered, d.activation_bytes, shared.dropped_by, split
+            )
+            yield from shared.records(model, d)
+        # The gradient of the widest tensor and of the experts' input.
+        widest = copies * (inputs * width + hidden)
+        yield Working(widest * d.activation_bytes, (inputs + 1.0) * size * d.activation_bytes)

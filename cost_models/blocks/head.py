@@ -1,0 +1,102 @@
+"""The last norm, the output layer and the loss, and what multi-token prediction adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cost_models.blocks.base import Block
+from cost_models.blocks.embedding import padded_vocab_size
+from cost_models.blocks.norm import FP32_BYTES, norm_parameters
+from cost_models.blocks.records import (
+    Boundary,
+    Collective,
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    Weight,
+    Working,
+)
+from cost_models.sources import Array
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+class Head(Block):
+    """A tied head adds no matrix of its own: the word table is counted with the embedding (a
+    pipeline that holds a second copy of it adds that copy).
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch", "deepseek-v3")
+    divisible_by: int = 128
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        rows = np.divide(padded_vocab_size(model.vocab_size, split.tp, self.divisible_by), split.tp)
+        norm = norm_parameters(model, model.hidden_size)
+        yield Weight("last norm", norm, tensors=1 + model.norm_bias)
+        if not model.tied_embeddings:
+            yield Weight("head", rows * model.hidden_size, matrix=True)
+        if model.lm_head_bias:
+            yield Weight("head bias", rows)
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Last norm, logits and vocabulary-parallel cross-entropy.
+
+        Loss in bytes per logit: bf16 to fp32, maximum, shift, exponent, sum, normalise, one pass
+        each: 38 forward, 12 backward.  Fused (Megatron's native fusion, fp32 inside): conversion
+        and maximum 2 + 4 + 4, shift and exponent 8, normalise 8: 26; backward 10.
+
+        The projections of multi-token prediction stand here with their share of the head's passes.
+        """
+        hidden = float(model.hidden_size)
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        norm, logits = d.sharded_tokens * hidden, d.tokens * vocab
+        yield Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
+        yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
+        yield Pass(
+            "cross-entropy",
+            (38.0 - 12.0 * d.fused_loss) * logits,
+            (12.0 - 2.0 * d.fused_loss) * logits,
+            kind="cross-entropy",
+        )
+        if model.mtp_num_layers:
+            share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
+            yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
+            yield Pass("mtp norms", 8.0 * norm, 12.0 * norm, active=share)
+        # The input is gathered and its gradient scattered; of each token the largest logit, the sum
+        # of exponentials and the target's logit are summed.
+        yield Boundary()
+        values = FP32_BYTES * d.tokens
+        yield Collective(("all_reduce",) * 3, values, "tp", mirrored=False)
+        yield from self._kept(d, hidden, logits)
+
+    def _kept(self, d: Dims, hidden: float, logits: Array) -> Iterator[Record]:
+        """The native fusion of Megatron keeps the fp32 exponentials; a loss in place (Transformer
+        Engine's, or torch's own compiled) the half-precision logits, which it overwrites or reads
+        again.
+
+        Alive only around the loss: the 2-byte logits going in or their 2-byte gradient coming out
+        (Transformer Engine overwrites one with the other); torch's own unfused loss also holds the
+        fp32 logits and an fp32 gradient, which Megatron's overwrites in place; its loss_parallel
+        holds four fp32 tensors in all (log-softmax, gradient, their sum and its product).  Then
+        the gradient of the head's input, whole and reduced, and the input gathered once more.
+        """
+        r, width = d.runtime, d.activation_bytes
+        others = np.maximum(d.tokens - d.sharded_tokens, 0.0)
+        norm_output = d.sharded_tokens + others * r.keeps_gathered_input
+        yield SavedTensor("last norm input", d.sharded_tokens * hidden, width, by_operator=1.0)
+        yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
+        in_place = np.maximum(d.in_place_loss, d.fused_loss * r.fused_loss_in_place)
+        logit_bytes = FP32_BYTES + (width - FP32_BYTES) * in_place
+        yield SavedTensor("logits", logits, logit_bytes, by_operator=1.0)
+        copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
+        extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
+        again = others * (1.0 - r.keeps_gathered_input)
+        inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
+        yield Working(inputs + logits * (width * (1.0 - d.in_place_loss) + extra))

@@ -1,0 +1,103 @@
+"""Multi-head latent attention: keys and values from a low-rank latent (DeepSeek-V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from cost_models.blocks.attention import core_attention, output, output_weights, position_and_norm
+from cost_models.blocks.base import Mixer
+from cost_models.blocks.norm import norm_parameters, norm_statistics
+from cost_models.blocks.records import (
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    TensorParallel,
+    Weight,
+)
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import MLASpec, ModelSpec
+
+UP = "mla_up_proj"
+
+
+class LatentAttention(Mixer):
+    """Its widths are those of the model's `mla`."""
+
+    sources: ClassVar[tuple[str, ...]] = ("deepseek-v2", "megatron-core")
+    kind: Literal["latent_attention"] = "latent_attention"
+
+    @staticmethod
+    def _spec(model: ModelSpec) -> MLASpec:
+        assert model.mla is not None
+        return model.mla
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        """Down-projections and their norms whole on every rank, the rest split by heads.
+
+        With `qkv_bias` the two down-projections have a bias, the projections after them none.
+        """
+        mla, hidden = self._spec(model), model.hidden_size
+        heads = np.divide(model.num_attention_heads, split.tp)
+        query_rank = mla.q_lora_rank or 0
+        down = mla.kv_lora_rank + mla.qk_rope_head_dim + query_rank
+        several = 1 + (query_rank > 0)
+        yield Weight("mla down", down * hidden, matrix=True, tensors=several)
+        if model.qkv_bias:
+            yield Weight("mla down bias", down, tensors=several)
+        norms = norm_parameters(model, mla.kv_lora_rank + query_rank)
+        yield Weight("mla norms", norms, tensors=several * (1 + model.norm_bias))
+        head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        yield Weight("mla q up", heads * head_dim * (query_rank or hidden), matrix=True)
+        up = mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
+        yield Weight("mla kv up", heads * up, matrix=True)
+        yield Weight("attention out", heads * mla.v_head_dim * hidden, matrix=True)
+        yield from output_weights(model, heads)
+        if model.qk_norm != "none":
+            count = 2.0 if model.qk_norm == "head" else 2.0 * heads
+            norm = norm_parameters(model, model.head_dim)
+            yield Weight("qk norms", count * norm, tensors=2 * (1 + model.norm_bias))
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        mla, hidden = self._spec(model), float(model.hidden_size)
+        heads = model.num_attention_heads / d.tp
+        head_dim = float(mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        value_dim = float(mla.v_head_dim)
+        query_rank = float(mla.q_lora_rank or 0)
+        latent = query_rank + mla.kv_lora_rank
+        down = latent + mla.qk_rope_head_dim
+        yield Gemm("mla down", d.sharded_tokens, down, hidden, redone=0.5)
+        yield SavedTensor("mla down output", d.sharded_tokens * down, d.activation_bytes)
+        size = d.sharded_tokens * latent
+        yield Pass("mla norms", 4.0 * size, 6.0 * size)
+        whole = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
+        normed = d.sharded_tokens + whole
+        yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
+        query_up = Gemm("mla q up", d.tokens, heads * head_dim, query_rank or hidden, UP)
+        kv_width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        kv_up = Gemm("mla kv up", d.tokens, kv_width, float(mla.kv_lora_rank), UP, redone=1.0)
+        yield query_up
+        yield kv_up
+        # Keys are joined from the up-projected part and the one rotary part that all heads share.
+        joined = d.tokens * heads * (2.0 * head_dim + value_dim)
+        yield Pass("mla join", 4.0 * joined, 4.0 * joined, UP)
+        rotated = 2.0 * d.tokens * heads * head_dim
+        yield from position_and_norm(model, d, rotated, UP)
+        if model.qk_norm != "none":
+            yield SavedTensor("qk norm input", rotated, d.activation_bytes)
+            yield norm_statistics(model, d, "qk", 2.0 * d.tokens * heads)
+        yield from core_attention(
+            model, d, heads, heads, (head_dim, value_dim), d.seq_length, UP, repeats=False
+        )
+        out = Gemm(
+            "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
+        )
+        yield from output(model, d, out)
+        # With latent queries what is gathered is the latents, not the hidden state.
+        yield TensorParallel(down if query_rank else hidden, (query_up, kv_up), (out,))

@@ -1,0 +1,99 @@
+"""A dense MLP, of a layer or shared by its tokens beside routed experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cost_models.blocks.attention import bias_gradient
+from cost_models.blocks.base import Block
+from cost_models.blocks.norm import row_parallel_sum
+from cost_models.blocks.records import (
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    TensorParallel,
+    Weight,
+    Working,
+)
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+class MLP(Block):
+    """Column-parallel in, activation, row-parallel out.
+
+    prefix: of its names.  module: whose selective recompute runs it again; dropped_by: whose
+    recompute drops what it saves.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022")
+    width: int
+    bias: bool
+    prefix: str = ""
+    module: str = "mlp"
+    dropped_by: tuple[str, ...] = ("mlp",)
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        inputs, hidden = 1 + model.gated_mlp, model.hidden_size
+        local = np.divide(self.width, split.tp)
+        yield Weight(f"{self.prefix}fc1", inputs * local * hidden, matrix=True, tensors=inputs)
+        yield Weight(f"{self.prefix}fc2", local * hidden, matrix=True)
+        if self.bias:
+            yield Weight(f"{self.prefix}fc1 bias", inputs * local, tensors=inputs)
+            yield Weight(f"{self.prefix}fc2 bias", hidden)
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Eager torch runs a gated activation as two operators forward and three backward."""
+        prefix, hidden = self.prefix, float(model.hidden_size)
+        width = self.width / d.tp
+        inputs = 2.0 if model.gated_mlp else 1.0
+        # torch keeps every second product: one of the two gated ones is redone.
+        into = Gemm(
+            f"{prefix}fc1", d.tokens, inputs * width, hidden, self.module, gathered_input=True,
+            redone=0.5 if model.gated_mlp else 0.0,
+        )  # fmt: skip
+        out = Gemm(f"{prefix}fc2", d.tokens, hidden, width, self.module, scattered_output=True)
+        yield into
+        yield from bias_gradient(inputs * width, d.tokens, self.bias, f"{prefix}fc1 bias")
+        local = d.tokens * width
+        apart = (inputs - 1.0) * d.eager
+        yield Pass(
+            f"{prefix}activation",
+            (2.0 * inputs + 2.0 + 4.0 * apart) * local,
+            (4.0 * inputs + 2.0 + 8.0 * apart) * local,
+            self.module,
+            kind="silu product" if model.gated_mlp else "gelu",
+        )
+        yield out
+        yield from bias_gradient(hidden, d.sharded_tokens, self.bias, f"{prefix}fc2 bias")
+        if not model.parallel_residual:  # else the attention beside it gathers and scatters
+            yield TensorParallel(hidden, (into,), (out,), self.module)
+        yield from self._saved(model, d)
+
+    def _saved(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        prefix, again = self.prefix, self.dropped_by
+        local = d.tokens * self.width / d.tp
+        inputs = 2.0 if model.gated_mlp else 1.0
+        yield SavedTensor(
+            f"{prefix}fc1 output", inputs * local, d.activation_bytes, again,
+            by_operator=1.0 / inputs,
+        )  # fmt: skip
+        yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again)
+        if model.gated_mlp:
+            yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, d.eager)
+        if prefix:
+            return
+        # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.
+        yield row_parallel_sum(model, d, "mlp", inputs - 1.0)
+        # The gradient of its widest tensor and of its input, or of two inputs where the gated
+        # matrices are apart.
+        summed = 1.0 + (inputs - 1.0) * d.runtime.separate_gated_matrices
+        widest = inputs * local + summed * d.tokens * model.hidden_size
+        yield Working(widest * d.activation_bytes, (inputs + 1.0) * local * d.activation_bytes)

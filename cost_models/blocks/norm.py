@@ -1,0 +1,123 @@
+"""The norm before a mixer or a feed-forward, and the residual after it.
+
+A layer may have more than one norm for each of its two halves (post-norms), or less (parallel
+blocks share one): norms_per_layer / 2 of them stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from cost_models.blocks.base import Block
+from cost_models.blocks.records import Pass, Record, SavedTensor, Split, Weight
+from cost_models.sources import Array
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+FP32_BYTES = 4.0
+# Dropout masks are one byte per element (fused dropout).
+MASK_BYTES = 1.0
+
+
+def norm_parameters(model: ModelSpec, width: int) -> float:
+    """Parameters of one norm over `width` elements."""
+    return float(width * (1 + model.norm_bias))
+
+
+def norm_statistics(model: ModelSpec, d: Dims, name: str, rows: Array) -> SavedTensor:
+    """What torch's norm kernels keep per row in fp32: 1/deviation, and LayerNorm the mean."""
+    each = 2.0 if model.norm == "layernorm" else 1.0
+    active = d.runtime.keeps_norm_statistics
+    return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), active)
+
+
+def row_parallel_sum(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
+    """What per-operator recompute keeps, and no backward needs, of a row-parallel output.
+
+    The sum over tensor-parallel ranks, and where there is one rank the product itself where it
+    is an odd one (`unsplit`); torch.compile drops what no backward reads.
+    """
+    several = d.tp > 1
+    active = d.by_operator * (1.0 - d.compiled) * (several + (1.0 - several) * unsplit)
+    elements = d.sharded_tokens * model.hidden_size
+    return SavedTensor(f"{name} sum", elements, d.activation_bytes, (), active, by_operator=1.0)
+
+
+class Norm(Block):
+    """Norms of one half of a layer.
+
+    gathers: tensor-parallel ranks need each other's tokens after it (a router's do not).
+    module: whose selective recompute gathers them again.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022", "torch")
+    name: str
+    gathers: bool = True
+    module: str = ""
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        count = model.norms_per_layer / 2.0
+        elements = count * norm_parameters(model, model.hidden_size)
+        yield Weight(f"{self.name} norm", elements, tensors=count * (1 + model.norm_bias))
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Fused: read and write once forward; read twice, write once backward.
+
+        Eager torch runs the gradients of the weights as a kernel of their own, and RMSNorm in fp32
+        operator by operator (its composite rms_norm: 7 operators forward, about twice that
+        backward).
+        """
+        count, hidden, name = model.norms_per_layer / 2.0, model.hidden_size, self.name
+        size = d.sharded_tokens * hidden * count
+        forward, backward = (36.0, 72.0) if model.norm == "rmsnorm" else (4.0, 10.0)
+        yield Pass(
+            f"{name} norm",
+            (4.0 + (forward - 4.0) * d.eager) * size,
+            (6.0 + (backward - 6.0) * d.eager) * size,
+            "layernorm",
+            kind=model.norm,
+        )
+        first = 1.0 if name == "attention" else 0.0
+        yield SavedTensor(
+            f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=first
+        )
+        # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
+        # A module that is run again gathers again.
+        whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
+        kept = d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)
+        yield SavedTensor(f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",))
+        yield norm_statistics(model, d, name, d.sharded_tokens)
+        if count > 1.0:
+            elements = (count - 1.0) * d.sharded_tokens * hidden
+            yield SavedTensor(f"{name} post-norm input", elements, d.activation_bytes)
+
+
+class Residual(Block):
+    """Dropout (with its 1-byte mask) and residual add after one half of a layer."""
+
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022")
+    name: str
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        yield from ()
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Backward adds the two branches' gradients.
+
+        Eager torch runs dropout and add apart; torch.compile fuses both sums with the norm, so
+        that only the second operand is read.
+        """
+        size = d.sharded_tokens * model.hidden_size
+        mask = 1.0 if model.hidden_dropout > 0 else 0.0
+        apart = 4.0 * mask * d.eager
+        yield Pass(
+            f"{self.name} dropout + add",
+            (6.0 + mask + apart - 4.0 * d.compiled) * size,
+            (6.0 + 5.0 * mask - 4.0 * d.compiled) * size,
+            kind="dropout add" if mask else "add",
+        )
+        if mask:
+            yield SavedTensor(f"{self.name} dropout mask", size, MASK_BYTES)

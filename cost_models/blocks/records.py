@@ -1,0 +1,200 @@
+"""What a block says of itself: typed records, from which every amount and time is a fold.
+
+Sizes are arrays over plans, of one rank and one micro-batch.  A record that depends on kernels
+names the records of those kernels, not their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.sources import Array
+
+
+@dataclass(frozen=True)
+class Split:
+    """Over how many ranks weights are split: tensor, expert-tensor and expert parallel."""
+
+    tp: Array = 1.0
+    etp: Array = 1.0
+    ep: Array = 1.0
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Parameters of one rank.
+
+    matrix: tokens are multiplied with it; used: by which share of them (experts: top_k of all).
+    copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
+    placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
+    """
+
+    name: str
+    elements: Array
+    matrix: bool = False
+    expert: bool = False
+    used: float = 1.0
+    copies: Array = 1.0
+    tensors: float = 1
+    placeholder: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Gemm:
+    """C[m,n] = A[m,k] B[k,n] forward; dgrad [m,k] = [m,n][n,k] and wgrad [k,n] = [k,m][m,n].
+
+    groups > 1: that many equal products in one grouped launch, m being the rows of one.
+    fp8: follows the training precision; `weights` False: a product of two activations.
+    gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
+    input or the gradient of the output.
+    redone: share that per-operator recompute ("op") runs again.
+    """
+
+    name: str
+    m: Array
+    n: Array
+    k: Array
+    module: str = ""
+    groups: Array = 1.0
+    fp8: bool = True
+    weights: bool = True
+    tensor_cores: bool = True
+    gathered_input: bool = False
+    scattered_output: bool = False
+    grouped: bool = False
+    active: Array = 1.0
+    redone: Array = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class FlashAttention:
+    """A fused attention kernel: executed FLOP of the forward pass (causal: half the square).
+
+    query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
+    """
+
+    name: str
+    forward_flop: Array
+    span: Array
+    head_dim: float
+    query_rows: Array
+    unequal: bool = False
+    version1: Array = 0.0
+    version2: Array = 0.0
+    module: str = "core_attn"
+    active: Array = 1.0
+    redone: Array = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A memory-bound kernel: bytes read and written, forward and backward.
+
+    kind: by which it was measured; empty for what no calibration runs.
+    """
+
+    name: str
+    forward_bytes: Array
+    backward_bytes: Array
+    module: str = ""
+    active: Array = 1.0
+    redone: Array = 1.0
+    kind: str = ""
+
+
+Kernel = Gemm | FlashAttention | Pass
+
+
+@dataclass(frozen=True)
+class HostWait:
+    """The device waits until the host has launched so many kernels again."""
+
+    launches: float
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """One tensor kept for backward: elements, and what drops it.
+
+    by_operator: the share that per-operator recompute keeps.
+    """
+
+    name: str
+    elements: Array
+    element_bytes: Array
+    dropped_by: tuple[str, ...] = ()
+    active: Array = 1.0
+    by_operator: Array = 0.0
+
+
+@dataclass(frozen=True)
+class Working:
+    """Bytes alive only inside the backward pass of a block.
+
+    freed_bytes: what the block has saved and given back by when the blocks before it run.
+    """
+
+    alive_bytes: Array
+    freed_bytes: Array = 0.0
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """A pair of column-parallel and row-parallel GEMMs: an activation `width` wide is gathered
+    before, and the hidden state scattered (or summed) after them.
+
+    module: whose recompute gathers again.
+    """
+
+    width: float
+    columns: tuple[Gemm, ...]
+    rows: tuple[Gemm, ...]
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where the hidden state is scattered in one pass and gathered in the other, or summed."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Operations on a payload in the forward pass; mirrored: again in the backward pass, else half
+    of the time counts for each pass.
+
+    module: whose recompute repeats them.
+    """
+
+    operations: tuple[str, ...]
+    payload_bytes: Array
+    axis: Literal["tp", "cp", "etp"]
+    mirrored: bool = True
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """Keys and values that context-parallel ranks exchange around attention kernels."""
+
+    heads: Array
+    kv_heads: Array
+    head_dim: float
+    around: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """Tokens sent to the ranks of their experts and back: `tokens` of the busiest rank, top_k
+    copies of each, in at most top_k_groups groups of experts.
+    """
+
+    tokens: Array
+    width: float
+    top_k: int
+    top_k_groups: int | None = None
+    module: str = ""
+
+
+Exchange = TensorParallel | Boundary | Collective | KeyValues | Dispatch
+Record = Kernel | HostWait | SavedTensor | Working | Exchange

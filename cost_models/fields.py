@@ -1,0 +1,33 @@
+"""The base of every document of the cost model, and the bounds of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# Upper bounds keep every later product below 2**53 and the work of one request bounded.
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+# Below these bounds no machine computes, and seconds leave what a float can hold.
+BytesPerSecond = Annotated[float, Field(ge=1e4, le=1e18)]
+FlopPerSecond = Annotated[float, Field(ge=1e6, le=1e20)]
+# Printable: names reach terminals, scripts and logs.
+Name = Annotated[
+    str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")
+]
+
+
+class Spec(BaseModel):
+    """A frozen document that refuses unknown fields, NaN and infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields changed; what was derived and kept is derived anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in set(vars(copied)) - set(type(self).model_fields):
+            del vars(copied)[name]
+        return copied

@@ -1,0 +1,41 @@
+"""Runtimes by name: one file each, in the order of their codes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.runtimes import (
+    deepspeed,
+    megatron,
+    megatron_2021,
+    megatron_2022,
+    megatron_sync,
+    torch,
+)
+from cost_models.runtimes.base import TRAITS, Runtime, Traits
+
+RUNTIMES: dict[str, Runtime] = {
+    module.RUNTIME.name: module.RUNTIME
+    for module in (megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync)
+}
+
+
+def traits(codes: NDArray[np.int64]) -> Traits:
+    """The traits of plans whose runtimes have these codes: numbers for one, else arrays."""
+    if codes.ndim == 0 or not codes.size or np.all(codes == codes.flat[0]):
+        return _one(int(codes.flat[0]) if codes.size else 0)
+    return Traits(**{name: values[codes] for name, values in _table().items()})
+
+
+@cache
+def _table() -> dict[str, NDArray[np.float64]]:
+    runtimes = RUNTIMES.values()
+    return {name: np.array([float(getattr(r, name)) for r in runtimes]) for name in TRAITS}
+
+
+@cache
+def _one(code: int) -> Traits:
+    return Traits(**{name: float(values[code]) for name, values in _table().items()})

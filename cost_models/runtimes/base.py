@@ -1,0 +1,127 @@
+"""What a runtime is to the cost model: the answers to physical questions about its kernels.
+
+Traits hold numbers or arrays over plans, so that a formula reads `r.keeps_gathered_input` whether
+it prices one plan or a batch of plans of several runtimes.  A flag is 1 where it holds, else 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from cost_models.sources import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """The defaults are what most runtimes do: nothing is fused, cast or kept beyond the model's."""
+
+    # Kernels.
+    eager_operators: Array = 0.0
+    """Memory-bound work runs operator by operator, unless torch.compile fuses it."""
+    joins_qkv_gradients: Array = 0.0
+    """The gradients of queries, keys and values are copied into one tensor."""
+    repeats_key_value_heads: Array = 0.0
+    """Keys and values are copied up to the number of query heads before attention."""
+    fused_accumulation: Array = 0.0
+    """The GEMM of a weight gradient adds to the accumulation buffer itself."""
+    accumulates_apart: Array = 0.0
+    """A weight gradient is added to the accumulation buffer by a pass of its own."""
+    serial_collectives: Array = 0.0
+    """Collectives of tensor parallelism run one after the other with the kernels."""
+    copies_around_collectives: Array = 0.0
+    """Each collective over the sequence copies its tensor once."""
+    gathers_context_under_chunks: Array = 0.0
+    """Keys and values are gathered at once, under the first of cp chunks of attention."""
+    merges_context_in_fp32: Array = 0.0
+    """What the chunks of a ring contribute is merged in fp32, operator by operator."""
+    cast_forward_bytes: Array = 4.0
+    """Read and written per element to cast a GEMM's input to fp8."""
+    cast_backward_bytes: Array = 4.0
+    """Read and written per element to cast the gradient of a GEMM's output to fp8."""
+    recast_bytes: Array = 0.0
+    """Read and written per element to cast the saved input again for the weight gradient."""
+    # Saved tensors.
+    keeps_gathered_input: Array = 0.0
+    """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""
+    keeps_norm_statistics: Array = 0.0
+    """Norms keep their fp32 statistics per row."""
+    keeps_cast_inputs: Array = 0.0
+    """GEMMs save their inputs in the narrow type that they were cast to."""
+    unfused_attention_in_fp32: Array = 0.0
+    """Unfused attention computes and saves in fp32, with keys and values for every query head."""
+    sorts_routing: Array = 0.0
+    """Routing keeps the order of the copies and their weights, and its scores once, not twice."""
+    separate_gated_matrices: Array = 0.0
+    """The two input matrices of a gated MLP are apart."""
+    fused_loss_in_place: Array = 0.0
+    """The fused loss keeps half-precision logits, which it reads again."""
+    autograd_loss: Array = 0.0
+    """The unfused loss is autograd's own: the fp32 logits and their gradient exist beside it."""
+    # Weights, gradients and optimizer states.
+    weights_are_masters: Array = 0.0
+    """Weights are stored in the optimizer's precision; half precision exists while it is used."""
+    keeps_half_gradients: Array = 0.0
+    """Half-precision gradients stay beside those that accumulate in fp32."""
+    keeps_cast_weights: Array = 0.0
+    """What was cast of a weight to fp8 or fp4 is kept for all micro-batches of a step."""
+    placeholder_gradients: Array = 0.0
+    """Autograd gets a half-precision placeholder for each shape of weight gradient."""
+    gathers_cast_weights: Array = 0.0
+    """Weights that train in fp8 are gathered in fp8."""
+    gathers_root_weights: Array = 0.0
+    """Sharded word table and head are gathered for the whole step, not with a layer."""
+    gathers_by_matrix: Array = 0.0
+    """Sharded weights are gathered, and gradients reduced, matrix by matrix."""
+    most_live_parameters: Array = float("inf")
+    """Parameters gathered ahead of their use, at most."""
+    keeps_gathered_weights: Array = 0.0
+    """Gathered weights may stay between micro-batches, which a pipeline needs."""
+    reduces_after_pipeline: Array = 0.0
+    """Under a pipeline sharded gradients are reduced after the last micro-batch."""
+    reduces_by_block: Array = 0.0
+    """Gradients are reduced block by block, not in buckets of a fixed size."""
+    reduces_whole_bf16_gradients: Array = 0.0
+    """With ZeRO-1 and bf16 every rank gets all reduced gradients."""
+    flat_buckets: Array = 0.0
+    """Gradients are copied into flat buckets to be reduced, and weights come back in them."""
+    whole_table_gradient: Array = 0.0
+    """The gradient of a word table that is split by rows exists for all rows."""
+    copies_sharded_parameters: Array = 0.0
+    """Sharded weights are copied out of a gathered buffer, gradients into one."""
+    measured_wrapper: Array = 0.0
+    """Its data-parallel wrapper is the one that a calibration measures."""
+    # Pipelines.
+    scatters_messages: Array = 0.0
+    """Tensor-parallel ranks each send a part of a message that all of them hold."""
+    messages_one_way: Array = 0.0
+    """Sending and receiving follow each other."""
+    keeps_sent_outputs: Array = 0.0
+    """What was sent stays until its gradient comes back."""
+    buffers_every_message: Array = 0.0
+    """There is a buffer for each micro-batch of a step, each way."""
+    # The allocator.
+    gemm_workspaces: Array = 1.0
+    """Workspaces of cuBLAS."""
+    expandable_segments: Array = 0.0
+    """Segments of the allocator grow, so that little is lost between them."""
+    # What it can run.
+    recomputes_operators: Array = 0.0
+    """Selective recompute may name operators (`op`)."""
+    whole_interleaved_rounds: Array = 0.0
+    """Interleaving takes a multiple of pp micro-batches."""
+    fills_the_pipeline: Array = 0.0
+    """1F1B takes at least pp micro-batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime(Traits):
+    """A framework's runtime of one time; lineage: whose published runs its answers are like."""
+
+    name: str
+    title: str
+    version: str
+    sources: tuple[str, ...]
+    lineage: str
+
+
+TRAITS = tuple(field.name for field in fields(Traits))

@@ -1,0 +1,20 @@
+"""Megatron-LM core with Transformer Engine."""
+
+from cost_models.runtimes.base import Runtime
+
+RUNTIME = Runtime(
+    name="megatron",
+    title="Megatron-Core with Transformer Engine",
+    version="core 0.12 to main d98e8a64, Transformer Engine 2.11",
+    sources=("megatron-core", "transformer-engine"),
+    lineage="megatron",
+    # --gradient-accumulation-fusion is the default; autograd gets get_dummy_wgrad's placeholder.
+    fused_accumulation=1.0,
+    placeholder_gradients=1.0,
+    # What TE casts it keeps, inputs for backward and weights by is_first_microbatch.
+    keeps_cast_inputs=1.0,
+    keeps_cast_weights=1.0,
+    # cuBLAS's own and one for each of TE's four streams.
+    gemm_workspaces=5.0,
+    whole_interleaved_rounds=1.0,
+)
