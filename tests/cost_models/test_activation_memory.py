@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from cost_models.activation_memory import (
-    layer_activation_bytes,
+    activation_bytes,
     layer_input_bytes,
     saved_tensors,
     tensor_bytes,
 )
-from cost_models.layers import dims
+from cost_models.dims import dims
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 
 # (hidden, heads, sequence, micro-batch): 22B, 175B and 1T of the paper's Table 3.
 GPT_SIZES = [(6144, 64, 2048, 4), (12288, 96, 2048, 1), (25600, 160, 2048, 1)]
@@ -38,10 +39,7 @@ def layer_bytes(
     training = TrainingSpec.model_validate(
         {"seq_length": seq_length, "global_batch_size": 64, "precision": precision}
     )
-    row = Plans.from_rows([ParallelPlan.model_validate(plan)])
-    d = dims(model, training, row)
-    kept, _ = layer_activation_bytes(model, kind, d)  # type: ignore[arg-type]
-    return float(np.max(kept))
+    return kept_and_dropped(model, training, kind, **plan)[0]
 
 
 @pytest.mark.parametrize("t", [1, 2, 4, 8])
@@ -85,7 +83,7 @@ class TestTable2:
         """The paper's 2sbh is without sequence parallelism; with it 2sbh/t."""
         training = TrainingSpec(seq_length=s, global_batch_size=64)
         plan = ParallelPlan(tp=t, micro_batch_size=b, sequence_parallel=sequence_parallel and t > 1)
-        d = dims(gpt(h, a), training, Plans.from_rows([plan]))
+        d = dims(training, Plans.from_rows([plan]))
         expected = 2 * s * b * h // (t if sequence_parallel else 1)
         assert float(np.max(layer_input_bytes(gpt(h, a), d))) == expected
 
@@ -167,17 +165,14 @@ def test_every_named_tensor_is_counted_once() -> None:
             shared_expert_ffn_hidden_size=128, num_dense_layers=1,
         ),
     )  # fmt: skip
-    d = dims(
-        model,
-        TrainingSpec(seq_length=256, global_batch_size=8),
-        Plans.from_rows([ParallelPlan()]),
-    )
-    for kind in ("dense", "moe"):
-        table = saved_tensors(model, kind, d)  # type: ignore[arg-type]
+    micro = one_micro_batch(model, TrainingSpec(seq_length=256, global_batch_size=8))
+    assert [kind.name for kind in micro.kinds] == ["dense", "moe"]
+    for records in micro.layers:
+        table = list(saved_tensors(records))
         names = [tensor.name for tensor in table]
-        assert len(names) == len(set(names))
-        total = sum(float(np.max(tensor_bytes(tensor, d))) for tensor in table)
-        kept, dropped = layer_activation_bytes(model, kind, d)  # type: ignore[arg-type]
+        assert len(names) == len(set(names)) > 10
+        total = sum(float(np.max(tensor_bytes(tensor, micro.d))) for tensor in table)
+        kept, dropped = activation_bytes(records, micro.d)
         assert (total, 0.0) == (float(np.max(kept)), float(np.max(dropped)))
 
 
@@ -215,15 +210,14 @@ def test_selective_recompute_drops_its_own_tensors(
     training = TrainingSpec(seq_length=256, global_batch_size=8)
 
     def table(**plan: object) -> dict[str, float]:
-        row = Plans.from_rows([ParallelPlan.model_validate(plan)])
-        d = dims(model, training, row)
-        return {t.name: float(np.max(tensor_bytes(t, d))) for t in saved_tensors(model, "moe", d)}
+        micro = one_micro_batch(model, training, **plan)
+        tensors = saved_tensors(micro.layers[0])
+        return {t.name: float(np.max(tensor_bytes(t, micro.d))) for t in tensors}
 
     plan = {"recompute": "selective", "recompute_modules": modules}
     plain, recomputed = table(), table(**plan)
-    d = dims(model, training, Plans.from_rows([ParallelPlan.model_validate(plan)]))
-    _, dropped = layer_activation_bytes(model, "moe", d)
-    assert float(np.max(dropped)) == sum(plain[name] for name in names)
+    _, dropped = kept_and_dropped(model, training, "moe", **plan)
+    assert dropped == sum(plain[name] for name in names)
     assert {name for name in plain if recomputed[name] < plain[name]} == names
     assert all(recomputed[name] == 0 for name in names)
 
@@ -232,13 +226,12 @@ def test_selective_recompute_drops_its_own_tensors(
 def test_transformer_engine_keeps_what_it_cast(runtime: str) -> None:
     """fp8: two norm outputs and the activation's at one byte, attention's output in both."""
     model = gpt(4096, 32)
-    row = Plans.from_rows([ParallelPlan(runtime=runtime)])
 
     def kept(precision: str) -> float:
         training = TrainingSpec.model_validate(
             {"seq_length": 2048, "global_batch_size": 64, "precision": precision}
         )
-        return float(np.max(layer_activation_bytes(model, "dense", dims(model, training, row))[0]))
+        return kept_and_dropped(model, training, runtime=runtime)[0]
 
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     saved = 2048 * (2 * hidden + ffn - hidden) if runtime == "megatron" else 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.blocks.head import Head
+from cost_models.blocks.records import FlashAttention, Gemm
 from cost_models.catalog.models import model as preset
 from cost_models.flops import forward_flop, matmul_flop, sc21_flop, step_flop
-from cost_models.layer_kernels import head_kernels, layer_kernels
-from cost_models.layers import FlashAttention, Gemm, dims
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec, TrainingSpec
+from tests.fixtures.layers import one_micro_batch
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,11 @@ def test_kernels_do_the_counted_flop(name: str) -> None:
     model = preset(name).model_copy(update={"mtp_num_layers": 0})
     seq = 4096
     training = TrainingSpec(seq_length=seq, global_batch_size=8)
-    d = dims(model, training, Plans.from_rows([ParallelPlan()]))
+    micro = one_micro_batch(model, training)
     timed = 0.0
-    for kind in model.feed_forwards:
-        for kernel in layer_kernels(model, kind, d):
-            timed += _flop(kernel)
-    timed += sum(_flop(k) for k in head_kernels(model, d, float(model.vocab_size)))
+    for place in layers_of(model).order:
+        timed += sum(_flop(record) for record in micro.layers[place])
+    timed += sum(_flop(record) for record in Head(divisible_by=1).records(model, micro.d))
     counted = forward_flop(model, float(seq), float(seq), causal=True)
     assert timed == pytest.approx(counted, rel=1e-4)
 

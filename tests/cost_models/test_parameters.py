@@ -10,23 +10,19 @@ import pytest
 
 from cost_models.catalog.models import ModelEntry, model, models
 from cost_models.catalog.names import UnknownName
+from cost_models.layers import layers_of
 from cost_models.parameters import (
     active_parameters,
-    attention_parameters,
-    dense_mlp_parameters,
     embedding_parameters,
-    expert_parameters,
     layer_parameters,
-    mtp_parameters,
-    norm_parameters,
     output_layer_parameters,
     padded_vocab_size,
-    router_parameters,
+    prediction_parameters,
     sc21_parameters,
-    shared_expert_parameters,
     total_parameters,
 )
-from cost_models.spec import LayerKind, ModelSpec
+from cost_models.spec import FeedForwardKind, ModelSpec
+from tests.fixtures.layers import block_parameters, kind_of
 
 TP = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -61,6 +57,14 @@ def gpt(**changes: Any) -> ModelSpec:
     return ModelSpec(**spec | changes)
 
 
+def attention_parameters(spec: ModelSpec, tp: Any) -> Any:
+    return block_parameters(kind_of(spec, "dense").mixer, spec, tp=tp)
+
+
+def mlp_parameters(spec: ModelSpec, tp: Any) -> Any:
+    return block_parameters(kind_of(spec, "dense").feed_forward, spec, tp=tp)
+
+
 @pytest.mark.parametrize(("layers", "hidden", "billions"), SC21_TABLE_1)
 def test_sc21_table_1(layers: int, hidden: int, billions: str) -> None:
     count = sc21_parameters(layers, hidden, 51200, 2048)
@@ -93,15 +97,17 @@ def test_padded_vocabulary(vocab_size: int, tp: int, divisible_by: int, padded: 
 def test_one_gpt_layer_by_hand() -> None:
     spec = gpt()
     assert attention_parameters(spec, 1.0) == 4 * 64 * 64 + 4 * 64
-    assert dense_mlp_parameters(spec, 1.0) == 8 * 64 * 64 + 5 * 64
-    assert norm_parameters(spec) == 4 * 64
-    assert layer_parameters(spec, "dense", 1.0, 1.0, 1.0) == (12 * 64**2 + 13 * 64, 0)
+    assert mlp_parameters(spec, 1.0) == 8 * 64 * 64 + 5 * 64
+    assert layer_parameters(spec, kind_of(spec, "dense"), 1.0, 1.0, 1.0) == (
+        12 * 64**2 + 13 * 64,
+        0,
+    )
 
 
 def test_row_parallel_biases_are_whole_on_every_rank() -> None:
     spec = gpt()
     assert attention_parameters(spec, 4.0) == (4 * 64 * 64 + 3 * 64) / 4 + 64
-    assert dense_mlp_parameters(spec, 4.0) == (8 * 64 * 64 + 4 * 64) / 4 + 64
+    assert mlp_parameters(spec, 4.0) == (8 * 64 * 64 + 4 * 64) / 4 + 64
 
 
 def test_key_value_heads_are_split_even_when_there_are_too_few() -> None:
@@ -118,7 +124,7 @@ def test_qk_norms(kind: str, whole: int) -> None:
 
 
 # What every tensor-parallel rank holds whole: sum over ranks minus the repeats is the total.
-SHARDED: list[tuple[str, LayerKind]] = [
+SHARDED: list[tuple[str, FeedForwardKind]] = [
     ("gpt3-175b", "dense"),
     ("llama-3.1-70b", "dense"),
     ("qwen2.5-72b", "dense"),
@@ -128,23 +134,25 @@ SHARDED: list[tuple[str, LayerKind]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), SHARDED)
-def test_ranks_add_up(name: str, kind: LayerKind) -> None:
+@pytest.mark.parametrize(("name", "feed_forward"), SHARDED)
+def test_ranks_add_up(name: str, feed_forward: FeedForwardKind) -> None:
     spec = model(name)
+    kind = kind_of(spec, feed_forward)
     whole, experts = layer_parameters(spec, kind, 1.0, 1.0, 1.0)
     shards, expert_shards = layer_parameters(spec, kind, TP, 2.0, 8.0)
-    repeated = norm_parameters(spec) + spec.hidden_size * spec.attention_output_bias
+    repeated = spec.norms_per_layer * spec.hidden_size * (1 + spec.norm_bias)
+    repeated += spec.hidden_size * spec.attention_output_bias
     if spec.mla is not None:
         kv, query = spec.mla.kv_lora_rank, spec.mla.q_lora_rank or 0
         down = kv + spec.mla.qk_rope_head_dim + query
         repeated += down * spec.hidden_size + kv + query
-    if kind == "moe":
-        repeated += router_parameters(spec)
+    if spec.moe is not None and feed_forward == "moe":
+        repeated += spec.moe.num_experts * (spec.hidden_size + spec.moe.router_bias)
     else:
         repeated += spec.hidden_size * spec.mlp_bias
     assert (shards * TP - repeated * (TP - 1)).tolist() == [whole] * len(TP)
     biases = 0.0
-    if spec.moe is not None and kind == "moe":
+    if spec.moe is not None and feed_forward == "moe":
         biases = spec.moe.num_experts * spec.moe.expert_bias * spec.hidden_size
     assert expert_shards * 16 - biases == experts
 
@@ -159,18 +167,16 @@ def test_embedding_and_head() -> None:
 
 def test_a_layer_that_predicts_one_more_token() -> None:
     spec = model("deepseek-v3")
-    layer, experts = layer_parameters(spec, "moe", 1.0, 1.0, 1.0)
-    assert mtp_parameters(spec, 1.0, 1.0, 1.0) == (layer + 2 * 7168**2 + 3 * 7168, experts)
+    assert prediction_parameters(spec, 1.0) == 2 * 7168**2 + 3 * 7168
     # The 685 billion of the released weights hold a copy of embedding and head with this layer.
-    extra = sum(map(float, mtp_parameters(spec, 1.0, 1.0, 1.0))) + 2 * 129280 * 7168
+    layer = sum(map(float, layer_parameters(spec, kind_of(spec, "moe"), 1.0, 1.0, 1.0)))
+    extra = layer + float(prediction_parameters(spec, 1.0)) + 2 * 129280 * 7168
     assert (total_parameters(spec) + extra) / 1e9 == pytest.approx(684.5, abs=0.1)
 
 
 def test_models_without_experts_have_no_expert_parameters() -> None:
     spec = gpt()
-    assert router_parameters(spec) == 0
-    assert shared_expert_parameters(spec, TP).tolist() == [0.0] * 4
-    assert expert_parameters(spec, TP).tolist() == [0.0] * 4
+    assert layer_parameters(spec, kind_of(spec, "dense"), 1.0, 1.0, 1.0)[1] == 0
     assert active_parameters(spec) == total_parameters(spec)
 
 
@@ -202,8 +208,9 @@ def test_active_parameters(name: str, billions: float) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-70b", "deepseek-v3", "gpt-oss-20b"])
 def test_arrays_give_what_numbers_give(name: str) -> None:
     spec = model(name)
-    kind = spec.feed_forwards[-1]
-    arrays = np.broadcast_arrays(*layer_parameters(spec, kind, TP[:, None], 2.0, TP))
+    kind = layers_of(spec).kinds[-1]
+    found = layer_parameters(spec, kind, TP[:, None], 2.0, TP)
+    arrays = [np.broadcast_to(part, (len(TP), len(TP))) for part in found]
     for i, tp in enumerate(TP):
         for j, ep in enumerate(TP):
             scalar = layer_parameters(spec, kind, float(tp), 2.0, float(ep))

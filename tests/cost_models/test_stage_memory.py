@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.activation_memory import layer_activation_bytes, micro_batch_bytes
+from cost_models.activation_memory import micro_batch, micro_batch_bytes
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel
-from cost_models.layers import dims
 from cost_models.overheads import fragmentation_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import MEMORY_PARTS, STATE_PARTS, STEP_PARTS, StageMemory
+from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 
 GIB = 2.0**30
 LLAMA = {"vocab_size": 128256, "gated_mlp": True, "norm": "rmsnorm"}
@@ -125,8 +125,7 @@ def test_per_operator_recompute_keeps_every_second_product() -> None:
             {"dp": 8, "runtime": "torch", "compile": compiled, "attention_kernel": "flash2"}
             | ({"recompute": "selective", "recompute_modules": ("op",)} if recompute else {})
         )
-        row = dims(model, training, Plans.from_rows([plan]))
-        return float(layer_activation_bytes(model, "dense", row)[0][0]) / 8192
+        return kept_and_dropped(model, training, **plan.model_dump())[0] / 8192
 
     compiled = 2 * (4096 + 4096 + 1024 + 4096 + 14336) + 4 * 32
     assert kept(True) == compiled
@@ -139,7 +138,7 @@ def test_per_operator_recompute_brings_the_rest_back_in_one_layer() -> None:
     fields = {"dp": 8, "runtime": "torch", "compile": True}
     chosen = {**fields, "recompute": "selective", "recompute_modules": ("op",)}
     rows = Plans.from_rows([ParallelPlan.model_validate(f) for f in (fields, chosen)])
-    block = micro_batch_bytes(model, training, rows).layers["dense"]
+    block = micro_batch_bytes(model, micro_batch(model, training, rows), len(rows)).layers[0]
     assert block.dropped[0] == 0.0
     assert block.saved[1] + block.dropped[1] == block.saved[0]
 
@@ -155,7 +154,7 @@ def test_bytes_per_logit_of_each_loss(runtime: str, loss: str, logit_bytes: int)
     """Saved and transient together, beside three tensors of the head's hidden size."""
     model, training = preset("llama-3.1-8b"), TrainingSpec(seq_length=8192, global_batch_size=8)
     plan = ParallelPlan.model_validate({"dp": 8, "runtime": runtime, "cross_entropy": loss})
-    amounts = micro_batch_bytes(model, training, Plans.from_rows([plan]))
+    amounts = micro_batch_bytes(model, one_micro_batch(model, training, **plan.model_dump()), 1)
     total = float(amounts.head_saved[0] + amounts.head_working[0])
     assert total == 8192 * (128256 * logit_bytes + 4 * 4096 * 2)
 

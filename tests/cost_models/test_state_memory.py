@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cost_models.runtimes import RUNTIMES
 from cost_models.spec import TrainingSpec
 from cost_models.state_memory import (
     element_bytes,
@@ -44,11 +45,11 @@ def test_megatron_bytes_per_parameter(ranks: int) -> None:
     assert per_parameter(1) == pytest.approx(6.0 + 12.0 / ranks, rel=1e-15)
 
 
-@pytest.mark.parametrize("torch", [0.0, 1.0])
-def test_fp32_weights_are_their_own_master(torch: float) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_fp32_weights_are_their_own_master(runtime: str) -> None:
     """4 bytes each of weight and gradient, 8 of Adam's moments, whatever the runtime."""
     training = TrainingSpec(seq_length=1, global_batch_size=1, precision="fp32")
-    each = element_bytes(training, torch, 0.0, 1.0 - torch)
+    each = element_bytes(training, RUNTIMES[runtime])
     assert (each.weights, each.gradients, each.optimizer) == (4.0, 4.0, 8.0)
 
 
@@ -79,6 +80,6 @@ def test_transformer_engine_caches_cast_weights(
             "fp8_param_gather": stored,
         }
     )
-    assert element_bytes(training, 0.0, 0.0, 1.0).weights == weights
-    assert element_bytes(training, 0.0, 1.0, 0.0).weights == 2.0
+    assert element_bytes(training, RUNTIMES["megatron"]).weights == weights
+    assert element_bytes(training, RUNTIMES["deepspeed"]).weights == 2.0
     assert training.gathered_weight_bytes == (1 if stored else 2)

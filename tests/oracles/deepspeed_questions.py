@@ -75,7 +75,7 @@ def expected(request: PlanRequest, plan: ParallelPlan, checkout: str = CHECKOUT)
     if checkout:
         held = held_parameters(request.model, Plans.from_rows([plan]))
         layers = request.model.num_layers // plan.pp
-        parts = [layers * held.layers["dense"].plain.item()] * plan.pp
+        parts = [layers * held.layers[0].plain.item()] * plan.pp
         parts[0] += held.embedding.item()
         parts[-1] += held.head.item()
         positions = held.embedding.item() - held.word_table.item()

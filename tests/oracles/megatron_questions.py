@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.data_parallel import held_parameters
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
 from planner.constraints import Context
@@ -57,16 +58,17 @@ def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
     """What Megatron must find where it accepts: as in an answer."""
     model = request.model
     held = held_parameters(model, Plans.from_rows([plan]))
-    blocks = {kind: (b.plain + b.expert).item() for kind, b in held.layers.items()}
+    blocks = [(layer.plain + layer.expert).item() for layer in held.layers]
+    order = layers_of(model).order
     counts = chunks(model, plan)
     ends = np.cumsum(counts)
     parts = [
-        sum(blocks[kind] for kind in model.feed_forwards[end - count : end])
+        sum(blocks[kind] for kind in order[end - count : end])
         for end, count in zip(ends, counts, strict=True)
     ]
     parts[0] += held.embedding.item()
     parts[-1] += held.head.item() + held.mtp.item()
-    parts[-1] += model.mtp_num_layers * blocks[model.feed_forwards[-1]]
+    parts[-1] += model.mtp_num_layers * blocks[order[-1]]
     context = Context(model, request.cluster, request.training)
     return {
         "failed": None,

@@ -101,7 +101,7 @@ def layers_by_chunk(layers: int, pp: int, vpp: int, schedule: str = "") -> list[
     )
     placement: Any = {"dualpipe": "two-way", "zb-v": "wave"}.get(plan.schedule, "loop")
     held = virtual_layers(
-        ("dense",) * layers, 0, placement, plan.vpp, counts, bool(plan.stage_layers), 0, False
+        (0,) * layers, 0, placement, plan.vpp, counts, bool(plan.stage_layers), 0, False
     )
     return [int(size) for size in held.sizes]
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from cost_models.layers import layers_of
 from cost_models.parameters import (
     embedding_parameters,
     layer_parameters,
-    mtp_parameters,
     output_layer_parameters,
+    prediction_parameters,
     total_parameters,
 )
 from cost_models.plans import ParallelPlan
@@ -67,15 +68,15 @@ def question(request: PlanRequest, plan: ParallelPlan, stages: int | None = None
 
 def part_parameters(model: ModelSpec, start: int, stop: int) -> int:
     """Parameters of a model part that holds some layers, and the ends if it has the end layers."""
-    count = sum(
-        float(sum(layer_parameters(model, kind, 1.0, 1.0, 1.0)))
-        for kind in model.feed_forwards[start:stop]
-    )
+    layers = layers_of(model)
+    each = [float(sum(layer_parameters(model, kind, 1.0, 1.0, 1.0))) for kind in layers.kinds]
+    count = sum(each[place] for place in layers.order[start:stop])
     if start == 0:
-        count += float(embedding_parameters(model, 1.0, 1.0))
+        count += float(embedding_parameters(model, 1.0, 1))
     if stop == model.num_layers:
-        count += float(output_layer_parameters(model, 1.0, 1.0))
-        count += model.mtp_num_layers * float(sum(mtp_parameters(model, 1.0, 1.0, 1.0)))
+        count += float(output_layer_parameters(model, 1.0, 1))
+        prediction = each[layers.order[-1]] + float(prediction_parameters(model, 1.0))
+        count += model.mtp_num_layers * prediction
     return int(count)
 
 
