@@ -22,7 +22,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stage_memory import StageMemory, stage_memory
+from cost_models.stage_memory import StageMemory
 from cost_models.stages import stage_layers, virtual_layers
 from cost_models.step_time import (
     TIME_PARTS,
@@ -80,15 +80,15 @@ class CostModel:
         )  # fmt: skip
 
     def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
-        """Every time part and every stage's memory parts of each plan (plans must be legal).
+        """Every time part of each plan, and the memory of its stages (plans must be legal).
 
-        all_stages=False leaves out stages that another one bounds in every part.
+        all_stages=False leaves out the memory of stages that another one bounds in every part.
         """
         if len(plans) == 1:
             # Numbers instead of arrays of one: a third faster.
             plans = plans.with_columns(**{n: c.reshape(()) for n, c in plans.columns()})
-        gathered = gather(self.setting, plans, all_stages)
-        memory = stage_memory(self.setting, gathered)
+        gathered = gather(self.setting, plans)
+        memory = StageMemory(self.setting, gathered, all_stages)
         dp = data_parallel(self.setting, gathered)
         times = BlockTimes(self.setting, gathered, dp)
         parts = step_time(self.setting, gathered, dp, times)
@@ -96,9 +96,8 @@ class CostModel:
         total = parts[TIME_PARTS[0]]
         for name in TIME_PARTS[1:]:
             total = total + parts[name]
-        peak = memory.total_bytes.max(axis=0)
         return Estimates(
-            total, parts, peak, memory, gathered.micro_batches, gathered, times.kernels
+            total, parts, memory.peak_bytes, memory, gathered.micro_batches, gathered, times.kernels
         )
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
@@ -108,7 +107,7 @@ class CostModel:
         """
         s = self.setting
         row = Plans.from_rows([plan])
-        g = gather(s, row, True)
+        g = gather(s, row)
         dp = data_parallel(s, g)
         times = BlockTimes(s, g, dp)
         schedule = SCHEDULES[plan.schedule]
@@ -156,13 +155,11 @@ class CostModel:
     def layer_s(self, plan: ParallelPlan) -> float:
         """Seconds of one micro-batch through one layer, forward and backward, with recompute."""
         s = self.setting
-        g = gather(s, Plans.from_rows([plan]), True)
+        g = gather(s, Plans.from_rows([plan]))
         times = BlockTimes(s, g, data_parallel(s, g))
         again = times.again_s[0] if plan.recompute == "full" else 0.0
         return float(np.max(times.whole_s[0] + again))
 
     def peak_bytes(self, plans: Plans) -> FloatArray:
         """Peak memory of the worst stage, without the times."""
-        memory = stage_memory(self.setting, gather(self.setting, plans, False))
-        peak: FloatArray = memory.total_bytes.max(axis=0)
-        return peak
+        return StageMemory(self.setting, gather(self.setting, plans), False).peak_bytes

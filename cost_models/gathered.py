@@ -108,11 +108,11 @@ class Gathered:
         return slots
 
 
-def gather(s: Setting, plans: Plans, all_stages: bool) -> Gathered:
-    """Find the distinct keys of some plans and what they hold; all_stages: dominated ones too."""
+def gather(s: Setting, plans: Plans) -> Gathered:
+    """Find the distinct keys of some plans and what they hold."""
     layers, layer_plans = LAYER_KEY.distinct(plans)
     state, state_plans = STATE_KEY.distinct(plans)
-    stages, table = stage_table(s.model, plans, all_stages)
+    stages, table = stage_table(s.model, plans)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
     micro = micro_batch(s.model, s.training, layer_plans)
     return Gathered(

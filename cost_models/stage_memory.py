@@ -6,9 +6,12 @@ of one layer; that of the embedding, with a gradient of the whole table; the opt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
@@ -27,89 +30,239 @@ MEMORY_PARTS = (*STATE_PARTS, *STEP_PARTS, "fragmentation", "driver")
 OFFLOAD_RESIDENT_LAYERS = 2.0
 
 
-@dataclass(frozen=True)
-class StageMemory:
-    """Memory of stages: parts and totals of shape (slots, plans), and which stages they are.
+Rows = slice | NDArray[np.int64]
+_ALL = slice(None)
 
-    allocated: what torch's allocator hands out; reserved: what it holds; total: what the driver
-    has lent, which must fit.
+
+@dataclass(frozen=True)
+class _Place:
+    """A row of the arrays of stages: stages of some plans that are composed alike."""
+
+    row: int
+    slot: int
+    plans: Rows
+    stage: Array
+    in_flight: Array
+
+
+class StageMemory:
+    """Memory of stages that can be the worst, or of all: arrays of shape (rows, plans).
+
+    total_bytes: what the driver has lent, which must fit; peak_bytes: that of the fullest stage.
+    Where a plan has fewer stages than there are rows, the others hold nothing.
     """
 
-    parts: dict[str, FloatArray]
-    allocated_bytes: FloatArray
-    reserved_bytes: FloatArray
-    total_bytes: FloatArray
-    stage: FloatArray
-    in_flight: FloatArray
+    def __init__(self, s: Setting, g: Gathered, all_stages: bool) -> None:
+        amounts = _StepAmounts(s, g)
+        # What does not depend on what is in flight, once for stages that are composed alike.
+        self._slots = [_Slot(s, g, slot, amounts) for slot in range(len(g.table.stage))]
+        self._places = tuple(_stages(g) if all_stages else _candidates(g))
+        self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
+        self.total_bytes = np.zeros(self._shape)
+        self.peak_bytes = np.zeros(self._shape[1])
+        for place in self._places:
+            total = sum_of(self._parts_at(place).values())
+            self.total_bytes[place.row, place.plans] = total
+            self.peak_bytes[place.plans] = np.maximum(self.peak_bytes[place.plans], total)
 
-    def peak_bytes(self, quantity: str) -> FloatArray:
+    def _parts_at(self, place: _Place) -> dict[str, Array]:
+        return self._slots[place.slot].parts(place.in_flight, place.plans)
+
+    @cached_property
+    def parts(self) -> dict[str, FloatArray]:
+        """MEMORY_PARTS by name, which add up to the total."""
+        found = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
+        for place in self._places:
+            for name, values in self._parts_at(place).items():
+                found[name][place.row, place.plans] = values
+        return found
+
+    @cached_property
+    def stage(self) -> FloatArray:
+        """Which stage each row is."""
+        return self._filled(lambda place: place.stage)
+
+    @cached_property
+    def in_flight(self) -> FloatArray:
+        """Activation units that each stage keeps."""
+        return self._filled(lambda place: place.in_flight)
+
+    @property
+    def allocated_bytes(self) -> FloatArray:
+        """What torch's allocator hands out."""
+        total: FloatArray = np.sum([self.parts[n] for n in (*STATE_PARTS, *STEP_PARTS)], axis=0)
+        return total
+
+    @property
+    def reserved_bytes(self) -> FloatArray:
+        """What torch's allocator holds."""
+        return self.allocated_bytes + self.parts["fragmentation"]
+
+    def peak_of(self, quantity: str) -> FloatArray:
         """Of the fullest stage: `allocated`, `reserved` or `driver`."""
-        totals = {
-            "allocated": self.allocated_bytes,
-            "reserved": self.reserved_bytes,
-            "driver": self.total_bytes,
-        }
-        peak: FloatArray = totals[quantity].max(axis=0)
+        if quantity == "driver":
+            return self.peak_bytes
+        totals = self.allocated_bytes if quantity == "allocated" else self.reserved_bytes
+        peak: FloatArray = totals.max(axis=0)
         return peak
 
-
-def stage_memory(s: Setting, g: Gathered) -> StageMemory:
-    """Memory of every stage that can be the worst (or of all, if gathered so)."""
-    at_stage = g.stages.spread
-    stages = [at_stage(row) for row in g.table.stage]
-    in_flight = [_in_flight(g, stage) for stage in stages]
-    rows: dict[str, list[Array]] = {name: [] for name in (*MEMORY_PARTS, "allocated")}
-    activations = _Activations(s, g)
-    driver = overheads.driver_bytes(g.plans)
-    for slot, units in enumerate(in_flight):
-        parts = {**_states(s, g, slot), **activations.of(slot, units)}
-        parts["communication"] = (
-            message_bytes(g, units) + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
-        )
-        step = _step_bytes(s, g, slot)
-        transient = sum_of(parts[name] for name in STEP_PARTS)
-        first = at_stage(g.table.first[slot]) > 0
-        table = first * activations.table_gradient * (1.0 - g.runtime.expandable_segments)
-        over = np.maximum(step - transient, 0.0)
-        parts["working"] = parts["working"] + over
-        parts["allocated"] = sum_of(parts[name] for name in STATE_PARTS) + transient + over
-        parts.update(_overheads(s, g, parts, driver, transient, step - over + table))
-        for name, value in parts.items():
-            rows[name].append(value)
-    n = len(g.plans)
-    parts_of = {name: _stack(values, n) for name, values in rows.items()}
-    allocated = parts_of.pop("allocated")
-    reserved = allocated + parts_of["fragmentation"]
-    total = reserved + parts_of["driver"]
-    return StageMemory(
-        parts_of, allocated, reserved, total, _stack(stages, n), _stack(in_flight, n)
-    )
+    def _filled(self, value: Callable[[_Place], Array]) -> FloatArray:
+        rows = np.zeros(self._shape)
+        for place in self._places:
+            rows[place.row, place.plans] = value(place)
+        return rows
 
 
-def _overheads(
-    s: Setting,
-    g: Gathered,
-    parts: dict[str, Array],
-    driver: Array,
-    transient: Array,
-    other_phase: Array,
-) -> dict[str, Array]:
-    """What the allocator and the driver add, or what the cluster reserves for it.
+def _candidates(g: Gathered) -> Iterator[_Place]:
+    """The stages that can be the worst: one for each slot of the table."""
+    for slot, stages in enumerate(g.table.stage):
+        stage = g.stages.spread(stages)
+        yield _Place(slot, slot, _ALL, stage, _in_flight(g, stage, _ALL))
 
-    transient: what forward and backward passes take and give back, and leave gaps between.
-    other_phase: what moments short of the fullest need and cannot have where that was: whole
-    segments, which the allocator returns before it fails.
-    """
-    given = s.cluster.reserved_bytes_per_accelerator
-    if given is not None:
-        return {"fragmentation": 0.0, "driver": given}
-    # One byte less than there is: sums of parts round.
-    room = s.nodes.accelerator.memory_bytes - driver - parts["allocated"] - 1.0
-    share = overheads.fragmentation_share(g.runtime.expandable_segments)
-    return {
-        "fragmentation": overheads.fragmentation_bytes(transient, share, other_phase, room),
-        "driver": driver,
-    }
+
+def _stages(g: Gathered) -> Iterator[_Place]:
+    """Every stage, with the slot of its composition."""
+    plans: Rows = _ALL
+    inverse = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
+    layout = np.broadcast_to(inverse, (len(g.plans),))
+    for stage, slots in enumerate(g.table.slot_of):
+        own = slots[layout] if isinstance(plans, slice) else slots[layout[plans]]
+        here = own >= 0
+        if not here.all():
+            plans = np.flatnonzero(here) if isinstance(plans, slice) else plans[here]
+            own = own[here]
+        for slot in range(own.min(), own.max() + 1):
+            alike = own == slot
+            if alike.all():
+                rows = plans
+            elif alike.any():
+                rows = np.flatnonzero(alike) if isinstance(plans, slice) else plans[alike]
+            else:
+                continue
+            yield _Place(stage, slot, rows, float(stage), _in_flight(g, float(stage), rows))
+
+
+def _at(value: Array, plans: Rows) -> Array:
+    """The values of some plans."""
+    if isinstance(plans, slice) or not isinstance(value, np.ndarray) or not value.ndim:
+        return value
+    return np.take(value, plans)
+
+
+class _StepAmounts:
+    """What comes and goes in a step, laid out per plan once for all slots."""
+
+    def __init__(self, s: Setting, g: Gathered) -> None:
+        plans, at_layer, r = g.plans, g.layers.spread, g.runtime
+        self.saved = [at_layer(layer.saved) for layer in g.bytes.layers]
+        self.layer_input = at_layer(g.bytes.layer_input)
+        self.embedding = at_layer(g.bytes.embedding_saved)
+        self.head_saved = at_layer(g.bytes.head_saved)
+        self.head_working = at_layer(g.bytes.head_working)
+        full = plans.recompute == code("recompute", "full")
+        uniform = plans.recompute_method == code("recompute_method", "uniform")
+        # Layers of one checkpoint: all of them exist again while it runs backward.
+        span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
+        self.again = [saved * span for saved in self.saved]
+        self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
+        # The backward of a loss follows it at once, unless the schedule runs all forwards first.
+        keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
+        keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
+        self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
+        self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
+        self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
+        few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
+        offloads = plans.offload_activations > 0
+        self.most_resident = np.where(offloads, few, np.inf) if np.any(offloads) else None
+        # A pipeline holds a message each way, torch's (PipelineStage) one each way for every
+        # micro-batch of a step; some keep what they sent until its gradient comes back.
+        message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
+        self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
+        self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
+        self.driver = overheads.driver_bytes(plans)
+        self.share = overheads.fragmentation_share(r.expandable_segments)
+        self.given = s.cluster.reserved_bytes_per_accelerator
+        # One byte less than there is: sums of parts round.
+        self.room = s.nodes.accelerator.memory_bytes - self.driver - 1.0
+        self.apart = 1.0 - r.expandable_segments
+
+
+class _Slot:
+    """Stages of one composition: what they hold whatever is in flight, and what depends on it."""
+
+    def __init__(self, s: Setting, g: Gathered, slot: int, step: _StepAmounts) -> None:
+        table, at_stage = g.table, g.stages.spread
+        self._of = step
+        self._states = _states(s, g, slot)
+        self._held = sum_of(self._states.values())
+        self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
+        self._step = _step_bytes(s, g, slot)
+        self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
+        self._is_first, self._is_last = bool(np.any(self._first)), bool(np.any(self._last))
+        self._table = (self._first > 0) * step.table_gradient
+        self._saved: Array = 0.0
+        self._inside: Array = 0.0
+        for k, each in enumerate(step.saved):
+            layers = at_stage(table.layers[k][slot])
+            redone = at_stage(table.recomputed[k][slot])
+            inputs = at_stage(table.inputs[k][slot])
+            self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
+            inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
+            self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
+
+    def parts(self, in_flight: Array, plans: Rows) -> dict[str, Array]:
+        """MEMORY_PARTS of some plans' stages that keep `in_flight` micro-batches."""
+        of = self._of
+
+        def at(value: Array) -> Array:
+            return _at(value, plans)
+
+        saved = at(self._saved)
+        resident = in_flight * saved
+        if of.most_resident is not None:
+            resident = np.minimum(resident, at(of.most_resident))
+        widest = at(self._inside)
+        table: Array = 0.0
+        if self._is_first:
+            table = at(self._table)
+            # Of its layers nothing is left when the gradient of the word table appears.
+            widest = np.maximum(widest, table - np.minimum(saved, resident))
+        logits: Array = in_flight * at(self._first * of.embedding) if self._is_first else 0.0
+        working = widest
+        if self._is_last:
+            # All losses but the one whose backward has begun wait for theirs.
+            last, losses, head = at(self._last), at(of.losses), at(of.head_saved)
+            waiting = logits + (losses - 1.0) * last * head
+            head_working = np.where(last > 0, at(of.head_working), 0.0)
+            all_losses = logits + losses * last * head
+            at_loss = all_losses + head_working > waiting + widest
+            logits = np.where(at_loss, all_losses, waiting)
+            working = np.where(at_loss, head_working, widest)
+        working = working + at(of.workspace)
+        communication = at(self._communication)
+        if of.sent is not None:
+            communication = communication + in_flight * at(of.sent)
+        transient = resident + logits + working + communication
+        step = at(self._step)
+        over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
+        fragmentation: Array = 0.0
+        driver: Array = at(of.driver)
+        if of.given is not None:
+            driver = of.given
+        else:
+            room = at(of.room) - (at(self._held) + transient + over)
+            # Moments short of the fullest: what they need and cannot have where that was.
+            others = step - over + table * at(of.apart)
+            fragmentation = overheads.fragmentation_bytes(transient, at(of.share), others, room)
+        return {
+            **{name: at(value) for name, value in self._states.items()},
+            "activations": resident,
+            "logits": logits,
+            "working": working + over,
+            "communication": communication,
+            "fragmentation": fragmentation,
+            "driver": driver,
+        }
 
 
 def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
@@ -173,20 +326,6 @@ def _placeholder_bytes(s: Setting, g: Gathered, slot: int) -> Array:
         of_kinds = (n for n, kind in zip(there, s.kinds, strict=True) if block in kind.blocks)
         total = total + (sum_of(of_kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
-
-
-def message_bytes(g: Gathered, in_flight: Array) -> Array:
-    """Bytes of a stage's pipeline messages.
-
-    A pipeline holds a message each way, torch's (PipelineStage) one each way for every micro-batch
-    of a step; DeepSpeed's and torch's also what they sent until its gradient comes back.
-    """
-    message = g.layers.spread(g.bytes.message)
-    waiting = 1.0 + g.runtime.buffers_every_message * (g.micro_batches - 1.0)
-    messages = 2.0 * waiting * message
-    outputs = g.runtime.keeps_sent_outputs * in_flight * message
-    total: Array = np.where(g.plans.pp > 1, messages + outputs, 0.0)
-    return total
 
 
 def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
@@ -279,72 +418,8 @@ def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:
     return by_schedule(g.plans, states), by_schedule(g.plans, copies)
 
 
-class _Activations:
-    """Saved tensors, head and transient bytes: gathered once, then read for each stage slot."""
-
-    def __init__(self, s: Setting, g: Gathered) -> None:
-        plans, at_layer = g.plans, g.layers.spread
-        self.s, self.g = s, g
-        self.saved = [at_layer(layer.saved) for layer in g.bytes.layers]
-        self.layer_input = at_layer(g.bytes.layer_input)
-        self.embedding = at_layer(g.bytes.embedding_saved)
-        self.head_saved = at_layer(g.bytes.head_saved)
-        self.head_working = at_layer(g.bytes.head_working)
-        full = plans.recompute == code("recompute", "full")
-        uniform = plans.recompute_method == code("recompute_method", "uniform")
-        # Layers of one checkpoint: all of them exist again while it runs backward.
-        span = np.where(full & uniform, np.maximum(plans.recompute_num_layers, 1), 1)
-        self.again = [saved * span for saved in self.saved]
-        self.inside = [at_layer(layer.working + layer.dropped) for layer in g.bytes.layers]
-        # The backward of a loss follows it at once, unless the schedule runs all forwards first.
-        keeps_all = tuple(name for name, it in SCHEDULES.items() if it.keeps_all)
-        keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
-        self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
-        self.workspace = overheads.workspace_bytes(g.runtime.gemm_workspaces)
-        self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
-
-    def of(self, slot: int, in_flight: Array) -> dict[str, Array]:
-        """Parts of one stage slot that keeps `in_flight` micro-batches."""
-        table, at_stage, plans = self.g.table, self.g.stages.spread, self.g.plans
-        first, last = at_stage(table.first[slot]), at_stage(table.last[slot])
-        saved: Array = 0.0
-        widest: Array = 0.0
-        for k, each in enumerate(self.saved):
-            layers = at_stage(table.layers[k][slot])
-            redone = at_stage(table.recomputed[k][slot])
-            inputs = at_stage(table.inputs[k][slot])
-            saved = saved + (layers - redone) * each + inputs * self.layer_input
-            inside = np.where(redone > 0, self.again[k], 0.0) + self.inside[k]
-            widest = np.maximum(widest, np.where(layers > 0, inside, 0.0))
-        resident = in_flight * saved
-        if np.any(plans.offload_activations):
-            few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
-            resident = np.where(plans.offload_activations > 0, np.minimum(resident, few), resident)
-        # Of the layers of a stage nothing is left when the gradient of the word table appears.
-        embedding = (first > 0) * self.table_gradient - np.minimum(saved, resident)
-        widest = np.maximum(widest, embedding)
-        # All losses but the one whose backward has begun.
-        kept = in_flight * first * self.embedding
-        waiting = kept + (self.losses - 1.0) * last * self.head_saved
-        logits = kept + self.losses * last * self.head_saved
-        at_loss = logits + (last > 0) * self.head_working > waiting + widest
-        head_working = np.where(last > 0, self.head_working, 0.0)
-        return {
-            "activations": resident,
-            "logits": np.where(at_loss, logits, waiting),
-            "working": np.where(at_loss, head_working, widest) + self.workspace,
-        }
-
-
-def _in_flight(g: Gathered, stage: Array) -> Array:
+def _in_flight(g: Gathered, stage: Array, plans: Rows) -> Array:
     """Activation units of a stage, by the closed form of each plan's schedule."""
-    plans = g.plans
-    return by_schedule(plans, lambda s: s.in_flight(stage, plans.pp, plans.vpp, g.micro_batches))
-
-
-def _stack(values: list[Array], n: int) -> FloatArray:
-    """One row per stage, laid out over the plans."""
-    rows = np.empty((len(values), n))
-    for row, value in zip(rows, values, strict=True):
-        row[:] = value
-    return rows
+    own = g.plans if isinstance(plans, slice) else g.plans.take(plans)
+    micro_batches = _at(g.micro_batches, plans)
+    return by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, micro_batches))

@@ -36,8 +36,11 @@ _PLACEMENT_OF = np.array(
 
 @dataclass(frozen=True)
 class StageTable:
-    """Stages of each distinct layout; arrays of shape (slots, layouts), padded by repetition.
+    """The stages of each distinct layout that can be the worst.
 
+    Arrays of shape (slots, layouts), padded by repetition.
+
+    slot_of: the slot that is composed as a stage is, shape (stages, layouts); -1: no such stage.
     layers, recomputed, inputs: shape (kinds, slots, layouts); inputs counts stored inputs of
     recomputed layers.  totals, recomputed_totals: summed over all stages, shape (kinds, layouts).
     """
@@ -50,6 +53,7 @@ class StageTable:
     inputs: FloatArray
     totals: FloatArray
     recomputed_totals: FloatArray
+    slot_of: NDArray[np.int64]
 
 
 @formula("1", "megatron-core")
@@ -206,8 +210,8 @@ def _rows(
     explicit: bool,
     recompute_num_layers: int,
     uniform: bool,
-) -> tuple[FloatArray, NDArray[np.int64]]:
-    """(values, candidates): rows over stages, and the stages that can be the worst.
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """(values of the stages that can be the worst, sums over all stages, slot of each stage).
 
     Rows: stage, first, last, then for each kind layers, then recomputed, then inputs.
     Dominance: middle stages of equal composition differ only in what is in flight, which never
@@ -238,9 +242,10 @@ def _rows(
         earliest.setdefault(values[1:, r].tobytes(), r)
         if placement == "wave":
             latest[values[1:, r].tobytes()] = r
-    kept = {0, pp - 1, *earliest.values(), *latest.values()}
-    candidates = np.array(sorted(kept), dtype=np.int64)
-    return values, candidates
+    kept = sorted({0, pp - 1, *earliest.values(), *latest.values()})
+    own = [earliest.get(values[1:, r].tobytes(), r) if 0 < r < pp - 1 else r for r in range(pp)]
+    slot_of = np.array([kept.index(stage) for stage in own], dtype=np.int64)
+    return values[:, kept], values[3:].sum(axis=1), slot_of
 
 
 LAYOUT_KEY = Key(
@@ -249,10 +254,8 @@ LAYOUT_KEY = Key(
 )  # fmt: skip
 
 
-def stage_table(
-    model: ModelSpec, plans: Plans, all_stages: bool = False
-) -> tuple[Groups, StageTable]:
-    """The distinct layouts of some plans; all_stages keeps dominated stages too."""
+def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
+    """The distinct layouts of some plans."""
     groups, keys = LAYOUT_KEY.distinct(plans)
     order = layers_of(model).order
     full = keys.recompute == code("recompute", "full")
@@ -262,28 +265,31 @@ def stage_table(
         (keys.recompute_method == code("recompute_method", "uniform")) & full,
     )  # fmt: skip
     size = (len(groups.first),)
-    tables = []
-    sums = []
+    found = []
     for pp, vpp, place, first, last, explicit, redone, uniform in zip(
         *(np.broadcast_to(column, size).tolist() for column in columns), strict=True
     ):
         given = plans.stage_layers_table[explicit - 1] if explicit else ()
         layers = stage_layers(model.num_layers, pp, first, last, given)
-        values, candidates = _rows(
-            order, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given),
-            redone, uniform,
+        found.append(
+            _rows(
+                order, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given), redone,
+                uniform,
+            )
         )  # fmt: skip
-        tables.append(values if all_stages else values[:, candidates])
-        sums.append(values[3:].sum(axis=1))
-    slots = max(table.shape[1] for table in tables)
-    stacked = np.stack(
-        [
-            np.concatenate([t, np.repeat(t[:, -1:], slots - t.shape[1], axis=1)], axis=1)
-            for t in tables
-        ],
-        axis=2,
-    )
-    total = np.stack(sums, axis=1)
+    values, sums, slots = zip(*found, strict=True)
+    stacked = np.stack(_padded(values), axis=2)
+    stages = max(map(len, slots))
+    slot_of = [np.pad(own, (0, stages - len(own)), constant_values=-1) for own in slots]
     per_kind = stacked[3:].reshape(3, -1, *stacked.shape[1:])
-    totals = total.reshape(3, -1, total.shape[1])
-    return groups, StageTable(*stacked[:3], *per_kind, *totals[:2])
+    totals = np.stack(sums, axis=1).reshape(3, -1, len(sums))
+    return groups, StageTable(
+        stacked[0], stacked[1], stacked[2], per_kind[0], per_kind[1], per_kind[2], totals[0],
+        totals[1], np.stack(slot_of, axis=1),
+    )  # fmt: skip
+
+
+def _padded(tables: tuple[FloatArray, ...]) -> list[FloatArray]:
+    """Tables of as many columns, the last one of each repeated."""
+    slots = max(table.shape[1] for table in tables)
+    return [np.pad(t, ((0, 0), (0, slots - t.shape[1])), mode="edge") for t in tables]

@@ -63,7 +63,7 @@ def traffic(s: Setting, plan: ParallelPlan) -> Iterator[GroupTraffic]:
     A pipeline's messages are those of a stage between two others.
     """
     row = Plans.from_rows([plan])
-    gathered = gather(s, row, all_stages=True)
+    gathered = gather(s, row)
     for name in NAMES:
 
         def per_stage(measure: Measure, name: str = name) -> FloatArray:
@@ -128,9 +128,10 @@ def _stages_s(s: Setting, g: Gathered) -> FloatArray:
     times, step = BlockTimes(s, g, dp), StepCollectives(s, g, dp)
     sent = messages(g) * message_s(g, dp) * (g.plans.pp > 1)
     tied = g.state.spread(dp.tied_reduce_s)
-    stages = []
+    slots = []
     for slot, held in enumerate(g.stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
         once = sum(step.of(*held)) + tied * g.stages.spread(end)
-        stages.append(g.micro_batches * stage_s(s, g, times, slot) + sent + once)
-    return np.array([float(np.max(value)) for value in stages])
+        total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
+        slots.append(float(np.max(total)))
+    return np.array(slots)[g.table.slot_of[:, 0]]

@@ -89,13 +89,14 @@ def plan_id(plan: ParallelPlan) -> str:
 def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int) -> Memory:
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
+    slots = gathered.table.slot_of[:, layout]
     stages = []
     for stage in range(plan.pp):
         parts = {name: float(table.parts[name][stage, k]) for name in MEMORY_PARTS}
         stages.append(
             StageMemory(
                 stage=stage,
-                layers=int(sum(kind[stage, layout] for kind in gathered.table.layers))
+                layers=int(gathered.table.layers[:, slots[stage], layout].sum())
                 - (request.model.mtp_num_layers if stage == plan.pp - 1 else 0),
                 in_flight=float(table.in_flight[stage, k]),
                 allocated_bytes=float(table.allocated_bytes[stage, k]),

@@ -108,7 +108,7 @@ def _predict(
     estimates = model.evaluate(Plans.from_rows(case.variants))
     for i, plan in enumerate(case.variants):
         seconds, driver = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
-        peak = float(estimates.memory.peak_bytes(case.memory_quantity)[i])
+        peak = float(estimates.memory.peak_of(case.memory_quantity)[i])
         parts = {name: float(value[i]) for name, value in estimates.time_parts_s.items()}
         if not np.isfinite([seconds, peak]).all() or seconds <= 0:
             raise ValueError("the plan is beyond what the cost model can price")

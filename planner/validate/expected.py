@@ -22,7 +22,7 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
-from cost_models.stage_memory import gathered_bytes, stage_memory
+from cost_models.stage_memory import StageMemory, gathered_bytes
 from cost_models.stages import VirtualStages, stage_layers, virtual_layers
 from planner.request import PlanRequest
 from planner.search import cost_model
@@ -48,15 +48,16 @@ def expected(request: PlanRequest, rank: int) -> Expected:
     plan = request.plan
     assert plan is not None
     s = cost_model(request).setting
-    g = gather(s, Plans.from_rows([plan]), True)
-    memory = stage_memory(s, g)
+    g = gather(s, Plans.from_rows([plan]))
+    memory = StageMemory(s, g, all_stages=True)
+    slot = int(g.table.slot_of[rank, 0])
     parts = {name: float(values[rank, 0]) for name, values in memory.parts.items()}
     in_flight = float(memory.in_flight[rank, 0])
     stages = layout(request)
-    activations = parts["activations"] + _ends(g, plan, rank, in_flight)
+    activations = parts["activations"] + _ends(g, plan, slot, in_flight)
     held = {
         "parameter_bytes": parts["weights"],
-        "gathered_bytes": _one(gathered_bytes(s, g, rank)),
+        "gathered_bytes": _one(gathered_bytes(s, g, slot)),
         "gradient_bytes": parts["gradients"],
         "optimizer_bytes": parts["optimizer"],
         "activation_bytes": activations,
@@ -95,13 +96,13 @@ def layout(request: PlanRequest) -> VirtualStages:
     )
 
 
-def _ends(g: Gathered, plan: ParallelPlan, rank: int, in_flight: float) -> float:
+def _ends(g: Gathered, plan: ParallelPlan, slot: int, in_flight: float) -> float:
     """Bytes saved by the embedding and by head and loss.
 
     A loss is followed by its backward pass at once, unless a schedule runs all forwards first.
     """
     losses = _one(g.micro_batches) if SCHEDULES[plan.schedule].keeps_all else 1.0
-    first, last = (_one(row[rank]) > 0 for row in (g.table.first, g.table.last))
+    first, last = (_one(row[slot]) > 0 for row in (g.table.first, g.table.last))
     kept = in_flight * _one(g.bytes.embedding_saved) if first else 0.0
     return kept + (losses * _one(g.bytes.head_saved) if last else 0.0)
 
