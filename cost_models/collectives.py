@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -105,6 +106,7 @@ class Collectives:
             self._sharded[width] = gather, self._op("reduce_scatter", payload, tp) + copy
         return self._sharded[width]
 
+    @cached_property
     def _summed(self) -> Array:
         """All-reduce over tp of a full activation; 0 where all plans shard the sequence."""
         if np.all(self._sequence_parallel):
@@ -139,7 +141,7 @@ class Collectives:
         again = self._beside(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
         leaves = self._chunked(leave, sum_of(t.backward_s for t in into) - weights_s)
         backward = self._chunked(gather, inputs_s) + self._beside(leaves, under) + again
-        summed, shards = self._summed(), self._sequence_parallel
+        summed, shards = self._summed, self._sequence_parallel
         forward = np.where(shards, forward, summed)
         gathered = np.where(shards, enters, 0.0)
         return Exposed(
@@ -151,13 +153,13 @@ class Collectives:
     def _boundary(self) -> Exposed:
         """Half of it counts for each pass."""
         gather, scatter = self._scattered(self._hidden_size)
-        half = np.where(self._sequence_parallel, gather + scatter, self._summed()) / 2.0
+        half = np.where(self._sequence_parallel, gather + scatter, self._summed) / 2.0
         return Exposed(half, half)
 
     def _collective(self, record: Collective) -> Exposed:
         axis = getattr(self._places, record.axis)
         seconds = sum_of(self._op(op, record.payload_bytes, axis) for op in record.operations)
-        each = seconds if record.mirrored else seconds / 2.0
+        each = seconds * (record.times if record.mirrored else record.times / 2.0)
         return Exposed(each, each, each * self._d.recomputed(record.module))
 
     def _chunked(self, comm_s: Array, gemm_s: Array) -> Array:

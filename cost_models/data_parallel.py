@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import parameters
-from cost_models.blocks.base import Block
+from cost_models.arrays import sum_of
 from cost_models.blocks.records import Split
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
@@ -51,11 +51,12 @@ class Held:
 class HeldParameters:
     """Parameters per rank by key, and over how many ranks ZeRO spreads their states.
 
-    layers: by kind; placeholders: those of each block that have one (overheads).
+    layers: by kind; placeholders: those that have one (overheads), of blocks that the same kinds
+    of layers share.
     """
 
     layers: tuple[Held, ...]
-    placeholders: dict[Block, FloatArray]
+    placeholders: dict[tuple[int, ...], FloatArray]
     embedding: FloatArray
     word_table: FloatArray
     widest: FloatArray
@@ -96,14 +97,13 @@ def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     split = Split(tp, etp, ep)
     layers = []
-    placeholders: dict[Block, FloatArray] = {}
     for kind in layers_of(model).kinds:
         plain, expert = parameters.layer_parameters(model, kind, tp, etp, ep)
         layers.append(Held(full(plain), full(expert)))
-        for block in kind.blocks:
-            if block not in placeholders:
-                own = placeholder_parameters(block.weights(model, split))
-                placeholders[block] = full(own)
+    placeholders = {
+        kinds: full(sum_of(placeholder_parameters(block.weights(model, split)) for block in blocks))
+        for kinds, blocks in layers_of(model).shared.items()
+    }
     word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
     head = parameters.output_layer_parameters(model, tp)
     # With a pipeline the last stage holds copies of the word table: one to share it with the head,

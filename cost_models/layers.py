@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.base import Block, Mixer
@@ -25,7 +25,7 @@ class LayerKind:
     mixer: Mixer
     feed_forward: Block
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """In forward order."""
         dense = isinstance(self.feed_forward, MLP)
@@ -59,20 +59,33 @@ class Layers:
     kinds: tuple[LayerKind, ...]
     order: tuple[int, ...]
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Layers of each kind."""
         return tuple(self.order.count(i) for i in range(len(self.kinds)))
 
+    @cached_property
+    def shared(self) -> dict[tuple[int, ...], tuple[Block, ...]]:
+        """Every block once, by the places of all kinds that it stands in."""
+        found: dict[tuple[int, ...], tuple[Block, ...]] = {}
+        for block in dict.fromkeys(block for kind in self.kinds for block in kind.blocks):
+            kinds = tuple(i for i, kind in enumerate(self.kinds) if block in kind.blocks)
+            found[kinds] = (*found.get(kinds, ()), block)
+        return found
+
 
 def layers_of(model: ModelSpec) -> Layers:
-    """The layers of a model, first to last."""
-    mixers, feed_forwards = _mixers(model), model.feed_forwards
-    return _layers(
-        tuple(mixers[i % len(mixers)] for i in range(model.num_layers)),
-        feed_forwards,
-        MLP(width=model.ffn_hidden_size, bias=model.mlp_bias),
-    )
+    """The layers of a model, first to last; kept with the model, as its own derived values are."""
+    found: Layers | None = vars(model).get("_layers")
+    if found is None:
+        mixers = _mixers(model)
+        found = _layers(
+            tuple(mixers[i % len(mixers)] for i in range(model.num_layers)),
+            model.feed_forwards,
+            MLP(width=model.ffn_hidden_size, bias=model.mlp_bias),
+        )
+        vars(model)["_layers"] = found
+    return found
 
 
 def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
@@ -87,7 +100,6 @@ def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
     return (*(local,) * (period - 1), Attention())
 
 
-@lru_cache(maxsize=1 << 8)
 def _layers(mixers: tuple[Mixer, ...], feed_forwards: tuple[str, ...], dense: MLP) -> Layers:
     several = len(set(mixers)) > 1
     kinds: dict[tuple[Mixer, str], LayerKind] = {}

@@ -286,7 +286,7 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    gradients = gradients * copies + _placeholder_bytes(s, g, slot)
+    gradients = gradients * copies + _placeholder_bytes(g, slot)
     return {
         "weights": weights * weight_copies,
         "gradients": gradients + _whole_table_bytes(g, slot, element.gradients),
@@ -314,7 +314,7 @@ def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
 
 
-def _placeholder_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+def _placeholder_bytes(g: Gathered, slot: int) -> Array:
     """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
     placeholders = g.runtime.placeholder_gradients
     if not np.any(placeholders):
@@ -322,9 +322,8 @@ def _placeholder_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     at_stage, at_state = g.stages.spread, g.state.spread
     there = [at_stage(layers[slot]) for layers in g.table.layers]
     total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.held.word_table)
-    for block, parameters in g.held.placeholders.items():
-        of_kinds = (n for n, kind in zip(there, s.kinds, strict=True) if block in kind.blocks)
-        total = total + (sum_of(of_kinds) > 0) * at_state(parameters)
+    for kinds, parameters in g.held.placeholders.items():
+        total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
 
 

@@ -73,7 +73,7 @@ class Head(Block):
         # of exponentials and the target's logit are summed.
         yield Boundary()
         values = FP32_BYTES * d.tokens
-        yield Collective(("all_reduce",) * 3, values, "tp", mirrored=False)
+        yield Collective(("all_reduce",), values, "tp", times=3.0, mirrored=False)
         yield from self._kept(d, hidden, logits)
 
     def _kept(self, d: Dims, hidden: float, logits: Array) -> Iterator[Record]:

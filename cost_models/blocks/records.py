@@ -160,8 +160,8 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Collective:
-    """Operations on a payload in the forward pass; mirrored: again in the backward pass, else half
-    of the time counts for each pass.
+    """Operations on a payload, `times` over, in the forward pass; mirrored: again in the backward
+    pass, else half of the time counts for each pass.
 
     module: whose recompute repeats them.
     """
@@ -169,6 +169,7 @@ class Collective:
     operations: tuple[str, ...]
     payload_bytes: Array
     axis: Literal["tp", "cp", "etp"]
+    times: float = 1.0
     mirrored: bool = True
     module: str = ""
 

@@ -92,29 +92,27 @@ def test_table_conserves_layers_and_keeps_the_worst(
         recompute_method="uniform" if uniform else "block",
     )
     row = Plans.from_rows([plan])
-    _, every = stage_table(spec, row, all_stages=True)
-    _, few = stage_table(spec, row)
-    assert every.layers[:, :, 0].sum() == layers + mtp
-    for kind in range(len(every.layers)):
-        assert sum(every.layers[kind][:, 0]) == every.totals[kind][0]
-        assert sum(every.recomputed[kind][:, 0]) == every.recomputed_totals[kind][0]
-        assert np.all(every.recomputed[kind] <= every.layers[kind])
-        assert np.all(every.inputs[kind] <= every.recomputed[kind] + 1e-12)
-    rows = ("first", "last")
-
-    def column(table: object, slot: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        parts = [getattr(table, name)[slot, 0] for name in rows]
-        for name in ("layers", "recomputed", "inputs"):
-            parts += [part[slot, 0] for part in getattr(table, name)]
-        return np.array(parts)
-
-    for stage in range(pp):
-        own = column(every, stage)
-        # Some kept stage has the same composition and comes no later in the pipeline.
-        assert any(
-            few.stage[slot, 0] <= stage and np.array_equal(column(few, slot), own)
-            for slot in range(len(few.stage))
+    _, table = stage_table(spec, row)
+    slots = table.slot_of[:, 0]
+    assert len(slots) == pp
+    held, redone, inputs = (
+        part[:, slots, 0] for part in (table.layers, table.recomputed, table.inputs)
+    )
+    assert held.sum() == layers + mtp
+    assert np.array_equal(held.sum(axis=1), table.totals[:, 0])
+    assert np.array_equal(redone.sum(axis=1), table.recomputed_totals[:, 0])
+    assert np.all(redone <= held)
+    assert np.all(inputs <= redone + 1e-12)
+    # What stands for a stage holds what that holds, and comes no later in the pipeline.
+    assert held.sum(axis=0).tolist() == [
+        sizes + mtp * (stage == pp - 1)
+        for stage, sizes in enumerate(
+            stage_layers(layers, pp, plan.first_stage_layers, plan.last_stage_layers)
         )
+    ]
+    assert np.all(table.stage[slots, 0] <= np.arange(pp))
+    assert table.first[slots, 0].tolist() == [1.0] + [0.0] * (pp - 1)
+    assert table.last[slots, 0].tolist() == [0.0] * (pp - 1) + [1.0 + mtp]
 
 
 def test_explicit_stages() -> None:
@@ -122,9 +120,9 @@ def test_explicit_stages() -> None:
         ParallelPlan(pp=3, stage_layers=(2, 5, 3)),
         ParallelPlan(pp=3, stage_layers=(4, 4, 2)),
     ]
-    groups, table = stage_table(model(10), Plans.from_rows(rows), all_stages=True)
-    spread = groups.spread(np.moveaxis(table.layers[0], 1, 0))
-    assert spread.tolist() == [[2, 5, 3], [4, 4, 2]]
+    groups, table = stage_table(model(10), Plans.from_rows(rows))
+    for layout, expected in zip(groups.spread(np.arange(2)), ([2, 5, 3], [4, 4, 2]), strict=True):
+        assert table.layers[0][table.slot_of[:, layout], layout].tolist() == expected
 
 
 def test_a_copied_model_derives_its_layers_anew() -> None:
