@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import hardware, local
@@ -257,12 +256,30 @@ def test_a_refusal_says_what_is_allowed_and_near() -> None:
     assert "h100-sxm-80gb" in unknown.value.nearest
 
 
-@given(st.text(max_size=40))
+SIZES = st.one_of(st.integers(0, 9), st.sampled_from(["-1", "1e3", " 2 ", "8.0", "100000", "x"]))
+NAMES = st.one_of(
+    st.sampled_from([*ACCELERATORS, *PRESETS, "H100", " dgx-h100", "gb200_nvl72", "h10"]),
+    st.text(max_size=8),
+)
+SHORTHAND = st.one_of(
+    NAMES,
+    st.builds("{}x{}".format, SIZES, NAMES),
+    st.builds("{}x{}x{}".format, SIZES, SIZES, NAMES),
+)
+
+
+@settings(max_examples=50)
+@given(SHORTHAND.filter(lambda text: normal(text) != hardware.LOCAL))
+@example("8xh100")
+@example("\x00")
 def test_any_text_gives_a_cluster_or_a_plain_error(text: str) -> None:
-    if normal(text) == hardware.LOCAL:
-        return
-    with contextlib.suppress(ValueError, UnknownName):
-        assert isinstance(hardware.cluster(text), ClusterSpec)
+    spec, refusal = None, ""
+    try:
+        spec = hardware.cluster(text)
+    except (ValueError, UnknownName) as error:
+        refusal = str(error)
+    event("refused" if refusal else "a cluster")
+    assert isinstance(spec, ClusterSpec) or 0 < len(refusal) < 1000
 
 
 def test_nodes_of_a_preset_are_the_users() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from cost_models.catalog.hardware import node_group
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.request import Bounds, PlanRequest, SearchSpec
+from planner.search import cost_model
+from planner.space import Space
 
 
 @st.composite
@@ -98,3 +101,39 @@ def requests(
             open=("offload_activations",) if offloaded else (),
         ),
     )
+
+
+def with_memory(request: PlanRequest, capacity: float) -> PlanRequest:
+    """The same on accelerators with so much memory."""
+    (group,) = request.cluster.groups
+    accelerator = group.accelerator.model_copy(update={"memory_bytes": capacity})
+    group = group.model_copy(update={"accelerator": accelerator})
+    cluster = request.cluster.model_copy(update={"groups": (group,)})
+    return request.model_copy(update={"cluster": cluster})
+
+
+def peaks_of(request: PlanRequest) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The memory that each legal plan of the full space needs, the leanest first."""
+    model = cost_model(request)
+    chunks = Space(request, full=True).chunks(1 << 14)
+    return np.sort(np.concatenate([[], *(model.evaluate(chunk).peak_bytes for chunk in chunks)]))
+
+
+@st.composite
+def fitting_requests(
+    draw: st.DrawFn,
+    most_layers: int = 6,
+    worlds: tuple[tuple[int, int], ...] = ((1, 1),),
+    least_layers: int = 1,
+    batches: tuple[int, ...] = (1, 2, 4, 6, 8),
+) -> PlanRequest:
+    """A request with legal plans of which some fit: the leanest alone, a part of them, or all."""
+    request = draw(requests(most_layers, worlds, least_layers, batches))
+    peaks = peaks_of(request)
+    if not len(peaks):  # one sample for each accelerator is always a plan
+        batch = request.cluster.accelerators
+        training = request.training.model_copy(update={"global_batch_size": batch})
+        request = request.model_copy(update={"training": training})
+        peaks = peaks_of(request)
+    share = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    return with_memory(request, float(peaks[int(share * (len(peaks) - 1))]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 import pytest
@@ -206,6 +208,16 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "marks of another type": ({"defaulted": 3}, "/defaulted", "wrong_type", "a list of strings"),
     "guesses of another type": ({"guessed": 0}, "/guessed", "wrong_type", "got 0"),
 }  # fmt: skip
+
+
+def text_of(document: Any) -> str:
+    """As JSON, with numbers of any length: Python itself stops at 4300 digits."""
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return json.dumps(document)
+    finally:
+        sys.set_int_max_str_digits(most)
 
 
 @pytest.mark.parametrize(("over", "pointer", "code", "says"), BAD.values(), ids=BAD)

@@ -22,7 +22,7 @@ from planner.constraints import RULES, TP_IN_DOMAIN, Context, violations
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.search import SpaceTooLarge, cost_model, search
 from planner.space import Space
-from tests.planner.drawn import requests
+from tests.planner.drawn import fitting_requests, with_memory
 
 SMALL = ((1, 1), (1, 2), (1, 4), (2, 2), (1, 3), (1, 6))
 LARGE = ((1, 8), (2, 8), (3, 8), (4, 8))
@@ -124,18 +124,19 @@ def every_plan(request: PlanRequest):  # type: ignore[no-untyped-def]
                                 yield plan
 
 
-def brute_force(request: PlanRequest) -> tuple[int, float | None, list[ParallelPlan]]:
-    """(plans, lowest objective, the plans that reach it), pricing one plan at a time."""
+def brute_force(request: PlanRequest) -> tuple[int, float | None, list[ParallelPlan], float]:
+    """(plans, lowest objective, the plans that reach it, least memory), priced one at a time."""
     model = cost_model(request)
     capacity = request.cluster.groups[0].accelerator.memory_bytes
     headroom = request.search.objective == "memory_headroom"
     best: float | None = None
     winners: list[ParallelPlan] = []
-    count = 0
+    count, least = 0, np.inf
     for plan in every_plan(request):
         count += 1
         estimates = model.evaluate(Plans.from_rows([plan]))
         peak = float(estimates.peak_bytes[0])
+        least = min(least, peak)
         if peak > capacity:
             continue
         value = peak if headroom else float(estimates.iteration_time_s[0])
@@ -143,7 +144,7 @@ def brute_force(request: PlanRequest) -> tuple[int, float | None, list[ParallelP
             best, winners = value, [plan]
         elif value <= best * (1 + 1e-12):
             winners.append(plan)
-    return count, best, winners
+    return count, best, winners, least
 
 
 def value_of(request: PlanRequest, plan: ParallelPlan) -> float:
@@ -156,41 +157,41 @@ def value_of(request: PlanRequest, plan: ParallelPlan) -> float:
 def check_against_brute_force(request: PlanRequest) -> None:
     outcome = search(request)
     assert outcome.counts is not None
-    count, best, winners = brute_force(request)
+    count, best, winners, least = brute_force(request)
     full = search(request, full=True)
     assert full.counts is not None
     assert full.counts.costed == count
-    if best is None:
-        assert not outcome.best
-        assert not full.best
-        return
+    assert best is not None
     assert value_of(request, outcome.best[0]) == pytest.approx(best, rel=1e-12)
     assert value_of(request, full.best[0]) == pytest.approx(best, rel=1e-12)
     assert full.best[0] in winners
     # The dominance rules may settle a tie otherwise, never the value.
     assert outcome.best[0] in winners
+    short = with_memory(request, least * (1 - 1e-9))
+    assert not search(short).best
+    assert not search(short, full=True).best
 
 
 @settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-@given(requests(most_layers=3, worlds=SMALL))
+@given(fitting_requests(most_layers=3, worlds=SMALL))
 def test_same_best_plan_as_brute_force(request_: PlanRequest) -> None:
     check_against_brute_force(request_)
 
 
 @pytest.mark.exhaustive
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(requests(most_layers=4, worlds=SMALL))
+@given(fitting_requests(most_layers=4, worlds=SMALL))
 def test_same_best_plan_as_brute_force_fifty_times(request_: PlanRequest) -> None:
     check_against_brute_force(request_)
 
 
-def random_plans(request: PlanRequest, count: int, seed: int) -> Plans | None:
+def random_plans(request: PlanRequest, count: int, seed: int) -> Plans:
     """Legal plans of the full space, drawn uniformly; all where there are not so many."""
     rng = np.random.default_rng(seed)
     total = sum(len(chunk) for chunk in Space(request, full=True).chunks(1 << 14))
-    chosen = np.sort(rng.choice(total, size=min(total, count), replace=False)) if total else []
+    chosen = np.sort(rng.choice(total, size=min(total, count), replace=False))
     kept: list[ParallelPlan] = []
     start = 0
     for chunk in Space(request, full=True).chunks(1 << 14):
@@ -198,21 +199,18 @@ def random_plans(request: PlanRequest, count: int, seed: int) -> Plans | None:
         low, high = np.searchsorted(chosen, [start, stop])
         kept += [chunk.row(int(i) - start) for i in chosen[low:high]]
         start = stop
-    return Plans.from_rows(kept) if kept else None
+    return Plans.from_rows(kept)
 
 
 def check_against_random(request: PlanRequest, count: int) -> tuple[int, int]:
     """How many plans were drawn, and how many of them fit."""
     outcome = search(request)
+    assert outcome.best
     plans = random_plans(request, count, seed=7)
-    if plans is None:
-        assert not outcome.best
-        return 0, 0
     estimates = cost_model(request).evaluate(plans)
     fits = estimates.peak_bytes <= request.cluster.groups[0].accelerator.memory_bytes
     if not fits.any():
         return len(plans), 0
-    assert outcome.best
     values = estimates.iteration_time_s
     if request.search.objective == "memory_headroom":
         values = estimates.peak_bytes
@@ -224,7 +222,7 @@ def check_against_random(request: PlanRequest, count: int) -> tuple[int, int]:
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-@given(requests(most_layers=6, worlds=MEDIUM))
+@given(fitting_requests(most_layers=6, worlds=MEDIUM))
 def test_no_random_legal_plan_is_better(request_: PlanRequest) -> None:
     check_against_random(request_, 500)
 
@@ -235,7 +233,7 @@ def test_no_random_legal_plan_is_better(request_: PlanRequest) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(requests(most_layers=24, worlds=LARGE, least_layers=12, batches=(16, 32, 64, 96)))
+@given(fitting_requests(most_layers=24, worlds=LARGE, least_layers=12, batches=(16, 32, 64, 96)))
 def test_no_random_legal_plan_is_better_fifty_times(request_: PlanRequest) -> None:
     """Only requests with so many legal plans, some of which fit, count as one of the fifty."""
     drawn, fitting = check_against_random(request_, 10_000)
@@ -246,7 +244,7 @@ def test_no_random_legal_plan_is_better_fifty_times(request_: PlanRequest) -> No
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @given(
-    requests(most_layers=6, worlds=MEDIUM),
+    fitting_requests(most_layers=6, worlds=MEDIUM),
     st.sampled_from(["memory", "hbm", "flop", "domain", "network"]),
     st.floats(1.0, 4.0),
 )
@@ -275,9 +273,9 @@ def test_more_of_anything_never_makes_the_best_plan_slower(
         update={"cluster": request_.cluster.model_copy(update={"groups": (richer,)})}
     )
     before, after = search(request_, top_k=1).best, search(wider, top_k=1).best
-    if before:
-        assert after
-        assert value_of(wider, after[0]) <= value_of(request_, before[0]) * (1 + 1e-12)
+    assert before
+    assert after
+    assert value_of(wider, after[0]) <= value_of(request_, before[0]) * (1 + 1e-12)
 
 
 def ask(model: str, cluster: str, seq: int, batch: int, **search_fields: object) -> PlanRequest:
@@ -393,6 +391,21 @@ class TestFoundByReview:
         asked = ask("llama-3.1-8b", "1x8xh100-sxm", 8192, 64, limits=limits)
         best, full = search(asked, top_k=1).best[0], search(asked, top_k=1, full=True).best[0]
         assert value_of(asked, best) == value_of(asked, full)
+
+    @pytest.mark.parametrize("layers", [5, 17])
+    def test_full_recompute_redoes_the_fewest_layers_that_fit(self, layers: int) -> None:
+        """As much memory as so many layers need: the best of every count, found by bisection."""
+        fixed = {"tp": 1, "cp": 1, "pp": 1, "zero_stage": 1, "micro_batch_size": 2}
+        limits = {name: Bounds(values=(value,)) for name, value in fixed.items()}
+        limits["recompute"] = Bounds(values=("none", "full"))
+        asked = ask("llama-3.1-8b", "1x8xh100-sxm", 8192, 64, limits=limits)
+        plan = ParallelPlan(dp=8, zero_stage=1, micro_batch_size=2, recompute="full",
+                            recompute_num_layers=layers)  # fmt: skip
+        capacity = float(cost_model(asked).evaluate(Plans.from_rows([plan])).peak_bytes[0])
+        tight = with_memory(asked, capacity)
+        best, full = search(tight).best[0], search(tight, full=True).best[0]
+        assert (best.recompute, best.recompute_num_layers) == ("full", layers)
+        assert value_of(tight, best) == value_of(tight, full)
 
     def test_a_zero_stage_that_is_legal_alone_stays_legal_in_a_list(self) -> None:
         fixed = {"tp": Bounds(values=(4,)), "pp": Bounds(values=(2,))}

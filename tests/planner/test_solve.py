@@ -171,7 +171,10 @@ def test_every_field_can_be_estimated(fields: dict[str, object]) -> None:
 
 class TestLaunch:
     def test_the_first_of_the_ranking_that_a_framework_runs_as_priced(self) -> None:
-        request = ask()
+        fixed = {"pp": 4, "tp": 1, "zero_stage": 1, "recompute": "none", "micro_batch_size": 1}
+        limits = {name: Bounds(values=(value,)) for name, value in fixed.items()}
+        limits["schedule"] = Bounds(values=("zb-h2", "1f1b"))
+        request = ask("llama-3.1-8b", "4x8xh100-sxm", limits=limits, top_k=40)
         found = find(request)
         launch, best = found.launch, found.best
         assert launch is not None
@@ -179,6 +182,7 @@ class TestLaunch:
         assert frameworks.get(launch.framework).reasons(request, launch.plan.plan) == ()
         assert launch.slower_by == launch.plan.iteration_time_s / best.iteration_time_s - 1.0
         earlier = found.plans[: found.plans.index(launch.plan)]
+        assert earlier
         for one in earlier:
             assert all(frameworks.get(n).reasons(request, one.plan) for n in frameworks.FRAMEWORKS)
 

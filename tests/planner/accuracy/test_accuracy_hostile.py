@@ -143,12 +143,16 @@ def test_rows_are_read_one_by_one(tmp_path: Path) -> None:
     assert next(runs_in(path)).id == "1"
 
 
-@pytest.mark.parametrize("column", sorted({*INTEGERS, *DECIMALS, *FLAGS} & {*ROW}))
-@pytest.mark.parametrize("value", ["inf", "-1", "x", "1e300"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (column, value)
+        for column in sorted({*INTEGERS, *DECIMALS, *FLAGS} & {*ROW})
+        for value in ("inf", "-1", "x", *(["1e300"] if column not in FLAGS else []))
+    ],
+)
 def test_a_number_that_is_none_is_the_reason(tmp_path: Path, column: str, value: str) -> None:
     (run,) = read_runs(written(tmp_path / "runs.csv", [{**ROW, column: value}]))
-    if column in FLAGS and value == "1e300":
-        return
     assert column in predict(run).reason
 
 

@@ -21,6 +21,7 @@ from planner import frameworks
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.request import PlanRequest
+from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
 from tests.fixtures.launches import GOLDEN, launch, run_script, unreached, written
 from tests.planner.frameworks.test_megatron import CHANGES
@@ -81,11 +82,11 @@ def test_every_attribute_exists_and_takes_its_value(case: str) -> None:
     assert misfits(source) == []
 
 
-@settings(max_examples=100, deadline=None)
-@given(drawn=DRAWN)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=legal_draws(BRIDGE, DRAWN, CASES))
 def test_every_drawn_attribute_exists(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
-    if not BRIDGE.reasons(*drawn):
-        assert misfits(recipe(*drawn)) == []
+    assert BRIDGE.reasons(*drawn) == ()
+    assert misfits(recipe(*drawn)) == []
 
 
 def test_the_stored_list_would_catch_a_wrong_attribute() -> None:

@@ -17,6 +17,7 @@ from cost_models.plans import VOCABULARIES, ParallelPlan
 from planner import frameworks
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS, REPLACED
 from planner.request import PlanRequest
+from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks.mindspeed import CASES, DRAWN, V, on_ascend
 from tests.fixtures.launches import (
     INTERLEAVED,
@@ -46,11 +47,11 @@ def test_every_option_exists_and_fits_its_type_and_choices(case: str) -> None:
     assert misfits(words(*CASES[case]), STORED["flags"]) == []
 
 
-@settings(max_examples=150, deadline=None)
-@given(drawn=DRAWN)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=legal_draws(MINDSPEED, DRAWN, CASES))
 def test_every_drawn_option_exists_and_fits(drawn: Case) -> None:
-    if not MINDSPEED.reasons(*drawn):
-        assert misfits(words(*drawn), STORED["flags"]) == []
+    assert MINDSPEED.reasons(*drawn) == ()
+    assert misfits(words(*drawn), STORED["flags"]) == []
 
 
 def test_what_is_replaced_is_what_the_older_core_lacks_or_the_npu_does_otherwise() -> None:

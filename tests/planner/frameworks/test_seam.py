@@ -87,17 +87,27 @@ def test_every_flag_has_a_why_and_stands_in_the_files(name: str, case: str) -> N
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
-def test_scripts_are_sound_and_python_compiles(name: str, case: str, tmp_path: Path) -> None:
+def test_scripts_and_python_parse(name: str, case: str, tmp_path: Path) -> None:
+    made = bundle(name, case)
+    written(tmp_path, made)
+    assert {Path(file).suffix for file in made.files} & {".sh", ".py"}
+    for file, text in made.files.items():
+        if file.endswith(".sh"):
+            result = subprocess.run(["bash", "-n", tmp_path / file], capture_output=True, text=True)
+            assert (result.returncode, result.stderr) == (0, "")
+        if file.endswith(".py"):
+            compile(text, file, "exec")
+
+
+@pytest.mark.parametrize(("name", "case"), ALL_CASES)
+def test_scripts_are_sound(name: str, case: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     made = bundle(name, case)
     written(tmp_path, made)
-    for file, text in made.files.items():
-        if file.endswith(".sh"):
-            result = subprocess.run(["shellcheck", tmp_path / file], capture_output=True, text=True)
-            assert result.stdout == ""
-        if file.endswith(".py"):
-            compile(text, file, "exec")
+    for file in (file for file in made.files if file.endswith(".sh")):
+        result = subprocess.run(["shellcheck", tmp_path / file], capture_output=True, text=True)
+        assert result.stdout == ""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,14 +106,24 @@ def test_finds_what_was_planted_and_invents_nothing(name: str) -> None:
             assert finding.code == "environment" or finding.option.split(".")[-1] in around
 
 
-@pytest.mark.parametrize("name", PLANTED)
+# Refused, out of memory or as good as it can be: nothing to set would make these faster.
+WITHOUT_GAINS = {
+    "deepseek_lite", "qwen_7b", "branches", "uneven_layers", "virtual_stages", "scheduler",
+    "mixtral_8x7b", "ds_zero3_pipeline", "ds_ulysses", "out_of_memory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if name not in WITHOUT_GAINS])
 def test_a_gain_is_what_pricing_the_change_says(name: str) -> None:
     """Each slow finding names fields; the plan with them is faster by the gain it names."""
     case, findings = linted(name)
-    for finding in findings:
-        if finding.gain and finding.set and finding.code != "param_gather_exposed":
-            assert case.own is not None
-            changed = case.fastest([finding.set], fitting=False)
-            assert changed is not None
-            gain = 1 - changed.seconds / case.own.iteration_time_s
-            assert finding.gain == pytest.approx(gain)
+    gains = [finding for finding in findings if finding.gain and finding.set]
+    assert gains
+    for finding in gains:
+        if finding.code == "param_gather_exposed":
+            continue
+        assert case.own is not None
+        changed = case.fastest([finding.set], fitting=False)
+        assert changed is not None
+        gain = 1 - changed.seconds / case.own.iteration_time_s
+        assert finding.gain == pytest.approx(gain)
