@@ -177,6 +177,13 @@ class ModelSpec(Spec):
             raise ValueError("full_attention_period needs sliding_window")
         if self.mixer_pattern and self.sliding_window is not None:
             raise ValueError("give mixer_pattern or sliding_window, not both")
+        if len(self.mixer_pattern) > self.num_layers:
+            raise ValueError(
+                f"mixer_pattern has {len(self.mixer_pattern)} mixers for {self.num_layers} layers"
+            )
+        for mixer in self.mixer_pattern:
+            if missing := mixer.missing(self):
+                raise ValueError(missing)
         if self.moe is not None and "moe" not in self.feed_forwards:
             raise ValueError("moe is given, but no layer is a mixture-of-experts layer")
         return self

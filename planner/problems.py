@@ -192,7 +192,10 @@ def from_validation(
     own = [f for f in found if not _derived(f["loc"], document)] or found
     listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
     return [
-        *(translate(dict(f), join(pointer, *f["loc"]), model, f["loc"]) for f in listed),
+        *(
+            translate(dict(f), join(pointer, *_place(model, f["loc"])), model, f["loc"])
+            for f in listed
+        ),
         # Only counted: see RequestError.
         *(Problem(pointer=pointer, code=f["type"], detail=f["msg"]) for f in rest),
     ]
@@ -218,6 +221,9 @@ def translate(
         return choice(pointer, got, _literals(model, location))
     if code in _KINDS:
         return wrong_type(pointer, _KINDS[code], got)
+    if code in ("union_tag_invalid", "union_tag_not_found") and isinstance(got, Mapping):
+        tags = [tag for one in _walked(model, location)[1] for tag in _tags(one)]
+        return choice(join(pointer, "kind"), got.get("kind"), tags)
     limits = {
         "greater_than": "> {gt}",
         "greater_than_equal": ">= {ge}",
@@ -282,17 +288,38 @@ def _leaves(annotation: Any) -> Iterable[Scalar]:
 
 def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
     """The document type at a location; None where there is none."""
-    current: type[BaseModel] | None = model
+    found = _walked(model, location)[1]
+    return found[0] if found else None
+
+
+def _place(model: type[BaseModel], location: Sequence[int | str]) -> tuple[int | str, ...]:
+    """A location as the document has it: pydantic adds which of several types it took."""
+    return _walked(model, location)[0]
+
+
+def _walked(
+    model: type[BaseModel], location: Sequence[int | str]
+) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
+    """(a location without tags of unions, the document types that may stand there)."""
+    place: list[int | str] = []
+    current = [model]
     for part in location:
-        if isinstance(part, int):
+        tagged = [one for one in current if len(current) > 1 and part in _tags(one)]
+        if tagged:
+            current = tagged
             continue
-        if current is None or part not in current.model_fields:
-            return None
-        current = _document_in(current.model_fields[part].annotation)
-    return current
+        place.append(part)
+        if isinstance(part, str):
+            fields = [one.model_fields[part] for one in current if part in one.model_fields]
+            current = _documents_in(fields[0].annotation) if fields else []
+    return tuple(place), current
 
 
-def _document_in(annotation: Any) -> type[BaseModel] | None:
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    return tuple(field.default for name, field in model.model_fields.items() if name == "kind")
+
+
+def _documents_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((m for a in get_args(annotation) if (m := _document_in(a))), None)
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _documents_in(argument)]

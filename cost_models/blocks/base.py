@@ -34,10 +34,16 @@ class Block(Spec):
 class Mixer(Block):
     """What mixes the tokens of a layer, between its first norm and its first residual.
 
-    `kind`, which each of them declares, names it in documents and in tables.
+    Each declares its `kind` as a literal, which names it in documents.
     """
+
+    kind: str
+
+    def missing(self, model: ModelSpec) -> str:
+        """What the model does not say and this mixer needs; empty where nothing is missing."""
+        return ""
 
     @property
     def label(self) -> str:
         """What sets layers with this mixer apart from others of a model."""
-        return str(getattr(self, "kind"))  # noqa: B009
+        return self.kind

@@ -33,6 +33,9 @@ class LatentAttention(Mixer):
     sources: ClassVar[tuple[str, ...]] = ("deepseek-v2", "megatron-core")
     kind: Literal["latent_attention"] = "latent_attention"
 
+    def missing(self, model: ModelSpec) -> str:
+        return "" if model.mla is not None else "latent_attention needs mla"
+
     @staticmethod
     def _spec(model: ModelSpec) -> MLASpec:
         assert model.mla is not None

@@ -122,6 +122,7 @@ class Framework:
     read: from files by name, and the number of accelerators where the files leave it open, to what
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
+    mixers: kinds that it has words for where a model's layers follow a pattern of their own.
     """
 
     name: str
@@ -140,6 +141,10 @@ class Framework:
     )
     recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
+    mixers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", (_mixers(self.mixers), *self.rules))
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -169,6 +174,20 @@ def rule(
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
     return Rule(code, checked, explain, level)
+
+
+def _mixers(carried: tuple[str, ...]) -> Rule:
+    """A pattern of mixers is carried whole, or refused."""
+
+    def others(model: ModelSpec) -> list[str]:
+        return sorted({mixer.label for mixer in model.mixer_pattern if mixer.kind not in carried})
+
+    return rule(
+        "framework_unsupported",
+        lambda c, p: not others(c.model),
+        lambda c, p: f"no option says which layers have {', '.join(others(c.model))}",
+        "degrees",
+    )
 
 
 def one_line(text: str) -> str:

@@ -125,7 +125,7 @@ def window(
 
 
 def _layer_types(config: Config, types: object, layers: int, tokens: int) -> Fields:
-    """A list of kinds of attention as window and period; other patterns are refused."""
+    """A list of kinds of attention: as window and period, or a pattern of its own."""
     if not isinstance(types, list) or len(types) != layers:
         config.refuse("layer_types", f"must be a list of {layers}, one for each layer")
         return {}
@@ -137,5 +137,6 @@ def _layer_types(config: Config, types: object, layers: int, tokens: int) -> Fie
         return {}
     period = full.index(True) + 1 if any(full) else None
     if period and full != [(i + 1) % period == 0 for i in range(layers)]:
-        config.refuse("layer_types", "must repeat: n - 1 sliding layers, then a full one")
+        window = {"kind": "attention", "window": tokens}
+        return {"mixer_pattern": [{"kind": "attention"} if is_full else window for is_full in full]}
     return {"sliding_window": tokens, "full_attention_period": period}

@@ -386,3 +386,33 @@ def test_names_are_never_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("config.json", "./config.json", "/etc/passwd", "../x.yaml"):
         with pytest.raises(RequestError):
             documents.parse_model(name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pointer", "said"),
+    [
+        ([{"kind": "atention"}], "/0/kind", "did you mean attention"),
+        ([{"kind": "attention"}, {}], "/1/kind", "must be one of attention, latent_attention"),
+        ([{"kind": "attention", "window": -3}], "/0/window", "must be >= 1, got -3"),
+        ([{"kind": "attention", "windo": 1}], "/0/windo", "did you mean window"),
+        ([{"kind": "attention"}] * 99, "", "99 mixers for 32 layers"),
+        ([{"kind": "latent_attention"}], "", "latent_attention needs mla"),
+        (["attention"], "/0", "must be an object"),
+    ],
+)
+def test_a_pattern_of_mixers_is_refused_at_its_place(
+    pattern: list[object], pointer: str, said: str
+) -> None:
+    dims = {
+        "num_layers": 32, "hidden_size": 1024, "num_attention_heads": 16, "vocab_size": 32000,
+        "mixer_pattern": pattern,
+    }  # fmt: skip
+    request = {
+        "model": dims, "cluster": "1x8xh100-sxm",
+        "training": {"seq_length": 1024, "global_batch_size": 8},
+    }  # fmt: skip
+    with pytest.raises(RequestError) as caught:
+        parse_request(request)
+    (problem,) = caught.value.problems
+    assert problem.pointer == ("/model/mixer_pattern" + pointer if pointer else "/model")
+    assert said in str(caught.value)

@@ -93,6 +93,14 @@ def test_windows_follow_layer_types() -> None:
     assert imported.model.sliding_window is None
 
 
+def test_a_pattern_without_a_period_is_kept_layer_by_layer() -> None:
+    kinds = ["full_attention", *["sliding_attention"] * 22, "full_attention"]
+    model = model_from_config({**PUBLISHED["gpt-oss-20b"], "layer_types": kinds}).model
+    assert model.sliding_window is None
+    windows = [getattr(mixer, "window", 0) for mixer in model.mixer_pattern]
+    assert windows == [None, *[128] * 22, None]
+
+
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -100,7 +108,6 @@ def test_windows_follow_layer_types() -> None:
         ["full_attention"] * 3,
         [[]] * 24,
         ["full_attention", "x"] * 12,
-        ["full_attention", "sliding_attention"] * 12,
     ],
 )
 def test_other_patterns_of_layers_are_refused(kinds: object) -> None:
