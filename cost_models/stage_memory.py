@@ -18,7 +18,6 @@ from cost_models.arrays import max_of, sum_of
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
-from cost_models.schedules.base import PipelineSchedule
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
 
@@ -36,13 +35,25 @@ _ALL = slice(None)
 
 @dataclass(frozen=True)
 class _Place:
-    """A row of the arrays of stages: stages of some plans that are composed alike."""
+    """A row of the arrays of stages: stages of some plans that are composed alike.
+
+    What their schedules keep there: activation units, and copies of the weights.
+    """
 
     row: int
     slot: int
     plans: Rows
     stage: Array
     in_flight: Array
+    weight_copies: Array
+
+    @classmethod
+    def of(cls, g: Gathered, row: int, slot: int, plans: Rows, stage: Array) -> _Place:
+        own = g.plans if isinstance(plans, slice) else g.plans.take(plans)
+        count = _at(g.micro_batches, plans)
+        in_flight = by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, count))
+        copies = by_schedule(own, lambda s: s.weight_copies(stage, own.pp))
+        return cls(row, slot, plans, stage, in_flight, copies)
 
 
 class StageMemory:
@@ -66,7 +77,7 @@ class StageMemory:
             self.peak_bytes[place.plans] = np.maximum(self.peak_bytes[place.plans], total)
 
     def _parts_at(self, place: _Place) -> dict[str, Array]:
-        return self._slots[place.slot].parts(place.in_flight, place.plans)
+        return self._slots[place.slot].parts(place)
 
     @cached_property
     def parts(self) -> dict[str, FloatArray]:
@@ -116,8 +127,7 @@ class StageMemory:
 def _candidates(g: Gathered) -> Iterator[_Place]:
     """The stages that can be the worst: one for each slot of the table."""
     for slot, stages in enumerate(g.table.stage):
-        stage = g.stages.spread(stages)
-        yield _Place(slot, slot, _ALL, stage, _in_flight(g, stage, _ALL))
+        yield _Place.of(g, slot, slot, _ALL, g.stages.spread(stages))
 
 
 def _stages(g: Gathered) -> Iterator[_Place]:
@@ -139,7 +149,7 @@ def _stages(g: Gathered) -> Iterator[_Place]:
                 rows = np.flatnonzero(alike) if isinstance(plans, slice) else plans[alike]
             else:
                 continue
-            yield _Place(stage, slot, rows, float(stage), _in_flight(g, float(stage), rows))
+            yield _Place.of(g, stage, slot, rows, float(stage))
 
 
 def _at(value: Array, plans: Rows) -> Array:
@@ -193,8 +203,7 @@ class _Slot:
     def __init__(self, s: Setting, g: Gathered, slot: int, step: _StepAmounts) -> None:
         table, at_stage = g.table, g.stages.spread
         self._of = step
-        self._states = _states(s, g, slot)
-        self._held = sum_of(self._states.values())
+        self._weights, self._gradients, self._optimizer = _states(s, g, slot)
         self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
         self._step = _step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
@@ -210,13 +219,18 @@ class _Slot:
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
 
-    def parts(self, in_flight: Array, plans: Rows) -> dict[str, Array]:
-        """MEMORY_PARTS of some plans' stages that keep `in_flight` micro-batches."""
-        of = self._of
+    def parts(self, place: _Place) -> dict[str, Array]:
+        """MEMORY_PARTS of some plans' stages."""
+        of, in_flight = self._of, place.in_flight
 
         def at(value: Array) -> Array:
-            return _at(value, plans)
+            return _at(value, place.plans)
 
+        states = {
+            "weights": at(self._weights) * place.weight_copies,
+            "gradients": at(self._gradients),
+            "optimizer": at(self._optimizer),
+        }
         saved = at(self._saved)
         resident = in_flight * saved
         if of.most_resident is not None:
@@ -250,12 +264,12 @@ class _Slot:
         if of.given is not None:
             driver = of.given
         else:
-            room = at(of.room) - (at(self._held) + transient + over)
+            room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
             fragmentation = overheads.fragmentation_bytes(transient, at(of.share), others, room)
         return {
-            **{name: at(value) for name, value in self._states.items()},
+            **states,
             "activations": resident,
             "logits": logits,
             "working": working + over,
@@ -265,8 +279,8 @@ class _Slot:
         }
 
 
-def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
-    """Weights, gradients and optimizer states of one stage slot.
+def _states(s: Setting, g: Gathered, slot: int) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of one stage slot.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
@@ -275,7 +289,8 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
-    copies, weight_copies = _copies(g, slot)
+    # Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only.
+    copies = by_schedule(plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
     weights: Array = 0.0
     gradients: Array = 0.0
     optimizer: Array = 0.0
@@ -287,11 +302,8 @@ def _states(s: Setting, g: Gathered, slot: int) -> dict[str, Array]:
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
     gradients = gradients * copies + _placeholder_bytes(g, slot)
-    return {
-        "weights": weights * weight_copies,
-        "gradients": gradients + _whole_table_bytes(g, slot, element.gradients),
-        "optimizer": optimizer * copies * (1.0 - plans.offload_optimizer),
-    }
+    gradients = gradients + _whole_table_bytes(g, slot, element.gradients)
+    return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
@@ -399,26 +411,3 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
     held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
     return held
-
-
-def _copies(g: Gathered, slot: int) -> tuple[Array, Array]:
-    """(copies of all states, copies of the weights) a rank holds under its schedule.
-
-    Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only.
-    """
-    stage = g.stages.spread(g.table.stage[slot])
-
-    def copies(schedule: PipelineSchedule) -> Array:
-        return schedule.weight_copies(stage, g.plans.pp)
-
-    def states(schedule: PipelineSchedule) -> Array:
-        return 2.0 if schedule.placement == "two-way" else 1.0
-
-    return by_schedule(g.plans, states), by_schedule(g.plans, copies)
-
-
-def _in_flight(g: Gathered, stage: Array, plans: Rows) -> Array:
-    """Activation units of a stage, by the closed form of each plan's schedule."""
-    own = g.plans if isinstance(plans, slice) else g.plans.take(plans)
-    micro_batches = _at(g.micro_batches, plans)
-    return by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, micro_batches))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import MEMORY_PARTS, STATE_PARTS, STEP_PARTS, StageMemory
 from tests.fixtures.layers import kept_and_dropped, one_micro_batch
+from tests.fixtures.spaces import LEAST, some_plans
 
 GIB = 2.0**30
 LLAMA = {"vocab_size": 128256, "gated_mlp": True, "norm": "rmsnorm"}
@@ -188,3 +191,32 @@ def test_more_groups_take_more_of_the_driver() -> None:
     )  # fmt: skip
     assert one == 1.5e9
     assert one < data < both
+
+
+def test_stages_that_are_composed_alike_differ_in_what_their_schedule_keeps() -> None:
+    """PipeDream stashes weights for each micro-batch in flight: p - r copies, of activations too."""
+    found = memory(GPT_18B, ParallelPlan(pp=6, schedule="pipedream", dp=1), "1x6xb200-sxm", 24)
+    weights, activations = found.parts["weights"][:, 0], found.parts["activations"][:, 0]
+    assert (weights[1:5] / weights[4]).tolist() == [2.5, 2.0, 1.5, 1.0]
+    assert (activations[1:5] / activations[4]).tolist() == [2.5, 2.0, 1.5, 1.0]
+    assert found.stage[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v2-lite", "gemma-2-27b"])
+def test_every_stage_of_a_plan_is_the_same_alone_as_in_a_batch(name: str) -> None:
+    """At least 20 plans of the real space, pipelines of several lengths among them."""
+    model, cluster = preset(name), parse_shorthand("2x4xh100-sxm")
+    training = TrainingSpec(seq_length=1024, global_batch_size=64)
+    plans = some_plans(model, cluster, training, Random(name))
+    assert len(set(plans)) >= LEAST
+    assert len({plan.pp for plan in plans}) > 1
+    cost = CostModel(model, cluster, training)
+    together = cost.evaluate(Plans.from_rows(plans), all_stages=True).memory
+    for i, plan in enumerate(plans):
+        alone = cost.evaluate(Plans.from_rows([plan]), all_stages=True).memory
+        assert alone.total_bytes.shape == (plan.pp, 1)
+        for part, values in alone.parts.items():
+            assert np.array_equal(values[:, 0], together.parts[part][: plan.pp, i]), part
+        assert np.array_equal(alone.total_bytes[:, 0], together.total_bytes[: plan.pp, i])
+        assert not together.total_bytes[plan.pp :, i].any()
+        assert together.peak_bytes[i] == alone.total_bytes.max()
