@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import sum_of
 from cost_models.fitted import Fitted, fitted
 from cost_models.gathered import FloatArray, Gathered, Setting, gather
 from cost_models.kernel_times import KernelTime, Machine
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
+from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules import SCHEDULES
@@ -25,7 +27,6 @@ from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory
 from cost_models.stages import stage_layers, virtual_layers
 from cost_models.step_time import (
-    TIME_PARTS,
     BlockTimes,
     data_parallel,
     message_s,
@@ -93,9 +94,7 @@ class CostModel:
         times = BlockTimes(self.setting, gathered, dp)
         parts = step_time(self.setting, gathered, dp, times)
         parts["stragglers"] = straggler_s(self.setting, plans, parts)
-        total = parts[TIME_PARTS[0]]
-        for name in TIME_PARTS[1:]:
-            total = total + parts[name]
+        total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
             total, parts, memory.peak_bytes, memory, gathered.micro_batches, gathered, times.kernels
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
+from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
@@ -24,7 +25,6 @@ from cost_models.spec import DTYPE_BYTES
 STATE_PARTS = ("weights", "gradients", "optimizer")
 # What comes and goes within a step.
 STEP_PARTS = ("activations", "logits", "working", "communication")
-MEMORY_PARTS = (*STATE_PARTS, *STEP_PARTS, "fragmentation", "driver")
 # Layers whose saved tensors stay on the device while the others are offloaded (double buffer).
 OFFLOAD_RESIDENT_LAYERS = 2.0
 

@@ -16,11 +16,6 @@ from cost_models.schedules.shares import simulated_extra_s
 from cost_models.sources import Array, formula
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 
-TIME_PARTS = (
-    "forward", "backward", "recompute", "tp_comm", "cp_comm", "ep_comm", "pp_comm",
-    "bubble", "dp_comm", "optimizer", "offload", "stragglers",
-)  # fmt: skip
-
 
 class BlockTimes:
     """Seconds of each kind of layer and of both ends per micro-batch, laid out per plan.

@@ -9,34 +9,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cost_models import parts
 from cost_models.plans import ParallelPlan
 
-MEMORY_PARTS: dict[str, str] = {
-    "weights": "training weights held by the rank",
-    "gradients": "gradient accumulation buffers, and Transformer Engine's placeholders",
-    "optimizer": "master weights and optimizer moments",
-    "activations": "saved tensors of all micro-batches in flight, transformer layers",
-    "logits": "embedding output, last norm, logits and loss buffers",
-    "working": "tensors alive only at the fullest moment: recompute, backward temporaries, GEMM "
-    "workspaces",
-    "communication": "gather, reduce and pipeline buffers of the framework",
-    "fragmentation": "held by the allocator and of no use at that moment",
-    "driver": "CUDA context and NCCL buffers; or all that the cluster reserves, where it says so",
-}
-TIME_PARTS: dict[str, str] = {
-    "forward": "forward kernels of the busiest stage",
-    "backward": "backward kernels of the busiest stage",
-    "recompute": "forward kernels and collectives run again in backward",
-    "tp_comm": "tensor-parallel collectives not hidden",
-    "cp_comm": "context-parallel exchange not hidden",
-    "ep_comm": "expert-parallel all-to-all not hidden",
-    "pp_comm": "pipeline messages not hidden",
-    "bubble": "waiting of the busiest stage for the others",
-    "dp_comm": "gradient reduction and weight gathering not hidden",
-    "optimizer": "gradient norm and optimizer step",
-    "offload": "host transfers not hidden",
-    "stragglers": "waiting for the slowest node where all meet in every layer",
-}
+MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
+TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
     "world_size": "tp x cp x pp x dp is not the number of accelerators",

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain, repeat
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.answer import MEMORY_PARTS, TIME_PARTS, Memory, PlanReport, StageMemory
+from cost_models.parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
+from planner.answer import Memory, PlanReport, StageMemory
 from planner.formats import gib, seconds, share
 
 # The letter fills the bar where there is no colour.
-_MEMORY_STYLES = {
-    "weights": ("W", "blue"),
-    "gradients": ("G", "cyan"),
-    "optimizer": ("O", "magenta"),
-    "activations": ("A", "green"),
-    "logits": ("L", "yellow"),
-    "working": ("K", "bright_yellow"),
-    "communication": ("C", "red"),
-    "fragmentation": ("F", "white"),
-    "driver": ("D", "bright_black"),
-}
-_TIME_STYLES = {
-    "forward": ("F", "green"),
-    "backward": ("B", "blue"),
-    "recompute": ("R", "cyan"),
-    "tp_comm": ("T", "yellow"),
-    "cp_comm": ("C", "bright_yellow"),
-    "ep_comm": ("E", "bright_magenta"),
-    "pp_comm": ("P", "magenta"),
-    "bubble": (".", "bright_black"),
-    "dp_comm": ("D", "red"),
-    "optimizer": ("O", "bright_cyan"),
-    "offload": ("H", "bright_red"),
-    "stragglers": ("S", "bright_white"),
-}
+# By place; parts beyond them are white.
+_MEMORY_COLOURS = (
+    "blue", "cyan", "magenta", "green", "yellow", "bright_yellow", "red", "white", "bright_black",
+)  # fmt: skip
+_TIME_COLOURS = (
+    "green", "blue", "cyan", "yellow", "bright_yellow", "bright_magenta", "magenta",
+    "bright_black", "red", "bright_cyan", "bright_red", "bright_white",
+)  # fmt: skip
+
+
+def _styles(
+    found: Mapping[str, TimePart] | Mapping[str, MemoryPart], colours: tuple[str, ...]
+) -> dict[str, tuple[str, str]]:
+    """The letter and the colour of each part."""
+    letters = (part.letter for part in found.values())
+    colour = chain(colours, repeat("white"))
+    return dict(zip(found, zip(letters, colour, strict=False), strict=False))
+
+
+_MEMORY_STYLES = _styles(MEMORY_PARTS, _MEMORY_COLOURS)
+_TIME_STYLES = _styles(TIME_PARTS, _TIME_COLOURS)
 _MOST_STAGES = 6  # rows of memory bars
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import Estimates
+from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, Plans
-from cost_models.step_time import TIME_PARTS
 from planner.answer import Document
 from planner.problems import choice, nearest, refuse
 from planner.request import PlanRequest

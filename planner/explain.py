@@ -13,13 +13,12 @@ from cost_models.dims import dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
+from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import RUNTIMES
 from cost_models.sources import Array
 from cost_models.spec import TrainingSpec
-from cost_models.stage_memory import MEMORY_PARTS
 from cost_models.state_memory import element_bytes
-from cost_models.step_time import TIME_PARTS
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
 from planner.error_band import band, likeness

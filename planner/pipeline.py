@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cost_models.estimate import CostModel
+from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import simulate
@@ -21,7 +22,7 @@ def pipeline(
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
-    outside = sum(parts_s[name] for name in ("dp_comm", "optimizer", "offload", "stragglers"))
+    outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
     # An asynchronous schedule fills once per run, the simulator once per order: not a step's time.
     stages_s = simulated_s(model, plan, micro_batches) if schedule.synchronous else None
     return Pipeline(

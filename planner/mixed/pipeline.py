@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel
+from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times, simulate
@@ -23,7 +24,7 @@ from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 
 FloatArray = NDArray[np.float64]
 MOST_TRIED = 8  # stages of a pipeline whose every pair is tried with the simulator
-OUTSIDE = ("dp_comm", "optimizer", "offload", "stragglers")
+OUTSIDE = tuple(name for name, part in TIME_PARTS.items() if part.once)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from cost_models.parts import TIME_PARTS
 from planner.answer import Document
 from planner.validate.saved_rows import SavedRow
 from planner.validate.traced import Amounts
@@ -20,15 +21,7 @@ from planner.validate.traced import Amounts
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
 MOST_STEPS = 1000
 
-# Where the time of one rank's step goes: a measured part -> parts of the estimate.
-PARTS: dict[str, tuple[str, ...]] = {
-    "forward": ("forward",),
-    "backward": ("backward", "recompute"),
-    "communication": ("tp_comm", "cp_comm", "ep_comm", "dp_comm"),
-    "optimizer": ("optimizer",),
-    "idle": ("pp_comm", "bubble", "stragglers"),
-    "other": ("offload",),
-}
+# Where the time of one rank's step goes, and the parts of the estimate that each stands for.
 MEANING: dict[str, str] = {
     "forward": "forward passes and the loss, without what blocks in them",
     "backward": "backward passes with recompute, without what blocks in them",
@@ -36,6 +29,10 @@ MEANING: dict[str, str] = {
     "optimizer": "clipping and the optimizer's step",
     "idle": "blocked for a message of another stage, or for the other ranks at the step's end",
     "other": "between all these: the schedule's own Python",
+}
+PARTS: dict[str, tuple[str, ...]] = {
+    measured: tuple(name for name, part in TIME_PARTS.items() if part.measured == measured)
+    for measured in MEANING
 }
 
 Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]

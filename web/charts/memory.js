@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { bytes, BYTE_UNITS, number } from "../format.js";
 import { report, units } from "../state.js";
 import { ChartFrame } from "./frame.js";
-import { memoryParts } from "./palette.js";
+import { memoryParts, partsOf } from "./palette.js";
 
 const MOST_BARS = 16; // above, the rest opens on demand
 
@@ -14,7 +14,7 @@ export function MemoryChart() {
   const [all, setAll] = useState(false);
   const [near, setNear] = useState(null); // the stage pointed at; null: the fullest
   const size = BYTE_UNITS[units.value];
-  const shownParts = memoryParts.filter(({ key }) => memory.stages.some(({ parts }) => parts[key] > 0));
+  const shownParts = partsOf(memoryParts, Object.assign({}, ...memory.stages.map(({ parts }) => Object.fromEntries(Object.entries(parts).filter(([, held]) => held > 0)))));
   const widest = Math.max(memory.capacity_bytes, ...memory.stages.map(({ total_bytes }) => total_bytes)) * 1.02;
   const share = (value) => `${(100 * value) / widest}%`;
   const stages = all ? memory.stages : memory.stages.slice(0, MOST_BARS);

@@ -4,11 +4,11 @@ import { html } from "htm/preact";
 import { percent, seconds } from "../format.js";
 import { report } from "../state.js";
 import { ChartFrame } from "./frame.js";
-import { timeParts } from "./palette.js";
+import { partsOf, timeParts } from "./palette.js";
 
 export function TimeChart() {
   const { time_parts_s: parts, iteration_time_s: whole } = report.value;
-  const rows = timeParts.filter(({ key }) => parts[key] > 0)
+  const rows = partsOf(timeParts, parts)
     .map((part) => ({ ...part, time_s: parts[part.key], share: parts[part.key] / whole }));
   const columns = [
     { key: "label", label: "Part" },

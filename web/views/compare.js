@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
-import { memoryParts, timeParts } from "../charts/palette.js";
+import { memoryParts, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
 import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, unit, value, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
@@ -86,10 +86,14 @@ function Headline({ found }) {
 /* Two bars on one scale. */
 function Stacked({ title, parts, found, of, bound, show, name }) {
   const reports = [["A", found.a.estimate], ["B", found.b.estimate]];
-  const total = (report) => parts.reduce((sum, { key }) => sum + (of(report)[key] ?? 0), 0);
+  const total = (report) => Object.values(of(report)).reduce((sum, value) => sum + value, 0);
   const bounds = bound ? reports.map(([, report]) => bound(report)) : [0];
   const scale = Math.max(...reports.map(([, report]) => total(report)), ...bounds);
-  const used = parts.filter(({ key }) => reports.some(([, report]) => of(report)[key] > scale * 1e-4));
+  const largest = {};
+  for (const [, report] of reports) {
+    for (const [key, value] of Object.entries(of(report))) largest[key] = Math.max(largest[key] ?? 0, value);
+  }
+  const used = partsOf(parts, largest).filter(({ key }) => largest[key] > scale * 1e-4);
   const rows = used.map(({ key, label }) => ({ part: label, a: of(reports[0][1])[key] ?? 0, b: of(reports[1][1])[key] ?? 0 }));
   const columns = [
     { key: "part", label: "Part" },

@@ -1,0 +1,64 @@
+"""The parts that the time and the memory of a step add up from, each said once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TimePart(NamedTuple):
+    """letter: what it is drawn with in text.  measured: as what a run of the plan measures it.
+    once: per step, not per micro-batch, and so outside of the pipeline.
+    """
+
+    text: str
+    letter: str
+    measured: str
+    once: bool = False
+
+
+class MemoryPart(NamedTuple):
+    """letter: what it is drawn with in text."""
+
+    text: str
+    letter: str
+
+
+TIME_PARTS: dict[str, TimePart] = {
+    "forward": TimePart("forward kernels of the busiest stage", "F", "forward"),
+    "backward": TimePart("backward kernels of the busiest stage", "B", "backward"),
+    "recompute": TimePart("forward kernels and collectives run again in backward", "R", "backward"),
+    "tp_comm": TimePart("tensor-parallel collectives not hidden", "T", "communication"),
+    "cp_comm": TimePart("context-parallel exchange not hidden", "C", "communication"),
+    "ep_comm": TimePart("expert-parallel all-to-all not hidden", "E", "communication"),
+    "pp_comm": TimePart("pipeline messages not hidden", "P", "idle"),
+    "bubble": TimePart("waiting of the busiest stage for the others", ".", "idle"),
+    "dp_comm": TimePart(
+        "gradient reduction and weight gathering not hidden", "D", "communication", once=True
+    ),
+    "optimizer": TimePart("gradient norm and optimizer step", "O", "optimizer", once=True),
+    "offload": TimePart("host transfers not hidden", "H", "other", once=True),
+    "stragglers": TimePart(
+        "waiting for the slowest node where all meet in every layer", "S", "idle", once=True
+    ),
+}
+MEMORY_PARTS: dict[str, MemoryPart] = {
+    "weights": MemoryPart("training weights held by the rank", "W"),
+    "gradients": MemoryPart(
+        "gradient accumulation buffers, and Transformer Engine's placeholders", "G"
+    ),
+    "optimizer": MemoryPart("master weights and optimizer moments", "O"),
+    "activations": MemoryPart(
+        "saved tensors of all micro-batches in flight, transformer layers", "A"
+    ),
+    "logits": MemoryPart("embedding output, last norm, logits and loss buffers", "L"),
+    "working": MemoryPart(
+        "tensors alive only at the fullest moment: recompute, backward temporaries, GEMM "
+        "workspaces",
+        "K",
+    ),
+    "communication": MemoryPart("gather, reduce and pipeline buffers of the framework", "C"),
+    "fragmentation": MemoryPart("held by the allocator and of no use at that moment", "F"),
+    "driver": MemoryPart(
+        "CUDA context and NCCL buffers; or all that the cluster reserves, where it says so", "D"
+    ),
+}
