@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 _COST = "tests/cost_models"
 # File -> the tests that guard it, beside the one of its own name; the first that matches.
 GUARDS = {
-    "planner/search.py": ["tests/planner/test_search.py"],
+    "planner/search.py": [f"tests/planner/{name}.py" for name in ("test_search_kept", "test_search")],
     "cost_models/schedules/*": [
         f"{_COST}/schedules/test_{name}.py"
         for name in ("reference", "levels", "closed_forms", "derivations", "torch_orders",
@@ -55,8 +55,8 @@ _MOST_BYTES = 4 * 2**30  # of a mutant that no longer ends
 
 def tests_of(path: str) -> list[str]:
     """The test of the same name first, then those that guard the file."""
-    folder = f"{_COST}/schedules" if "schedules/" in path else _COST
-    own = f"{folder}/test_{Path(path).stem}.py"
+    own = f"{_COST}/schedules/test_" if "schedules/" in path else f"{_COST}/test_"
+    own += f"{Path(path).stem}.py"
     found = next(tests for pattern, tests in GUARDS.items() if fnmatch(path, pattern))
     return [own, *(t for t in found if t != own)] if Path(own).exists() else found
 

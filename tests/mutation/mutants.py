@@ -20,6 +20,9 @@ from mutmut.mutation.pragma_handling import get_ignored_lines
 
 # Keywords that say how, not what: text is UTF-8 here anyway, and lengths agree.
 _HOW = {"encoding", "strict"}
+# Calls and names that make the text of an error.
+_TEXT_CALLS = ("super().__init__", "_refuse")
+_TEXT_NAMES = ("hint", "shown", "FORMS")
 
 
 class _Visitor(MutationVisitor):
@@ -44,10 +47,15 @@ class Behaviour(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         name = ast.unparse(node.func)
+        if name in _TEXT_CALLS:
+            return ast.Constant(name)
         if name in ("cast", "TypeVar"):
             return node.args[-1] if name == "cast" else ast.Constant(None)
         node.keywords = [k for k in node.keywords if k.arg not in _HOW]
         return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("utf-8") if str(node.value).lower() == "utf-8" else node
 
     def visit_With(self, node: ast.With) -> ast.AST:
         self.generic_visit(node)
@@ -58,7 +66,8 @@ class Behaviour(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         name = ast.unparse(node.targets[0])
         alias = name[0].isupper() and (len(name) == 1 or not name.isupper())
-        if name == "__all__" or (alias and "Field(" not in ast.unparse(node.value)):
+        text = name == "__all__" or name in _TEXT_NAMES
+        if text or (alias and "Field(" not in ast.unparse(node.value)):
             return None
         return self.generic_visit(node)
 
