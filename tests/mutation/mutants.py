@@ -18,8 +18,8 @@ from mutmut.mutation.file_mutation import MutationVisitor
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import get_ignored_lines
 
-# Keywords that say how, not what: text is UTF-8 here anyway, and lengths agree.
-_HOW = {"encoding", "strict"}
+# Keywords that say how, not what: text is UTF-8 here anyway, and lengths agree; and texts.
+_HOW = {"encoding", "strict", "title", "holds"}
 # Calls and names that make the text of an error.
 _TEXT_CALLS = ("super().__init__", "_refuse")
 _TEXT_NAMES = ("hint", "shown", "FORMS")
@@ -37,8 +37,8 @@ class _Visitor(MutationVisitor):
 class Behaviour(ast.NodeTransformer):
     """A module less what its behaviour does not rest on.
 
-    That is: texts of errors, type aliases and casts, decorators and docstrings (which mutmut leaves
-    alone), whether NumPy warns, `encoding` and `strict`.
+    That is: texts of errors and of schedules, type aliases and casts, decorators and docstrings
+    (which mutmut leaves alone), whether NumPy warns, `encoding` and `strict`.
     """
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
