@@ -246,6 +246,15 @@ def test_hostile_text_is_refused_in_one_short_message(text: str) -> None:
     assert len(str(unknown.value)) < 1000
 
 
+def test_a_cluster_has_at_most_a_million_accelerators() -> None:
+    assert hardware.parse_shorthand("1000000x1xh100").accelerators == 1_000_000
+    assert hardware.parse_shorthand("1000000xh100").accelerators == 1_000_000
+    assert hardware.parse_shorthand("125000xdgx-h100").accelerators == 1_000_000
+    for text in ("1000001x1xh100", "1000008xh100", "125001xdgx-h100"):
+        with pytest.raises(ValueError, match="more than 1000000 accelerators"):
+            hardware.parse_shorthand(text)
+
+
 def test_a_refusal_says_what_is_allowed_and_near() -> None:
     with pytest.raises(ValueError, match=r"did you mean .*h100-sxm-80gb.*allowed: 8x8xh100-sxm"):
         hardware.parse_shorthand("8x8xh100-sxn")

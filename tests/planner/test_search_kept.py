@@ -16,6 +16,7 @@ from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner import search as search_module
+from planner.progress import Step, Watch, watched
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.search import cost_model, search
 
@@ -72,6 +73,24 @@ class TestKeeper:
         assert outcome.counts.rejected["memory"] == len(priced) - len(fitting) > 0
         assert outcome.counts.examples
         assert outcome.search_time_s > 0
+
+    def test_whoever_waits_sees_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[Step] = []
+        with watched(Watch(show=seen.append)):
+            outcome, priced = searched(monkeypatch, self.ASKED)
+        assert len(seen) > 1
+        seconds, peak, _, best, _ = min(row for row in priced if row[4])
+        assert best == outcome.best[0]
+        assert seen[-1].best == {
+            "plan": best.model_dump(mode="json"),
+            "iteration_time_s": seconds,
+            "peak_bytes": peak,
+        }
+        assert 0 < seen[0].done <= seen[-1].done <= seen[-1].total
+        nothing = ask("llama-3.1-405b", "1x8xh100-sxm", 8192, 16, limits=self.FEW)
+        with watched(Watch(show=seen.append)):
+            search(nothing)
+        assert seen[-1].best is None
 
     @pytest.mark.parametrize("top_k", [1, 7])
     def test_equal_scores_are_settled_alike(

@@ -17,6 +17,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Costs, Kind, PipelineSchedule
 from cost_models.schedules.simulate import Links, Simulation, Times, simulate
 from cost_models.sources import SOURCES
+from planner.frameworks import ALIASES, FRAMEWORKS
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
 drawn = settings(max_examples=100, deadline=None, derandomize=True)
@@ -277,7 +278,31 @@ def test_closed_forms_broadcast(name: str) -> None:
 def test_registry() -> None:
     assert all(name == schedule.id for name, schedule in SCHEDULES.items())
     assert all(schedule.citation in SOURCES for schedule in SCHEDULES.values())
+    known = {*FRAMEWORKS, *ALIASES}
+    assert all(set(schedule.frameworks) <= known for schedule in SCHEDULES.values())
     assert all(
         schedule.freed_at in ("input gradient", "weight gradient")
         for schedule in SCHEDULES.values()
     )
+
+
+@every_schedule
+def test_what_it_says_of_itself_is_what_its_order_does(name: str) -> None:
+    """Four ranks, 16 micro-batches: split backwards, forwards kept, places and directions."""
+    schedule = SCHEDULES[name]
+    chunks = (schedule.chunk_counts or (2,))[0]
+    order = schedule.order(4, chunks, 16)
+    kinds = [[action.kind for action in actions] for actions in order]
+    assert schedule.splits_backward == any(Kind.INPUT_GRADIENT in rank for rank in kinds)
+    lasts = [len(rank) - 1 - rank[::-1].index(Kind.FORWARD) for rank in kinds]
+    firsts = [min(rank.index(k) for k in set(rank) - {Kind.FORWARD}) for rank in kinds]
+    all_kept = all(last < first for last, first in zip(lasts, firsts, strict=True))
+    assert schedule.keeps_all == all_kept
+    ways = [schedule.route(4, chunks, batch) for batch in range(16)]
+    assert (schedule.placement == "two-way") == (len(set(ways)) == 2)
+    turns = any(a[0] == b[0] for a, b in pairwise(ways[0]))
+    assert (schedule.placement == "wave") == turns
+    assert schedule.synchronous == (name not in ("pipedream", "pipedream-2bw"))
+    copies = [float(schedule.weight_copies(rank, 4)) for rank in range(4)]
+    expected = {"pipedream": [4, 3, 2, 1], "pipedream-2bw": [2] * 4, "dualpipe": [2] * 4}
+    assert copies == expected.get(name, [1] * 4)
