@@ -292,6 +292,36 @@ def test_a_file_that_says_something_else_is_refused(field: str, value: Any) -> N
         Calibration.model_validate({**document, field: value})
 
 
+SMALL = {
+    "host": {"runtime": "layer", "direction": "forward"},
+    "wrapper": {"wrapper": "replicate", "direction": "reduce", "parameters": 1},
+    "optimizer": {"parameters": 1, "tensors": 1},
+    "crowding": {"kernel": "gemm", "ranks": 2, "alone_s": 1},
+    "contention": {"ranks": 2, "collective_s": 1},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_file_has_at_most_a_hundred_points_that_are_few_by_nature(name: str) -> None:
+    point = timed(1.0, **SMALL[name])
+    assert len(getattr(Points.model_validate({name: [point] * 100}), name)) == 100
+    with pytest.raises(ValidationError, match="at most 100"):
+        Points.model_validate({name: [point] * 101})
+
+
+@pytest.mark.parametrize("name", ["hardware", "software", "notes"])
+def test_a_file_has_at_most_32_lines_of_each_kind_of_text(name: str) -> None:
+    document = calibration().model_dump()
+    words = [f"word {i}" for i in range(33)]
+
+    def of(count: int) -> Any:
+        return words[:count] if name == "notes" else dict.fromkeys(words[:count], "text")
+
+    assert len(getattr(Calibration.model_validate({**document, name: of(32)}), name)) == 32
+    with pytest.raises(ValidationError, match="at most 32"):
+        Calibration.model_validate({**document, name: of(33)})
+
+
 def test_the_profile_says_what_it_measured() -> None:
     profile = over_base(calibration(gemm=gemms(1e12)))
     assert (profile.kind, profile.id, profile.extends) == ("calibrated", "mine", "h100-sxm")
