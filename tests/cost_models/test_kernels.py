@@ -89,6 +89,14 @@ def test_a_pass_runs_at_the_curve_and_never_below_its_floor() -> None:
     assert memory_pass_s(2.0**15, SLOW, curve, 1.0) == 1.0
 
 
+def test_a_single_byte_and_a_single_token_have_their_own_value() -> None:
+    curve = Curve(np.array([0.0, 1.0]), np.array([0.1, 0.5]))
+    assert memory_pass_s(1.0, 1.0, curve, 0.0) == pytest.approx(10.0)
+    table = AttentionEfficiency(np.array([1.0, 2.0]), np.array([64.0]), np.array([[0.1, 0.5]]))
+    took = attention_s(1.0, 1.0, 64.0, 1.0, table, 0.0, MEASURED_QUERY_ROWS, 1.0)
+    assert took == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize(
     ("seq_length", "head_dim", "fraction"),
     [
