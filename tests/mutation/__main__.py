@@ -37,8 +37,8 @@ GUARDS = {
     "planner/search.py": ["tests/planner/test_search_kept.py", "tests/planner/test_search.py"],
     "cost_models/schedules/*": [
         f"{_COST}/schedules/test_{name}.py"
-        for name in ("reference", "levels", "closed_forms", "derivations", "torch_orders",
-                     "properties")
+        for name in ("registry", "reference", "levels", "closed_forms", "derivations",
+                     "torch_orders", "properties")
     ],
     "cost_models/catalog/models.py": [f"{_COST}/test_catalog.py", f"{_COST}/test_parameters.py"],
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
