@@ -19,7 +19,7 @@ from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import get_ignored_lines
 
 # Keywords that say how, not what: text is UTF-8 here anyway, and lengths agree; and texts.
-_HOW = {"encoding", "strict", "title", "holds"}
+_HOW = {"encoding", "strict", "title", "holds", "staleness"}
 # Calls and names that make the text of an error.
 _TEXT_CALLS = ("super().__init__", "_refuse")
 _TEXT_NAMES = ("hint", "shown", "FORMS")

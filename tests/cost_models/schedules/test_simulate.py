@@ -7,7 +7,15 @@ import pytest
 
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Kind
-from cost_models.schedules.simulate import Deadlock, Links, Simulation, Times, run, simulate
+from cost_models.schedules.simulate import (
+    IDLE_CAUSES,
+    Deadlock,
+    Links,
+    Simulation,
+    Times,
+    run,
+    simulate,
+)
 
 # Two seconds forward, one for each gradient.
 EQUAL = Times.equal(2, 1, 2.0, 1.0, 1.0)
@@ -28,7 +36,7 @@ def test_fill_and_drain_over_a_link() -> None:
     ]
     assert found.makespan_s == 13.5
     assert found.span_s.tolist() == [13.5, 8.0]
-    # Fill, forward, backward, communication, drain.
+    assert IDLE_CAUSES == ("fill", "forward", "backward", "communication", "drain")
     assert found.idle_s.tolist() == [[0, 0, 4.75, 0.75, 0], [2.75, 0, 0, 0, 2.75]]
     assert [row.tolist() for row in found.held_units] == [[1, 2, 1, 0], [1, 2, 1, 0]]
     assert found.peak_units.tolist() == [2, 2]
