@@ -14,7 +14,7 @@ from cost_models import profiles
 from cost_models.calibrations import TIME_PARTS, Calibration, Points, over_base
 from cost_models.catalog import hardware
 from cost_models.estimate import CostModel, Estimates
-from cost_models.measured import RateGrid, linear_through
+from cost_models.measured import Measured, RateGrid, linear_through
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 
@@ -168,6 +168,105 @@ def test_neighbours_slow_kernels_down_as_measured() -> None:
 
 def test_every_kind_of_point_prices_some_part() -> None:
     assert set(TIME_PARTS) == set(Points.model_fields)
+    assert {part for priced in TIME_PARTS.values() for part in priced} <= set(parts(estimate(None)))
+
+
+def tables(device: str = "cuda", **points: list[dict[str, Any]]) -> Measured:
+    found = over_base(calibration(device, **points)).measured
+    assert found is not None
+    return found
+
+
+def test_kernels_become_rates() -> None:
+    """FLOP or bytes over seconds, by everything but the size; no time at all is 1 ns."""
+    found = tables(
+        gemm=[
+            timed(2.0, precision="bf16", product="forward", m=2, n=4, k=8),
+            timed(0.5, precision="bf16", product="forward", m=4, n=4, k=8),
+            timed(0.0, precision="fp8", product="input_gradient", m=1, n=1, k=1),
+        ],
+        attention=[
+            timed(4.0, precision="bf16", direction="backward", head_dim=64, seq_length=8, flop=100)
+        ],
+        passes=[timed(4.0, precision="bf16", kernel="norm", direction="forward", bytes=64)],
+    )
+    forward = found.gemm["bf16", "forward"]
+    assert forward.rate(2.0, 4.0, 8.0) == pytest.approx(64.0)
+    assert forward.rate(4.0, 4.0, 8.0) == pytest.approx(512.0)
+    assert found.gemm["fp8", "input_gradient"].rate(1.0, 1.0, 1.0) == pytest.approx(2e9)
+    assert found.attention["bf16", "backward"].rate(64.0, 8.0) == pytest.approx(25.0)
+    assert found.passes["bf16", "norm", "forward"].rate(64.0) == pytest.approx(16.0)
+    assert not found.synchronous
+    assert (found.contention, found.message, found.optimizer) == (None, None, None)
+
+
+def test_lines_medians_and_ratios() -> None:
+    sides = ({"wrapper": "replicate", "direction": "reduce"},
+             {"wrapper": "fully_shard", "direction": "forward"})  # fmt: skip
+    found = tables(
+        "cpu",
+        wrapper=[
+            timed(fixed + 2e-3 * size, parameters=size, **side)
+            for fixed, side in enumerate(sides)
+            for size in (1e3, 1e6)
+        ],
+        optimizer=[
+            timed(n * (0.5 + 1e-3 * p), parameters=n * p, tensors=n)
+            for n, p in ((2.0, 1e3), (5.0, 1e6))
+        ],
+        crowding=[
+            timed(9.0, kernel="memory", ranks=4, alone_s=3.0),
+            timed(3.0, kernel="memory", ranks=2, alone_s=2.0),
+        ],
+        contention=[timed(s, ranks=2, collective_s=2.0) for s in (1.0, 2.0, 9.0)],
+        collectives=[timed(1e-3 + n * 1e-6, op="send_recv", ranks=2, bytes=n) for n in (1e3, 1e6)],
+        host=hosts(0.25),
+    )
+    replicate = found.wrapper["replicate", "reduce"]
+    assert (replicate.fixed_s, replicate.per_unit_s) == (pytest.approx(0, abs=1e-9), 2e-3)
+    assert found.wrapper["fully_shard", "forward"].fixed_s == pytest.approx(1.0)
+    assert found.optimizer == (pytest.approx(0.5), pytest.approx(1e-3))
+    assert found.crowding == {"memory": ((1, 1.0), (2, 1.5), (4, 3.0))}
+    assert found.contention == 1.0
+    assert found.message is not None
+    assert (found.message.fixed_s, found.message.per_unit_s) == pytest.approx((1e-3, 1e-6))
+    assert found.host == {("layer", "forward"): 0.25, ("layer", "backward"): 0.25}
+    assert found.synchronous
+
+
+def test_collectives_become_tables_over_all_their_sizes() -> None:
+    """Four ranks lack 32 bytes: between 8 and 128, half way in logarithms."""
+    points = [(2, 8, 1.0), (2, 32, 2.0), (2, 128, 3.0), (4, 8, 4.0), (4, 128, 16.0)]
+    profile = over_base(
+        calibration(
+            collectives=[
+                timed(seconds, op="all_gather", ranks=ranks, bytes=size)
+                for ranks, size, seconds in reversed(points)
+            ]
+        )
+    )
+    found = profile.collectives["all_gather"]
+    assert found.ranks.tolist() == [2, 4]
+    assert found.bytes.tolist() == [8, 32, 128]
+    assert found.seconds.tolist() == [pytest.approx([1, 2, 3]), pytest.approx([4, 8, 16])]
+    # The others are still those of the built-in profile, at the links of this machine.
+    base = profiles.profile("h100-sxm")
+    assert profile.collectives["all_reduce"] is base.collectives["all_reduce"]
+    assert profile.collective_link_bytes_per_s is None
+    untouched = over_base(calibration(gemm=gemms(1e12)))
+    assert untouched.collective_link_bytes_per_s == base.collective_link_bytes_per_s is not None
+
+
+def test_a_calibrated_profile_names_itself_and_its_base() -> None:
+    profile, base = over_base(calibration()), profiles.profile("h100-sxm")
+    assert profile.name == "mine, measured on a card"
+    assert profile.source.startswith("planner calibrate, 2026-11-20T12:00:00Z")
+    assert profile.source.endswith(base.name)
+    assert profile.notes == tuple(f"h100-sxm: {note}" for note in base.notes)
+    assert profile.measured_terms == ()
+    unnamed = calibration().model_copy(update={"hardware": {}, "notes": ("by hand",)})
+    assert over_base(unnamed).name == "mine, measured on cuda"
+    assert over_base(unnamed).notes[0] == "by hand"
 
 
 @pytest.mark.parametrize(
@@ -184,12 +283,43 @@ def test_every_kind_of_point_prices_some_part() -> None:
         ("points", {"gemm": [timed(1.0, precision="bf16", product="forward", m=0, n=1, k=1)]}),
         ("points", {"optimizer": [timed(float("nan"), parameters=1, tensors=1)]}),
         ("points", {"optimizer": [{**timed(1.0, parameters=1, tensors=1), "low_s": 2.0}]}),
+        ("points", {"optimizer": [{**timed(1.0, parameters=1, tensors=1), "high_s": 0.5}]}),
     ],
 )
 def test_a_file_that_says_something_else_is_refused(field: str, value: Any) -> None:
     document = calibration().model_dump()
     with pytest.raises(ValidationError):
         Calibration.model_validate({**document, field: value})
+
+
+SMALL = {
+    "host": {"runtime": "layer", "direction": "forward"},
+    "wrapper": {"wrapper": "replicate", "direction": "reduce", "parameters": 1},
+    "optimizer": {"parameters": 1, "tensors": 1},
+    "crowding": {"kernel": "gemm", "ranks": 2, "alone_s": 1},
+    "contention": {"ranks": 2, "collective_s": 1},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_file_has_at_most_a_hundred_points_that_are_few_by_nature(name: str) -> None:
+    point = timed(1.0, **SMALL[name])
+    assert len(getattr(Points.model_validate({name: [point] * 100}), name)) == 100
+    with pytest.raises(ValidationError, match="at most 100"):
+        Points.model_validate({name: [point] * 101})
+
+
+@pytest.mark.parametrize("name", ["hardware", "software", "notes"])
+def test_a_file_has_at_most_32_lines_of_each_kind_of_text(name: str) -> None:
+    document = calibration().model_dump()
+    words = [f"word {i}" for i in range(33)]
+
+    def of(count: int) -> Any:
+        return words[:count] if name == "notes" else dict.fromkeys(words[:count], "text")
+
+    assert len(getattr(Calibration.model_validate({**document, name: of(32)}), name)) == 32
+    with pytest.raises(ValidationError, match="at most 32"):
+        Calibration.model_validate({**document, name: of(33)})
 
 
 def test_the_profile_says_what_it_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import hardware, local
-from cost_models.catalog.names import UnknownName, normal
+from cost_models.catalog.names import UnknownName, normal, resolve
 from cost_models.spec import ClusterSpec
 
 ACCELERATORS = [entry.id for entry in hardware.accelerators()]
@@ -245,6 +246,38 @@ def test_hostile_text_is_refused_in_one_short_message(text: str) -> None:
     assert len(str(unknown.value)) < 1000
 
 
+def test_a_cluster_has_at_most_a_million_accelerators() -> None:
+    assert hardware.parse_shorthand("1000000x1xh100").accelerators == 1_000_000
+    assert hardware.parse_shorthand("1000000xh100").accelerators == 1_000_000
+    assert hardware.parse_shorthand("125000xdgx-h100").accelerators == 1_000_000
+    for text in ("1000001x1xh100", "1000008xh100", "125001xdgx-h100"):
+        with pytest.raises(ValueError, match="more than 1000000 accelerators"):
+            hardware.parse_shorthand(text)
+
+
+def test_an_accelerator_alone_is_one_typical_node() -> None:
+    assert hardware.cluster("h100-sxm").accelerators == 8
+    assert hardware.cluster("h100-sxm").name == "1x8xh100-sxm"
+    assert hardware.cluster("h100-sxm", 3).accelerators == 24
+    assert hardware.cluster("h100-sxm", 3).name == "3x8xh100-sxm"
+
+
+def test_an_unknown_name_comes_with_up_to_three_near_ones() -> None:
+    ids = {f"abc{i}": f"id {i % 5}" for i in range(9)}
+    with pytest.raises(UnknownName, match="unknown letter 'ABCX'") as unknown:
+        resolve("ABCX", ids, "letter")
+    assert (unknown.value.kind, unknown.value.name) == ("letter", "ABCX")
+    assert len(unknown.value.nearest) == 3
+    assert set(unknown.value.nearest) <= set(ids.values())
+    # Half of the letters alike is near, less is not.
+    with pytest.raises(UnknownName) as unknown:
+        resolve("abcd", {"abxy": "half", "axyz": "quarter"}, "letter")
+    assert unknown.value.nearest == ("half",)
+    with pytest.raises(UnknownName) as unknown:
+        resolve("zzz", ids, "letter")
+    assert unknown.value.nearest == ()
+
+
 def test_a_refusal_says_what_is_allowed_and_near() -> None:
     with pytest.raises(ValueError, match=r"did you mean .*h100-sxm-80gb.*allowed: 8x8xh100-sxm"):
         hardware.parse_shorthand("8x8xh100-sxn")
@@ -344,11 +377,81 @@ class TestLocal:
     def test_a_machine_that_hangs_or_lacks_proc_still_answers(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("sleep", "5"))
+        late = ("sh", "-c", "sleep 5; echo NVIDIA H200, 140000")
+        monkeypatch.setattr(local, "NVIDIA_SMI", late)
         monkeypatch.setattr(local, "NVIDIA_SMI_TIMEOUT_S", 0.05)
         monkeypatch.setattr(local, "Path", lambda _: Path("/nonexistent"))
         spec = hardware.local_cluster()
         assert spec.groups[0].host_memory_bytes == local.UNKNOWN_MEMORY_BYTES
+        assert spec.groups[0].accelerator.id == "cpu-core"
+
+    def test_an_answer_with_an_error_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        failing = ("sh", "-c", "echo NVIDIA H200, 140000; exit 3")
+        monkeypatch.setattr(local, "NVIDIA_SMI", failing)
+        assert hardware.local_cluster().groups[0].accelerator.id == "cpu-core"
+
+    def test_so_many_gpus_as_asked_for_with_the_least_memory_of_any(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        printed = "NVIDIA H200, 140000\n\nNVIDIA H200, 130000\nNVIDIA H200, 140000\n"
+        monkeypatch.setattr(local, "NVIDIA_SMI", ("printf", "%s", printed + "GRID K1, 1\n"))
+        for processes in (1, 2, 3):
+            spec = local.cluster(processes)
+            assert (spec.name, spec.accelerators) == ("local", processes)
+            assert spec.groups[0].nodes == 1
+            assert spec.groups[0].accelerator.memory_bytes == 130_000 * 2**20
+            assert spec.failures_per_1000_node_days is not None
+        assert local.cluster().accelerators == 3
+        with pytest.raises(ValueError, match="4 processes on the 3 GPUs"):
+            local.cluster(4)
+
+    @pytest.mark.parametrize(
+        ("processes", "ranks", "share"), [(None, 4, 1.0), (1, 1, 1.0), (4, 4, 1.0), (8, 8, 0.5)]
+    )
+    def test_ranks_share_the_cores_the_copies_and_the_memory(
+        self, monkeypatch: pytest.MonkeyPatch, processes: int | None, ranks: int, share: float
+    ) -> None:
+        """Four cores of 1 TFLOP/s, copies of 10 GB/s, 64 GB."""
+        monkeypatch.setattr(local, "NVIDIA_SMI", ("no-such-program",))
+        monkeypatch.setattr(local, "cpu_cores", lambda: 4)
+        monkeypatch.setattr(local, "_matrix_flop_per_s", lambda: 4e12)
+        monkeypatch.setattr(local, "_copy_bytes_per_s", lambda: 10e9)
+        monkeypatch.setattr(local, "_memory_bytes", lambda: 64e9)
+        spec = local.cluster(processes)
+        (group,), core = spec.groups, spec.groups[0].accelerator
+        assert (group.nodes, group.accelerators_per_node) == (1, ranks)
+        for name in ("bf16", "fp16", "fp32"):
+            assert core.peak_flop_per_s(name) == share * 1e12
+        assert (core.memory_bytes, core.memory_bytes_per_s) == (64e9 / ranks, share * 10e9)
+        assert group.host_memory_bytes == 64e9
+        (loopback,) = group.network
+        assert loopback.bandwidth_bytes_per_s == share * 2.5e9
+        assert loopback.latency_s == 50e-6
+        assert loopback.domain_accelerators is None
+        assert spec.reserved_bytes_per_accelerator == 2**29
+        assert "CPU" in spec.name
+
+    def test_cores_and_memory_are_those_of_the_system(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "meminfo").write_text("MemFree: 1 kB\nMemTotal:   2048 kB\nMemTotal: 3 kB\n")
+        monkeypatch.setattr(local, "Path", lambda _: tmp_path / "meminfo")
+        assert local._memory_bytes() == 2048 * 1024
+        for own in ({3}, {1, 5, 7}):
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, own=own: own, raising=False)
+            assert local.cpu_cores() == len(own)
+        monkeypatch.delattr(os, "sched_getaffinity")
+        for counted, cores in ((6, 6), (None, 1)):
+            monkeypatch.setattr(os, "cpu_count", lambda counted=counted: counted)
+            assert local.cpu_cores() == cores
+
+    def test_rates_are_work_over_the_best_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """768 x 768 x 768 products, and 32 MiB read and written, in 4, 2 and 8 s."""
+        assert 1e-9 <= local._seconds(lambda: None) < 0.1
+        for rate, work in ((local._matrix_flop_per_s, 768**3), (local._copy_bytes_per_s, 2**25)):
+            took = iter([4.0, 2.0, 8.0])
+            monkeypatch.setattr(local, "_seconds", lambda _, took=took: next(took))
+            assert rate.__wrapped__() == work
 
 
 def test_importing_the_catalog_reads_no_data() -> None:

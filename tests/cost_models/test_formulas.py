@@ -24,6 +24,7 @@ for _module in pkgutil.walk_packages(cost_models.__path__, "cost_models."):
 
 UNITS = pint.UnitRegistry()
 UNITS.define("flop = [operations]")
+UNITS.define("byte = [information]")  # else without a dimension, like a count
 # The last word of an argument's name is its unit; without one it is a count or a ratio.
 SUFFIXES = {
     "flop_per_s": "flop/second",

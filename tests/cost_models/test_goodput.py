@@ -72,3 +72,13 @@ def test_the_exact_share_is_that_of_a_simulated_run() -> None:
         trained += interval
     expected = float(effective_share(interval, checkpoint, restart, mtbf))
     assert trained / clock == pytest.approx(expected, rel=0.01)
+
+
+def test_daly_in_round_numbers() -> None:
+    """A checkpoint of 2 s, failures every 4 s: ratio 1/4, sqrt(16) (1 + 1/6 + 1/36) - 2 s."""
+    assert float(young_interval_s(2.0, 4.0)) == 4.0
+    assert float(daly_interval_s(2.0, 4.0)) == pytest.approx(4 * (1 + 1 / 6 + 1 / 36) - 2)
+    # From twice the time between failures on, that time.
+    assert float(daly_interval_s(8.0, 4.0)) == 4.0
+    below = 8.0 * (1 - 1e-12)
+    assert float(daly_interval_s(below, 4.0)) == pytest.approx(8 * (1 + 1 / 3 + 1 / 9) - 8)

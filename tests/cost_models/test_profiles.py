@@ -75,6 +75,7 @@ def test_every_profile_is_sound(name: str, used: EfficiencyProfile) -> None:
     assert (used.collective_link_bytes_per_s is None) == (not used.collectives)
     for table in used.collectives.values():
         assert table.seconds.shape == (table.ranks.size, table.bytes.size)
+        assert table.ranks.dtype == table.bytes.dtype == table.seconds.dtype == np.float64
         assert np.all(table.seconds > 0)
         assert np.all(np.diff(table.seconds, axis=1) >= 0)
         assert np.all(np.diff(table.ranks) > 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,19 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.plans import VOCABULARIES
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Costs, Kind, PipelineSchedule
 from cost_models.schedules.simulate import Links, Simulation, Times, simulate
-from cost_models.sources import SOURCES
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
 drawn = settings(max_examples=100, deadline=None, derandomize=True)
 EPSILON_S = 1e-9
-
-
-def test_a_plan_can_name_every_schedule() -> None:
-    assert set(VOCABULARIES["schedule"]) == set(SCHEDULES)
 
 
 class Size(NamedTuple):
@@ -241,19 +234,6 @@ def test_refuses_what_its_order_cannot_do(name: str) -> None:
 
 
 @every_schedule
-def test_messages_are_the_hops_of_its_route(name: str) -> None:
-    """Each change of rank sends an activation forward and its gradient back."""
-    schedule = SCHEDULES[name]
-    for p in range(1, 7):
-        for v in schedule.chunk_counts or (1, 2, 3, 4):
-            if all(schedule.allowed(p, v, m) for m in (2 * p, 4 * p)):
-                continue
-            route = schedule.route(p, v, 0)
-            hops = sum(a != b for (a, _), (b, _) in pairwise(route))
-            assert schedule.messages(p, v) == 2 * hops
-
-
-@every_schedule
 def test_closed_forms_broadcast(name: str) -> None:
     """Arrays of candidates give what one candidate at a time gives."""
     schedule = SCHEDULES[name]
@@ -273,12 +253,3 @@ def test_closed_forms_broadcast(name: str) -> None:
             together = np.broadcast_to(schedule.extra_s(costs, stages, v, batches), 4)
             one = Costs(*(column[i] for column in costs))
             assert together[i] == float(schedule.extra_s(one, stages[i], v, batches[i]))
-
-
-def test_registry() -> None:
-    assert all(name == schedule.id for name, schedule in SCHEDULES.items())
-    assert all(schedule.citation in SOURCES for schedule in SCHEDULES.values())
-    assert all(
-        schedule.freed_at in ("input gradient", "weight gradient")
-        for schedule in SCHEDULES.values()
-    )
