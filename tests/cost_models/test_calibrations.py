@@ -309,6 +309,19 @@ def test_a_file_has_at_most_a_hundred_points_that_are_few_by_nature(name: str) -
         Points.model_validate({name: [point] * 101})
 
 
+def test_kernels_have_at_most_20_000_points() -> None:
+    point = timed(1.0, precision="bf16", product="forward", m=1, n=1, k=1)
+    with pytest.raises(ValidationError, match="at most 20000"):
+        Points.model_validate({"gemm": [point] * 20_001})
+
+
+def test_a_file_may_leave_out_its_version_and_notes() -> None:
+    document = calibration().model_dump(exclude={"schema_version", "notes"})
+    found = Calibration.model_validate(document)
+    assert (found.schema_version, found.notes) == (1, ())
+    assert all(getattr(Points(), name) == () for name in Points.model_fields)
+
+
 @pytest.mark.parametrize("name", ["hardware", "software", "notes"])
 def test_a_file_has_at_most_32_lines_of_each_kind_of_text(name: str) -> None:
     document = calibration().model_dump()

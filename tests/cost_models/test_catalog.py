@@ -429,7 +429,10 @@ class TestLocal:
         assert loopback.latency_s == 50e-6
         assert loopback.domain_accelerators is None
         assert spec.reserved_bytes_per_accelerator == 2**29
-        assert "CPU" in spec.name
+        assert spec.name == "local (CPU)"
+        assert hardware.cluster("local", 1).accelerators == 4
+        with pytest.raises(ValueError, match="local is one node, got 2"):
+            hardware.cluster("local", 2)
 
     def test_cores_and_memory_are_those_of_the_system(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

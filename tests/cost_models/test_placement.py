@@ -38,6 +38,13 @@ def test_members_is_the_fewest_of_any_group(
         assert got == fewest
 
 
+def test_a_part_of_a_stride_is_no_member() -> None:
+    """Strides of 2 in domains of 9: blocks of 6 overlap them by 3, which is one member."""
+    axis = Axis(np.array([3]), np.array([2]))
+    assert members(axis, 9).tolist() == [1]
+    assert members(axis, None).tolist() == [3]
+
+
 def groups(plan: ParallelPlan) -> dict[str, tuple[int, int]]:
     places = Placement(Plans.from_rows([plan]))
     names = ("tp", "cp", "data", "pp", "etp", "ep", "shard", "replicate", "expert_shard")

@@ -160,6 +160,11 @@ def test_a_tile_more_than_fits_in_a_wave_costs_a_wave() -> None:
     assert seconds(109) / 109 > 1.3 * seconds(216) / 216
 
 
+def test_full_precision_borrows_the_tiles_of_bf16() -> None:
+    gemm = profile("h100-sxm").gemm
+    assert gemm["fp32"] == gemm["bf16"]
+
+
 def test_another_precision_can_borrow_the_tiles() -> None:
     gemm = profile("mi300x").gemm
     assert gemm["fp8"].tile_fraction == pytest.approx(gemm["bf16"].tile_fraction * 0.719)
