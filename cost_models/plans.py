@@ -138,6 +138,14 @@ class ParallelPlan(Spec):
     )
     compile: bool = Field(False, description="torch.compile: memory-bound kernels fused")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, data: Any) -> Any:
+        """Plans that were saved while `runtime` was called `stack`."""
+        if isinstance(data, dict) and "stack" in data and "runtime" not in data:
+            data = {("runtime" if name == "stack" else name): data[name] for name in data}
+        return data
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.recompute == "selective" and not self.recompute_modules:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from cost_models.plans import VOCABULARIES, ParallelPlan
 from cost_models.runtimes import RUNTIMES, traits
@@ -42,3 +43,9 @@ def test_plans_name_the_runtimes_of_the_registry() -> None:
     schema = ParallelPlan.model_json_schema()["properties"]["runtime"]
     assert schema["enum"] == list(RUNTIMES) == list(VOCABULARIES["runtime"])
     assert schema["default"] == "megatron"
+
+
+def test_a_plan_that_was_saved_with_a_stack_has_that_runtime() -> None:
+    assert ParallelPlan.model_validate({"stack": "torch"}) == ParallelPlan(runtime="torch")
+    with pytest.raises(ValidationError, match="stack"):
+        ParallelPlan.model_validate({"stack": "torch", "runtime": "megatron"})
