@@ -160,15 +160,29 @@ class Framework:
 def rule(
     code: str,
     legal: Callable[[Context, Plans], object],
-    explain: Callable[[Context, ParallelPlan], str],
+    explain: str | Callable[[Context, ParallelPlan], str],
     level: Level = "plan",
 ) -> Rule:
-    """A Rule from expressions; what depends on no plan may be a plain bool, which broadcasts."""
+    """A Rule from expressions; what depends on no plan may be a plain bool, which broadcasts.
+
+    explain: one sentence for all plans that fail, or what makes it from one of them.
+    """
 
     def checked(context: Context, plans: Plans) -> BoolArray:
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
+    if isinstance(explain, str):
+        return Rule(code, checked, lambda context, plan: explain, level)
     return Rule(code, checked, explain, level)
+
+
+def unsupported(
+    legal: Callable[[Context, Plans], object],
+    explain: str | Callable[[Context, ParallelPlan], str],
+    level: Level = "plan",
+) -> Rule:
+    """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
+    return rule("framework_unsupported", legal, explain, level)
 
 
 def one_line(text: str) -> str:

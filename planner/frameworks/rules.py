@@ -9,7 +9,7 @@ from cost_models.catalog.local import CPU_ID
 from cost_models.plans import ParallelPlan, code
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import Context, Rule
-from planner.frameworks.base import Flag, flag, rule
+from planner.frameworks.base import Flag, flag, unsupported
 
 SMOKE_ITERATIONS = 20
 
@@ -48,8 +48,7 @@ def learning_rate(group: str) -> Flag:
     return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
 
 
-EQUAL_NODES = rule(
-    "framework_unsupported",
+EQUAL_NODES = unsupported(
     lambda c, p: len({group.accelerators_per_node for group in c.cluster.groups}) == 1,
     lambda c, p: (
         "the launcher starts the same number of processes on every node; these have "
@@ -57,8 +56,7 @@ EQUAL_NODES = rule(
     ),
     "degrees",
 )
-LEARNED_POSITIONS = rule(
-    "framework_unsupported",
+LEARNED_POSITIONS = unsupported(
     lambda c, p: (
         c.model.position != "learned"
         or c.training.seq_length <= (c.model.max_position_embeddings or 0)
@@ -69,24 +67,20 @@ LEARNED_POSITIONS = rule(
     ),
     "degrees",
 )
-NO_COMPILE = rule(
-    "framework_unsupported",
-    lambda c, p: p.compile == 0,
-    lambda c, p: "the model's layers are not compiled by torch.compile",
+NO_COMPILE = unsupported(
+    lambda c, p: p.compile == 0, "the model's layers are not compiled by torch.compile"
 )
 
-HALF_PRECISION = rule(
-    "framework_unsupported",
+HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
-    lambda c, p: "training wholly in fp32 is written for native PyTorch only, to compare runs",
+    "training wholly in fp32 is written for native PyTorch only, to compare runs",
 )
 
 
 @cache
 def own_runtime(name: str) -> Rule:
     """The plan's kernels and overlaps were costed as those of this runtime."""
-    return rule(
-        "framework_unsupported",
+    return unsupported(
         lambda c, p: p.runtime == code("runtime", name),
         lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
     )
@@ -94,7 +88,7 @@ def own_runtime(name: str) -> Rule:
 
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
     """A rule about a part of the model that the framework has in one form only."""
-    return rule("framework_unsupported", lambda c, p: ok(c.model), lambda c, p: text, "degrees")
+    return unsupported(lambda c, p: ok(c.model), text, "degrees")
 
 
 # What no GPT model of the Megatron family has.

@@ -7,7 +7,7 @@ import numpy as np
 from cost_models.plans import Plans, is_one_of
 from cost_models.schedules import SCHEDULES as KNOWN
 from planner.constraints import BoolArray, Rule
-from planner.frameworks.base import rule
+from planner.frameworks.base import unsupported
 
 # Our name of a schedule -> torch's.
 SCHEDULES = {
@@ -28,13 +28,11 @@ def splits_backward(plans: Plans) -> BoolArray:
 
 
 RULES: tuple[Rule, ...] = (
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (is_one_of(p.schedule, "schedule", *SCHEDULES) > 0),
         lambda c, p: f"torch has no schedule {p.schedule}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (p.compile == 0) | ~splits_backward(p),
         lambda c, p: (
             f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"

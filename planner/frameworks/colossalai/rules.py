@@ -12,7 +12,7 @@ from cost_models.plans import Plans, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule, micro_batches
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
 from planner.huggingface.exporter import config_of, nearest_family
 
@@ -79,17 +79,13 @@ def _states(c: Context) -> bool:
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
-    rule(
-        "framework_unsupported",
-        lambda c, p: family(c.model) in FAMILIES,
-        lambda c, p: _family_text(c.model),
-        "degrees",
+    unsupported(
+        lambda c, p: family(c.model) in FAMILIES, lambda c, p: _family_text(c.model), "degrees"
     ),
     fixed_part(
         lambda m: m.sliding_window is None, "its attention kernels see the whole sequence: a window"
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.model.attention_dropout == 0)
             | (p.attention_kernel == _UNFUSED)
@@ -100,31 +96,27 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.model.attention_dropout}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
         lambda c, p: (
             f"{c.training.precision}: its fp8 has one recipe of its own, and there is no fp4"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _states(c),
         lambda c, p: (
             f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
             f"{c.training.optimizer_state_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.gradient_dtype == c.training.precision,
         lambda c, p: (
             f"gradients accumulate in the type of the weights, {c.training.precision}, not "
             f"{c.training.gradient_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.training.gradient_reduce_dtype == c.training.precision)
             | (
@@ -137,8 +129,7 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.training.optimizer == "adam") | (p.zero_stage < 3),
         lambda c, p: f"Gemini (ZeRO 3) has Adam only, not {c.training.optimizer}",
     ),
@@ -187,15 +178,13 @@ SIZE_RULES: tuple[Rule, ...] = (
             f"etp {p.etp}, dp {p.dp}, ep {p.ep}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.model.moe is None) | (p.pp == 1) | ((p.sequence_parallel == 0) & (p.cp == 1))
         ),
-        lambda c, p: "models of experts split the sequence without a pipeline only",
+        "models of experts split the sequence without a pipeline only",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _STYLES),
         lambda c, p: f"its pipelines run {', '.join(STYLES)}, not {p.schedule}",
     ),
@@ -220,28 +209,26 @@ SIZE_RULES: tuple[Rule, ...] = (
             "micro-batches"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.schedule != _ZB_V)
             | (p.pp == 1)
             | ((p.overlap_p2p == 1) & (not c.model.tied_embeddings))
         ),
-        lambda c, p: "zb-v needs overlap_p2p, which it always has, and untied embeddings",
+        "zb-v needs overlap_p2p, which it always has, and untied embeddings",
     ),
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
     rules.own_runtime("torch"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.compile == 0,
-        lambda c, p: "its models are rewritten in place, torch.compile does not see them whole",
+        "its models are rewritten in place, torch.compile does not see them whole",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | ((p.cp == 1) & (p.sequence_parallel == 0)),
-        lambda c, p: "Gemini (ZeRO 3) splits no sequence",
+        "Gemini (ZeRO 3) splits no sequence",
     ),
     rule(
         "zero_stage",
@@ -256,7 +243,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        lambda c, p: "Gemini always frees gathered weights",
+        "Gemini always frees gathered weights",
     ),
     rule(
         "zero_stage",
@@ -266,7 +253,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: p.recompute != _SELECTIVE,
-        lambda c, p: "whole layers are recomputed, not parts of them",
+        "whole layers are recomputed, not parts of them",
     ),
     rule(
         "recompute",
@@ -291,40 +278,24 @@ FEATURE_RULES: tuple[Rule, ...] = (
             f"{p.zero_stage}"
         ),
     ),
-    rule(
-        "offload",
-        lambda c, p: p.offload_activations == 0,
-        lambda c, p: "activations stay on the accelerator",
-    ),
-    rule(
-        "framework_unsupported",
+    rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
+    unsupported(
         lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (
             f"it picks the flash kernel that is installed: flash, not {p.attention_kernel}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        lambda c, p: "there is no fused cross entropy",
+        "there is no fused cross entropy",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher == _ALLTOALL),
         lambda c, p: f"tokens travel by alltoall, not {p.moe_dispatcher}",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_tp == 0,
-        lambda c, p: "tensor-parallel traffic is not overlapped",
-    ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_ep == 0,
-        lambda c, p: "its experts' exchanges block",
-    ),
-    rule(
-        "framework_unsupported",
+    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
+    unsupported(
         lambda c, p: (
             (p.dp * p.cp == 1)
             | (p.zero_stage == 3)

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.plans import RECOMPUTE_MODULES, IntArray, ParallelPlan, Plans, is_one_of
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
 
 ATTENTION = ("flash", "flash2", "unfused")
@@ -101,24 +101,21 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
     rules.own_runtime("torch"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp32"),
         lambda c, p: (
             "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 layers; "
             f"asked: {c.training.precision}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.master_weights_dtype == c.training.optimizer_state_dtype == "fp32",
         lambda c, p: (
             "stored weights are the fp32 master copy and states have their type, asked: "
             f"{c.training.master_weights_dtype} and {c.training.optimizer_state_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.training.gradient_dtype == "fp32")
             & (
@@ -132,8 +129,7 @@ RULES: tuple[Rule, ...] = (
             f", reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not _dropout(c)) | (p.tp == 1) | (p.sequence_parallel == 1),
         lambda c, p: (
             f"dropout over tp {p.tp} needs sequence_parallel: whole activations would be dropped "
@@ -146,8 +142,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (
             f"the vocabulary of {c.model.vocab_size} words does not divide over tp {p.tp}, and the "
@@ -186,8 +181,7 @@ RULES: tuple[Rule, ...] = (
             f"{shard_degree(p) * p.cp * p.tp // p.ep} ranks with the same experts"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             c.training.precision == "fp32"
             or all(2 * width % GROUPED_BYTES == 0 for width in _expert_widths(c))
@@ -198,49 +192,40 @@ RULES: tuple[Rule, ...] = (
         ),
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", "alltoall"),
         lambda c, p: f"tokens go to their experts by all-to-all, not {p.moe_dispatcher}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.compile == 0),
-        lambda c, p: (
-            "how many tokens each expert gets is known to the host at every step anew: layers of "
-            "experts are not compiled"
-        ),
+        "how many tokens each expert gets is known to the host at every step anew: layers of "
+        "experts are not compiled",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _is(p, "attention_kernel", *ATTENTION),
-        lambda c, p: "scaled_dot_product_attention has no flash-attention 1",
+        "scaled_dot_product_attention has no flash-attention 1",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _is(p, "cross_entropy", "unfused"),
         lambda c, p: f"the loss is torch's own, unfused; asked: {p.cross_entropy}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
         lambda c, p: (
             f"with pp {p.pp} embedding and output layer stand on different stages and cannot be one"
         ),
     ),
     *torch_schedules.RULES,
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.tp == 1) | (p.compile == 0),
         lambda c, p: (
             f"compiled layers over tp {p.tp} train differently from the same layers uncompiled "
             "(seen with torch 2.13 on CPUs), so the script does not offer them"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
-        lambda c, p: "stages are the outermost axis of the script's mesh",
+        "stages are the outermost axis of the script's mesh",
     ),
     rule(
         "zero_stage",
@@ -276,9 +261,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (c.model.moe is None) | (p.recompute_modules != _BITS["op"]),
-        lambda c, p: (
-            "operators of experts cannot be chosen in turn: how many there are follows the tokens"
-        ),
+        "operators of experts cannot be chosen in turn: how many there are follows the tokens",
     ),
     rule(
         "recompute",
@@ -301,28 +284,24 @@ RULES: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        lambda c, p: "nothing is kept in host memory: fully_shard would move the weights as well",
+        "nothing is kept in host memory: fully_shard would move the weights as well",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
             "gradients are always reduced during the backward pass, but under a pipeline after "
             f"it; asked: overlap_grad_reduce {str(p.overlap_grad_reduce).lower()} with pp {p.pp}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        lambda c, p: "fully_shard always gathers weights ahead (overlap_param_gather)",
+        "fully_shard always gathers weights ahead (overlap_param_gather)",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        lambda c, p: "tensor-parallel traffic blocks, and so does the exchange with experts",
+        "tensor-parallel traffic blocks, and so does the exchange with experts",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
         lambda c, p: f"torch's {p.schedule} always overlaps its messages",
     ),
