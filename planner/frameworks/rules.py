@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
+
 from cost_models.catalog.local import CPU_ID
-from cost_models.plans import ParallelPlan, code
+from cost_models.plans import ParallelPlan, Plans, code, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner.constraints import Context, Rule
-from planner.frameworks.base import Flag, flag, unsupported
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks.base import Flag, flag, rule, unsupported
 
 SMOKE_ITERATIONS = 20
 
@@ -31,6 +33,11 @@ def on_cpus(cluster: ClusterSpec) -> bool:
 def accumulation(c: Context, p: ParallelPlan) -> int:
     """Micro-batches per iteration and data-parallel rank."""
     return c.training.global_batch_size // (p.micro_batch_size * p.dp)
+
+
+def is_named(p: Plans, field: str, *names: str) -> BoolArray:
+    """Where a plan's field has one of these names."""
+    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
 
 
 def train_iterations(group: str, training: TrainingSpec) -> Flag:
@@ -74,6 +81,40 @@ NO_COMPILE = unsupported(
 HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
     "training wholly in fp32 is written for native PyTorch only, to compare runs",
+)
+KV_HEADS = rule(
+    "kv_heads",
+    lambda c, p: c.model.num_query_groups % p.tp == 0,
+    lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+    "degrees",
+)
+FP32_STATES = unsupported(
+    lambda c, p: (
+        c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
+    ),
+    lambda c, p: (
+        f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
+        f"{c.training.optimizer_state_dtype}"
+    ),
+)
+WHOLE_SHARDS = rule(
+    "zero_stage",
+    lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
+    lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
+)
+OFFLOADED_ADAM = rule(
+    "offload",
+    lambda c, p: (
+        (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
+    ),
+    lambda c, p: (
+        f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
+        f"{p.zero_stage}"
+    ),
+)
+UNFUSED_LOSS = unsupported(
+    lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
+    "the loss works on an fp32 copy of the logits: there is no fused one",
 )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from cost_models.plans import Plans, is_one_of
+from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES as KNOWN
 from planner.constraints import BoolArray, Rule
 from planner.frameworks.base import unsupported
+from planner.frameworks.rules import is_named
 
 # Our name of a schedule -> torch's.
 SCHEDULES = {
@@ -24,12 +23,12 @@ _SPLIT_BACKWARD = tuple(name for name in SCHEDULES if KNOWN[name].splits_backwar
 
 def splits_backward(plans: Plans) -> BoolArray:
     """Whether the schedule runs the backward passes of inputs and of weights apart."""
-    return np.asarray(is_one_of(plans.schedule, "schedule", *_SPLIT_BACKWARD) > 0)
+    return is_named(plans, "schedule", *_SPLIT_BACKWARD)
 
 
 RULES: tuple[Rule, ...] = (
     unsupported(
-        lambda c, p: (p.pp == 1) | (is_one_of(p.schedule, "schedule", *SCHEDULES) > 0),
+        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
         lambda c, p: f"torch has no schedule {p.schedule}",
     ),
     unsupported(
@@ -38,4 +37,8 @@ RULES: tuple[Rule, ...] = (
             f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
         ),
     ),
+)
+OVERLAP = unsupported(
+    lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
+    lambda c, p: f"torch's {p.schedule} always overlaps its messages",
 )

@@ -174,10 +174,7 @@ RULES: tuple[Rule, ...] = (
             "has no torch attention, and flash-attention 2 no sinks"
         ),
     ),
-    unsupported(
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        "the loss works on an fp32 copy of the logits: there is no fused one",
-    ),
+    rules.UNFUSED_LOSS,
     unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp * p.cp == 1),
         "gradients are always reduced during the backward pass",

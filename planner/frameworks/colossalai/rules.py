@@ -71,11 +71,6 @@ def _recomputes(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.recompute != _FULL) | block | _every_layer(c, p))
 
 
-def _states(c: Context) -> bool:
-    t = c.training
-    return t.master_weights_dtype == "fp32" and t.optimizer_state_dtype == "fp32"
-
-
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
@@ -102,13 +97,7 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.training.precision}: its fp8 has one recipe of its own, and there is no fp4"
         ),
     ),
-    unsupported(
-        lambda c, p: _states(c),
-        lambda c, p: (
-            f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
-            f"{c.training.optimizer_state_dtype}"
-        ),
-    ),
+    rules.FP32_STATES,
     unsupported(
         lambda c, p: c.training.gradient_dtype == c.training.precision,
         lambda c, p: (
@@ -136,12 +125,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 )
 
 SIZE_RULES: tuple[Rule, ...] = (
-    rule(
-        "kv_heads",
-        lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
-        "degrees",
-    ),
+    rules.KV_HEADS,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (family(c.model) != "gpt2"),
@@ -245,11 +229,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
         "Gemini always frees gathered weights",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-        lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
-    ),
+    rules.WHOLE_SHARDS,
     rule(
         "recompute",
         lambda c, p: p.recompute != _SELECTIVE,
@@ -268,16 +248,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
             + f" by itself, not {p.recompute_num_layers} by {p.recompute_method}"
         ),
     ),
-    rule(
-        "offload",
-        lambda c, p: (
-            (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
-        ),
-        lambda c, p: (
-            f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-            f"{p.zero_stage}"
-        ),
-    ),
+    rules.OFFLOADED_ADAM,
     rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
     unsupported(
         lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),

@@ -57,15 +57,7 @@ RULES: tuple[Rule, ...] = (
             "queries here"
         ),
     ),
-    unsupported(
-        lambda c, p: (
-            c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
-        ),
-        lambda c, p: (
-            f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
-            f"{c.training.optimizer_state_dtype}"
-        ),
-    ),
+    rules.FP32_STATES,
     unsupported(
         lambda c, p: (p.zero_stage > 0) | (c.training.gradient_dtype == c.training.precision),
         lambda c, p: (
@@ -117,11 +109,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
         "ZeRO-3 always frees gathered weights after the forward pass",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-        lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
-    ),
+    rules.WHOLE_SHARDS,
     rule(
         "recompute",
         lambda c, p: (
@@ -144,16 +132,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "DeepSpeed's checkpointing recomputes uniformly, not by block",
     ),
-    rule(
-        "offload",
-        lambda c, p: (
-            (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
-        ),
-        lambda c, p: (
-            f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-            f"{p.zero_stage}"
-        ),
-    ),
+    rules.OFFLOADED_ADAM,
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),

@@ -204,10 +204,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: p.attention_kernel == code("attention_kernel", "flash2"),
         lambda c, p: f"attention is flash-attention 2 whatever is asked, not {p.attention_kernel}",
     ),
-    unsupported(
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        "the loss works on an fp32 copy of the logits: there is no fused one",
-    ),
+    rules.UNFUSED_LOSS,
     unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp == 1),
         "gradients are always reduced during the last backward pass",

@@ -11,9 +11,9 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stages import chunk_layers, spread, stage_layers, virtual_stages
 from planner.constraints import Context
 from planner.frameworks.base import Flag
-from planner.frameworks.pytorch.rules import shard_degree
 from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torch_sharding import shard_degree
 
 # Fields of a model under their own names, with what each is for.
 MODEL = {

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, ParallelPlan, Plans, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules, torch_schedules
+from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
@@ -20,24 +21,9 @@ _MODULES = _BITS["core_attn"] | _BITS["mlp"] | _BITS["moe"]
 GROUPED_BYTES = 16
 
 
-def _is(p: Plans, field: str, *names: str) -> BoolArray:
-    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
-
-
-def _shard(p: Plans) -> IntArray:
-    """Data-parallel ranks of one shard group; 0 where it holds no whole groups of cp."""
-    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
-    return np.where(spanned % p.cp == 0, spanned // p.cp, 0)
-
-
-def shard_degree(plan: ParallelPlan) -> int:
-    """The same of one plan; without ZeRO nothing is sharded."""
-    return 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
-
-
 def _expert_copies(p: Plans) -> IntArray:
     """Ranks that hold the same experts in one shard group; 0 where ep is no part of it."""
-    ranks = np.where(p.zero_stage > 0, _shard(p) * p.cp, p.dp * p.cp) * p.tp
+    ranks = np.where(p.zero_stage > 0, shard_degrees(p) * p.cp, p.dp * p.cp) * p.tp
     return np.where(ranks % p.ep == 0, ranks // p.ep, 0)
 
 
@@ -136,12 +122,7 @@ RULES: tuple[Rule, ...] = (
             "differently by each rank"
         ),
     ),
-    rule(
-        "kv_heads",
-        lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
-        "degrees",
-    ),
+    rules.KV_HEADS,
     unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (
@@ -152,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "a2a", "all_gather"),
+        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "a2a", "all_gather"),
         lambda c, p: (
             "context parallelism is by all-to-all (a2a) or by gathered keys and values "
             "(all_gather): torch's own ring is experimental and runs on GPUs only; asked: "
@@ -193,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", "alltoall"),
+        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", "alltoall"),
         lambda c, p: f"tokens go to their experts by all-to-all, not {p.moe_dispatcher}",
     ),
     unsupported(
@@ -202,11 +183,11 @@ RULES: tuple[Rule, ...] = (
         "experts are not compiled",
     ),
     unsupported(
-        lambda c, p: _is(p, "attention_kernel", *ATTENTION),
+        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
         "scaled_dot_product_attention has no flash-attention 1",
     ),
     unsupported(
-        lambda c, p: _is(p, "cross_entropy", "unfused"),
+        lambda c, p: is_named(p, "cross_entropy", "unfused"),
         lambda c, p: f"the loss is torch's own, unfused; asked: {p.cross_entropy}",
     ),
     unsupported(
@@ -224,7 +205,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
+        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
         "stages are the outermost axis of the script's mesh",
     ),
     rule(
@@ -235,20 +216,11 @@ RULES: tuple[Rule, ...] = (
             f"asked: ZeRO-{p.zero_stage}. Keeping gathered weights is reshard_after_forward false"
         ),
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (
-            (p.zero_stage == 0) | ((_shard(p) > 0) & (p.dp % np.maximum(_shard(p), 1) == 0))
-        ),
-        lambda c, p: (
-            f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
-            f"dp {p.dp} x cp {p.cp}"
-        ),
-    ),
+    torch_sharding.GROUPS,
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "selective")
+            ~is_named(p, "recompute", "selective")
             | (p.recompute_modules == _BITS["op"])
             | ((p.recompute_modules & ~_MODULES) == 0)
         ),
@@ -275,8 +247,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "full")
-            | _is(p, "recompute_method", "block")
+            ~is_named(p, "recompute", "full")
+            | is_named(p, "recompute_method", "block")
             | (p.recompute_num_layers == 1)
         ),
         lambda c, p: f"each checkpoint is one layer: uniform with 1, not {p.recompute_num_layers}",
@@ -301,8 +273,5 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
         "tensor-parallel traffic blocks, and so does the exchange with experts",
     ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
-        lambda c, p: f"torch's {p.schedule} always overlaps its messages",
-    ),
+    torch_schedules.OVERLAP,
 )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules, torch_schedules
+from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
 
 ATTENTION = {"flash": "flex", "flash2": "varlen"}
@@ -25,24 +26,6 @@ FLEX_WIDTH = 16
 # NVFP4's kernels work on tiles of so many elements.
 NVFP4_BLOCK = 128
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
-
-
-def shard_degree(plan: ParallelPlan) -> int:
-    """data_parallel_shard_degree: FSDP's shards span it times cp."""
-    if plan.zero_stage == 0:
-        return 1
-    return (plan.dp_shard or plan.dp * plan.cp) // plan.cp
-
-
-def _shard(p: Plans) -> np.ndarray:
-    """The same of many plans; 0 where cp does not divide the shard group."""
-    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
-    whole = np.where(spanned % p.cp == 0, spanned // p.cp, 0)
-    return np.where(p.zero_stage == 0, 1, whole)
-
-
-def _is(p: Plans, field: str, *names: str) -> BoolArray:
-    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
 
 
 def gradient_dtype(c: Context, pp: int) -> str:
@@ -218,12 +201,12 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "all_gather"),
+        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "all_gather"),
         lambda c, p: f"context parallelism gathers keys and values (all_gather), not {p.cp_kind}",
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "attention_kernel", "flash"),
+        lambda c, p: (p.cp == 1) | is_named(p, "attention_kernel", "flash"),
         lambda c, p: f"context parallelism (cp {p.cp}) needs FlexAttention (flash)",
     ),
     rule(
@@ -235,14 +218,16 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: _is(p, "attention_kernel", *ATTENTION),
+        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
         lambda c, p: (
             "attention is FlexAttention (flash) or varlen flash-attention (flash2), not "
             f"{p.attention_kernel}"
         ),
     ),
     unsupported(
-        lambda c, p: ~_is(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH),
+        lambda c, p: (
+            ~is_named(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH)
+        ),
         lambda c, p: (
             f"FlexAttention (flash) needs heads of at least {FLEX_WIDTH}, got "
             f"{min(_heads(c.model))}"
@@ -261,7 +246,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *torch_schedules.RULES,
     unsupported(
-        lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
+        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
         "stages are the outermost axis of its mesh",
     ),
     rule(
@@ -274,25 +259,25 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "experts_not_divisible",
-        lambda c, p: _shard(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
+        lambda c, p: shard_degrees(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
         lambda c, p: (
             f"ep {p.ep} borrows from data_parallel_shard_degree {shard_degree(p)} x cp {p.cp} x "
             f"tp {p.tp}, and does not divide it"
         ),
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", *DISPATCHERS),
+        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", *DISPATCHERS),
         lambda c, p: f"tokens go by all-to-all or DeepEP, not {p.moe_dispatcher}",
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | ~_is(p, "moe_dispatcher", "deepep") | (p.ep > 1),
+        lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "deepep") | (p.ep > 1),
         "DeepEP needs expert parallelism, got ep 1",
     ),
     unsupported(
         lambda c, p: (
             (c.model.moe is None)
             | (c.training.precision != "fp8")
-            | ~_is(p, "moe_dispatcher", "deepep")
+            | ~is_named(p, "moe_dispatcher", "deepep")
         ),
         "float8 experts need padded groups, which DeepEP's dispatcher does not make",
     ),
@@ -311,20 +296,13 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (_shard(p) * p.cp != 1),
+        lambda c, p: (p.zero_stage == 0) | (shard_degrees(p) * p.cp != 1),
         "one rank has nothing to shard: ZeRO-0",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (_shard(p) > 0) & (p.dp % np.maximum(_shard(p), 1) == 0),
-        lambda c, p: (
-            f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
-            f"dp {p.dp} x cp {p.cp}"
-        ),
-    ),
+    torch_sharding.GROUPS,
     rule(
         "recompute",
-        lambda c, p: ~_is(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
+        lambda c, p: ~is_named(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
         lambda c, p: (
             "selective checkpoints choose by operator (op), not by module: "
             f"{', '.join(p.recompute_modules)}"
@@ -333,8 +311,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "full")
-            | (_is(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
+            ~is_named(p, "recompute", "full")
+            | (is_named(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
         ),
         lambda c, p: (
             "full checkpoints wrap every layer by itself: uniform, 1 layer, not "
@@ -357,7 +335,7 @@ RULES: tuple[Rule, ...] = (
         "the trainer does not offload activations",
     ),
     unsupported(
-        lambda c, p: _is(p, "cross_entropy", "unfused", "fused"),
+        lambda c, p: is_named(p, "cross_entropy", "unfused", "fused"),
         "the loss is torch's own (unfused) or that compiled (fused); none works in place",
     ),
     unsupported(
@@ -378,10 +356,7 @@ RULES: tuple[Rule, ...] = (
         "asynchronous tensor parallelism is a pass of the compiler over gathers and "
         "reduce-scatters: it needs compile and sequence_parallel",
     ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
-        lambda c, p: f"torch's {p.schedule} always overlaps its messages",
-    ),
+    torch_schedules.OVERLAP,
     unsupported(
         lambda c, p: p.overlap_ep == 0,
         "experts' exchanges are not overlapped with another micro-batch",

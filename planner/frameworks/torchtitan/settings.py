@@ -18,12 +18,12 @@ from planner.constraints import Context
 from planner.frameworks.base import Flag, Unsupported, flag
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
 from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
     ATTENTION,
     DISPATCHERS,
     narrow_states,
-    shard_degree,
 )
 
 LEARNING_RATE = "1.0e-4"
