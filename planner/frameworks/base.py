@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
@@ -78,6 +79,35 @@ def flag(group: str, name: str, value: object, why: str, variable: str = "") -> 
 def switch(group: str, name: str, why: str) -> Flag:
     """An option without a value."""
     return Flag(name=name, why=why, group=group)
+
+
+# What a writer says of one option: its name, value and why; a switch has no value.
+Row = tuple[str, object, str] | tuple[str, str] | Flag
+P = ParamSpec("P")
+
+
+def in_group(
+    group: str, spell: Callable[[str, str, Any, str], Flag] = flag
+) -> Callable[[Callable[P, Iterator[Row]]], Callable[P, Iterator[Flag]]]:
+    """The options that a function says, as flags of one group; flags stay as they are.
+
+    spell: what makes the flag of an option with a value.
+    """
+
+    def decorate(say: Callable[P, Iterator[Row]]) -> Callable[P, Iterator[Flag]]:
+        @wraps(say)
+        def flags(*args: P.args, **kwargs: P.kwargs) -> Iterator[Flag]:
+            for row in say(*args, **kwargs):
+                if isinstance(row, Flag):
+                    yield row
+                elif len(row) == 2:
+                    yield switch(group, *row)
+                else:
+                    yield spell(group, *row)
+
+        return flags
+
+    return decorate
 
 
 class Bundle(Spec):
