@@ -166,11 +166,7 @@ def why(
     assert asked.plan is not None
     with bar("searching"):
         answer = solve.why(asked, asked.plan)
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(terminal.why_screen(answer, asked_of(asked), screen))
+    output.show(answer, json, partial(terminal.why_screen, answer, asked_of(asked)))
     return FINE
 
 
@@ -239,11 +235,7 @@ def ranks(
     answer = placing.ranks(asked, asked.plan, order)
     if svg is not None:
         output.write_picture(svg, ranks_svg(answer).encode())
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(ranks_screen(answer, screen))
+    output.show(answer, json, partial(ranks_screen, answer))
     return FINE
 
 
@@ -257,10 +249,7 @@ def model(
     from planner.model_import import described
 
     answer = described(read_model(name, Path()))
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(tables.model_screen(answer))
+    output.show(answer, json, lambda screen: tables.model_screen(answer))
     return FINE
 
 
@@ -349,10 +338,7 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
         answer = mixed.find(asked)
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(mixed_screen(answer))
+    output.show(answer, json, lambda screen: mixed_screen(answer))
     return FINE if answer.options else NOTHING_FITS
 
 
