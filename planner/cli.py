@@ -138,8 +138,7 @@ def estimate(
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
-    answer = solve.estimate(asked, asked.plan)
+    answer = solve.estimate(asked, asked.named_plan)
     if json:
         output.print_json(answer)
     else:
@@ -163,9 +162,8 @@ def why(
     from planner import output, solve, terminal
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
     with bar("searching"):
-        answer = solve.why(asked, asked.plan)
+        answer = solve.why(asked, asked.named_plan)
     output.show(answer, json, partial(terminal.why_screen, answer, asked_of(asked)))
     return FINE
 
@@ -231,8 +229,7 @@ def ranks(
     from planner.drawing.rank_map import ranks_screen, ranks_svg
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
-    answer = placing.ranks(asked, asked.plan, order)
+    answer = placing.ranks(asked, asked.named_plan, order)
     if svg is not None:
         output.write_picture(svg, ranks_svg(answer).encode())
     output.show(answer, json, partial(ranks_screen, answer))

@@ -10,14 +10,12 @@ import json
 from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
-from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import stage_layers, virtual_stages
 from planner.answer import Reason
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
-from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
 from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
@@ -185,17 +183,7 @@ def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     Raises Unsupported where a part would be empty or layers would be lost: the rules refuse such
     plans, and what is written must not depend on that.
     """
-    layers = stage_layers(
-        model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
-    sizes, _, _ = virtual_stages(
-        OURS[plan.schedule].placement, layers, plan.vpp, bool(plan.stage_layers)
-    )
-    counts = tuple(int(n) for n in sizes)
+    counts = stage_sizes(model, plan)
     if min(counts) < 1 or sum(counts) != model.num_layers:
         text = f"{model.num_layers} layers do not make parts of {', '.join(map(str, counts))}"
         raise Unsupported("torchtitan", (Reason(code="layers_not_divisible", text=text),))
