@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from planner.version import __version__
 
 if TYPE_CHECKING:
-    from cost_models.plans import ParallelPlan
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.frameworks.base import Bundle
     from planner.mixed.answer import MixedAnswer
@@ -62,7 +61,7 @@ def estimate(
     from planner import solve
 
     request = _request(document, parts, need_plan=True)
-    return solve.estimate(request, _plan(request))
+    return solve.estimate(request, request.named_plan)
 
 
 def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> WhyAnswer:
@@ -73,7 +72,7 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
     from planner import solve
 
     request = _request(document, parts, need_plan=True)
-    return solve.why(request, _plan(request))
+    return solve.why(request, request.named_plan)
 
 
 def emit(
@@ -193,11 +192,6 @@ def _plain(part: Any) -> Any:
     from pydantic import BaseModel
 
     return part.model_dump(mode="json", exclude_none=True) if isinstance(part, BaseModel) else part
-
-
-def _plan(request: PlanRequest) -> ParallelPlan:
-    assert request.plan is not None  # parse_request was asked for one
-    return request.plan
 
 
 if "IPython" in sys.modules:  # in a notebook answers show themselves

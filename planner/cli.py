@@ -138,8 +138,7 @@ def estimate(
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
-    answer = solve.estimate(asked, asked.plan)
+    answer = solve.estimate(asked, asked.named_plan)
     if json:
         output.print_json(answer)
     else:
@@ -163,14 +162,9 @@ def why(
     from planner import output, solve, terminal
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
     with bar("searching"):
-        answer = solve.why(asked, asked.plan)
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(terminal.why_screen(answer, asked_of(asked), screen))
+        answer = solve.why(asked, asked.named_plan)
+    output.show(answer, json, partial(terminal.why_screen, answer, asked_of(asked)))
     return FINE
 
 
@@ -235,15 +229,10 @@ def ranks(
     from planner.drawing.rank_map import ranks_screen, ranks_svg
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    assert asked.plan is not None
-    answer = placing.ranks(asked, asked.plan, order)
+    answer = placing.ranks(asked, asked.named_plan, order)
     if svg is not None:
         output.write_picture(svg, ranks_svg(answer).encode())
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(ranks_screen(answer, screen))
+    output.show(answer, json, partial(ranks_screen, answer))
     return FINE
 
 
@@ -257,10 +246,7 @@ def model(
     from planner.model_import import described
 
     answer = described(read_model(name, Path()))
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(tables.model_screen(answer))
+    output.show(answer, json, lambda screen: tables.model_screen(answer))
     return FINE
 
 
@@ -349,10 +335,7 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
         answer = mixed.find(asked)
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(mixed_screen(answer))
+    output.show(answer, json, lambda screen: mixed_screen(answer))
     return FINE if answer.options else NOTHING_FITS
 
 

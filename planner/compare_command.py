@@ -36,8 +36,5 @@ def compare(
     if problems:
         raise RequestError(problems)
     answer = side_by_side(requests[0], requests[1])
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(comparison_table(answer, every))
+    output.show(answer, json, lambda screen: comparison_table(answer, every))
     return FINE

@@ -43,6 +43,22 @@ def print_json(answer: BaseModel) -> None:
     print(answer.model_dump_json(indent=2))
 
 
+def show(
+    answer: BaseModel,
+    json: bool,
+    draw: Callable[[Screen], RenderableType],
+    lines: Iterable[str] = (),
+) -> None:
+    """Print an answer as its document, or as a screen with plain lines below."""
+    if json:
+        print_json(answer)
+        return
+    screen = Screen()
+    screen.print(draw(screen))
+    for line in lines:
+        screen.print(line, soft_wrap=True, markup=False)
+
+
 def print_document(document: Mapping[str, Any]) -> None:
     """Print plain data as JSON."""
     import json

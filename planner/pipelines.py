@@ -41,23 +41,18 @@ def read_schedules(document: Any) -> ComparisonAnswer:
 
 def timeline_of(request: PlanRequest) -> TimelineAnswer:
     """The request's plan run step by step.  Raises RequestError, IllegalPlan."""
-    plan = _plan(request)
+    plan = request.named_plan
     return timeline_of_plan(request, plan, *_stage_times(request, plan))
 
 
 def schedules_of(request: PlanRequest) -> ComparisonAnswer:
     """Every schedule with what the ranks of the request's plan take.  Raises IllegalPlan."""
-    plan = _plan(request)
+    plan = request.named_plan
     return compare_for_plan(request, plan, *_stage_times(request, plan))
 
 
 def _has_model(document: Any) -> bool:
     return isinstance(document, dict) and "model" in document
-
-
-def _plan(request: PlanRequest) -> ParallelPlan:
-    assert request.plan is not None  # the request was read with need_plan
-    return request.plan
 
 
 def _stage_times(request: PlanRequest, plan: ParallelPlan) -> tuple[Times, Links]:

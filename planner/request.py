@@ -74,6 +74,12 @@ class PlanRequest(Spec):
     guessed: tuple[str, ...] = Field((), description="model fields the config did not state")
     defaulted: tuple[str, ...] = Field((), description="JSON pointers of values nobody gave")
 
+    @property
+    def named_plan(self) -> ParallelPlan:
+        """The plan, of a request that was read as one about a plan."""
+        assert self.plan is not None
+        return self.plan
+
     def for_framework(self, name: str) -> Self:
         """The same request, bound to what a framework can run."""
         search = self.search.model_copy(update={"framework": name})

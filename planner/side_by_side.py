@@ -75,9 +75,8 @@ def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
     answers: list[EstimateAnswer] = []
     problems: list[Problem] = []
     for side, request in zip(SIDES, (a, b), strict=True):
-        assert request.plan is not None
         try:
-            answers.append(estimate(request, request.plan))
+            answers.append(estimate(request, request.named_plan))
         except IllegalPlan as error:
             found = RequestError(from_reasons(error.reasons))
             problems += found.under(join("", side)).problems

@@ -56,6 +56,7 @@ def timeline(
     """When each rank of a pipeline does what: of a plan, or of a schedule with bare times."""
     from planner import output, pipelines
     from planner import timeline as timelines
+    from planner.drawing.text import timeline_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -66,15 +67,8 @@ def timeline(
     )
     wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
     written = _draw(answer, {kind: path for kind, path in wanted.items() if path}, theme)
-    if json:
-        output.print_json(answer)
-        return FINE
-    from planner.drawing.text import timeline_screen
-
-    console = output.Screen()
-    console.print(timeline_screen(answer, console))
-    for path in written:
-        console.print(f"wrote {path}", soft_wrap=True, markup=False)
+    wrote = [f"wrote {path}" for path in written]
+    output.show(answer, json, partial(timeline_screen, answer), wrote)
     return FINE
 
 
@@ -90,6 +84,7 @@ def compare_schedules(
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
     from planner import comparison, output, pipelines
+    from planner.drawing.text import comparison_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -98,13 +93,7 @@ def compare_schedules(
         pipelines.schedules_of,
         lambda document: comparison.compare_schedules(comparison.parse_comparison(document)),
     )
-    if json:
-        output.print_json(answer)
-        return FINE
-    from planner.drawing.text import comparison_screen
-
-    console = output.Screen()
-    console.print(comparison_screen(answer, console))
+    output.show(answer, json, partial(comparison_screen, answer))
     return FINE
 
 

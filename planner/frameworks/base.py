@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
@@ -78,6 +79,35 @@ def flag(group: str, name: str, value: object, why: str, variable: str = "") -> 
 def switch(group: str, name: str, why: str) -> Flag:
     """An option without a value."""
     return Flag(name=name, why=why, group=group)
+
+
+# What a writer says of one option: its name, value and why; a switch has no value.
+Row = tuple[str, object, str] | tuple[str, str] | Flag
+P = ParamSpec("P")
+
+
+def in_group(
+    group: str, spell: Callable[[str, str, Any, str], Flag] = flag
+) -> Callable[[Callable[P, Iterator[Row]]], Callable[P, Iterator[Flag]]]:
+    """The options that a function says, as flags of one group; flags stay as they are.
+
+    spell: what makes the flag of an option with a value.
+    """
+
+    def decorate(say: Callable[P, Iterator[Row]]) -> Callable[P, Iterator[Flag]]:
+        @wraps(say)
+        def flags(*args: P.args, **kwargs: P.kwargs) -> Iterator[Flag]:
+            for row in say(*args, **kwargs):
+                if isinstance(row, Flag):
+                    yield row
+                elif len(row) == 2:
+                    yield switch(group, *row)
+                else:
+                    yield spell(group, *row)
+
+        return flags
+
+    return decorate
 
 
 class Bundle(Spec):
@@ -165,14 +195,19 @@ class Framework:
 def rule(
     code: str,
     legal: Callable[[Context, Plans], object],
-    explain: Callable[[Context, ParallelPlan], str],
+    explain: str | Callable[[Context, ParallelPlan], str],
     level: Level = "plan",
 ) -> Rule:
-    """A Rule from expressions; what depends on no plan may be a plain bool, which broadcasts."""
+    """A Rule from expressions; what depends on no plan may be a plain bool, which broadcasts.
+
+    explain: one sentence for all plans that fail, or what makes it from one of them.
+    """
 
     def checked(context: Context, plans: Plans) -> BoolArray:
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
+    if isinstance(explain, str):
+        return Rule(code, checked, lambda context, plan: explain, level)
     return Rule(code, checked, explain, level)
 
 
@@ -182,12 +217,20 @@ def _mixers(carried: tuple[str, ...]) -> Rule:
     def others(model: ModelSpec) -> list[str]:
         return sorted({mixer.label for mixer in model.mixer_pattern if mixer.kind not in carried})
 
-    return rule(
-        "framework_unsupported",
+    return unsupported(
         lambda c, p: not others(c.model),
         lambda c, p: f"no option says which layers have {', '.join(others(c.model))}",
         "degrees",
     )
+
+
+def unsupported(
+    legal: Callable[[Context, Plans], object],
+    explain: str | Callable[[Context, ParallelPlan], str],
+    level: Level = "plan",
+) -> Rule:
+    """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
+    return rule("framework_unsupported", legal, explain, level)
 
 
 def one_line(text: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
+
 from cost_models.catalog.local import CPU_ID
-from cost_models.plans import ParallelPlan, code
+from cost_models.plans import ParallelPlan, Plans, code, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner.constraints import Context, Rule
-from planner.frameworks.base import Flag, flag, rule
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks.base import Flag, flag, rule, unsupported
 
 SMOKE_ITERATIONS = 20
 
@@ -33,6 +35,11 @@ def accumulation(c: Context, p: ParallelPlan) -> int:
     return c.training.global_batch_size // (p.micro_batch_size * p.dp)
 
 
+def is_named(p: Plans, field: str, *names: str) -> BoolArray:
+    """Where a plan's field has one of these names."""
+    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
+
+
 def train_iterations(group: str, training: TrainingSpec) -> Flag:
     """A short run by default, whatever the tokens: the data are mock ones."""
     each = training.tokens_per_iteration
@@ -48,8 +55,7 @@ def learning_rate(group: str) -> Flag:
     return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
 
 
-EQUAL_NODES = rule(
-    "framework_unsupported",
+EQUAL_NODES = unsupported(
     lambda c, p: len({group.accelerators_per_node for group in c.cluster.groups}) == 1,
     lambda c, p: (
         "the launcher starts the same number of processes on every node; these have "
@@ -57,8 +63,7 @@ EQUAL_NODES = rule(
     ),
     "degrees",
 )
-LEARNED_POSITIONS = rule(
-    "framework_unsupported",
+LEARNED_POSITIONS = unsupported(
     lambda c, p: (
         c.model.position != "learned"
         or c.training.seq_length <= (c.model.max_position_embeddings or 0)
@@ -69,24 +74,54 @@ LEARNED_POSITIONS = rule(
     ),
     "degrees",
 )
-NO_COMPILE = rule(
-    "framework_unsupported",
-    lambda c, p: p.compile == 0,
-    lambda c, p: "the model's layers are not compiled by torch.compile",
+NO_COMPILE = unsupported(
+    lambda c, p: p.compile == 0, "the model's layers are not compiled by torch.compile"
 )
 
-HALF_PRECISION = rule(
-    "framework_unsupported",
+HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
-    lambda c, p: "training wholly in fp32 is written for native PyTorch only, to compare runs",
+    "training wholly in fp32 is written for native PyTorch only, to compare runs",
+)
+KV_HEADS = rule(
+    "kv_heads",
+    lambda c, p: c.model.num_query_groups % p.tp == 0,
+    lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+    "degrees",
+)
+FP32_STATES = unsupported(
+    lambda c, p: (
+        c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
+    ),
+    lambda c, p: (
+        f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
+        f"{c.training.optimizer_state_dtype}"
+    ),
+)
+WHOLE_SHARDS = rule(
+    "zero_stage",
+    lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
+    lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
+)
+OFFLOADED_ADAM = rule(
+    "offload",
+    lambda c, p: (
+        (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
+    ),
+    lambda c, p: (
+        f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
+        f"{p.zero_stage}"
+    ),
+)
+UNFUSED_LOSS = unsupported(
+    lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
+    "the loss works on an fp32 copy of the logits: there is no fused one",
 )
 
 
 @cache
 def own_runtime(name: str) -> Rule:
     """The plan's kernels and overlaps were costed as those of this runtime."""
-    return rule(
-        "framework_unsupported",
+    return unsupported(
         lambda c, p: p.runtime == code("runtime", name),
         lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
     )
@@ -94,7 +129,7 @@ def own_runtime(name: str) -> Rule:
 
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
     """A rule about a part of the model that the framework has in one form only."""
-    return rule("framework_unsupported", lambda c, p: ok(c.model), lambda c, p: text, "degrees")
+    return unsupported(lambda c, p: ok(c.model), text, "degrees")
 
 
 # What no GPT model of the Megatron family has.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from cost_models.plans import Plans, is_one_of
+from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES as KNOWN
+from cost_models.spec import ModelSpec
+from cost_models.stages import stage_layers, virtual_stages
 from planner.constraints import BoolArray, Rule
-from planner.frameworks.base import rule
+from planner.frameworks.base import unsupported
+from planner.frameworks.rules import is_named
 
 # Our name of a schedule -> torch's.
 SCHEDULES = {
@@ -22,22 +23,33 @@ SCHEDULES = {
 _SPLIT_BACKWARD = tuple(name for name in SCHEDULES if KNOWN[name].splits_backward)
 
 
+def stage_sizes(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers of each (virtual) stage in the order in which a micro-batch passes them."""
+    ends = plan.first_stage_layers, plan.last_stage_layers
+    layers = stage_layers(model.num_layers, plan.pp, *ends, plan.stage_layers)
+    placement = KNOWN[plan.schedule].placement if plan.pp > 1 else "loop"
+    sizes, _, _ = virtual_stages(placement, layers, plan.vpp, bool(plan.stage_layers))
+    return tuple(int(size) for size in sizes)
+
+
 def splits_backward(plans: Plans) -> BoolArray:
     """Whether the schedule runs the backward passes of inputs and of weights apart."""
-    return np.asarray(is_one_of(plans.schedule, "schedule", *_SPLIT_BACKWARD) > 0)
+    return is_named(plans, "schedule", *_SPLIT_BACKWARD)
 
 
 RULES: tuple[Rule, ...] = (
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | (is_one_of(p.schedule, "schedule", *SCHEDULES) > 0),
+    unsupported(
+        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
         lambda c, p: f"torch has no schedule {p.schedule}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (p.compile == 0) | ~splits_backward(p),
         lambda c, p: (
             f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
         ),
     ),
+)
+OVERLAP = unsupported(
+    lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
+    lambda c, p: f"torch's {p.schedule} always overlaps its messages",
 )

@@ -30,6 +30,22 @@ def rotary(model: ModelSpec) -> bool:
     return model.position == "rope"
 
 
+def mixture(model: ModelSpec) -> bool:
+    return model.moe is not None
+
+
+def gated(model: ModelSpec) -> bool:
+    return model.gated_mlp
+
+
+def ungated(model: ModelSpec) -> bool:
+    return not model.gated_mlp
+
+
+def predicts_several(model: ModelSpec) -> bool:
+    return model.mtp_num_layers > 0
+
+
 def of(model: ModelSpec, table: Iterable[Uncarried]) -> tuple[Uncarried, ...]:
     """What the model at hand can have."""
     return tuple(row for row in table if row.exists(model))

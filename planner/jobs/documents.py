@@ -174,9 +174,8 @@ def _split(
 
 
 def _asked(request: PlanRequest, part: str, spec: BaseModel) -> Asked:
-    assert request.plan is not None
     document = request.document() | {part: _plain(spec)}
-    own = request.plan.model_dump(mode="json", exclude_defaults=True)
+    own = request.named_plan.model_dump(mode="json", exclude_defaults=True)
     degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)
     return Asked(document, " · ".join((request.model.name, *degrees))[:200])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,12 +40,9 @@ def lint(
 
     texts = files_at(files)
     answer = linted(texts, parse_cluster(cluster), framework)
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        model, _ = parse_model(answer.request["model"])
-        screen.print(lint_screen(answer, total_parameters(model), next(iter(texts)), screen))
+    model, _ = parse_model(answer.request["model"])
+    draw = partial(lint_screen, answer, total_parameters(model), next(iter(texts)))
+    output.show(answer, json, draw)
     return NOTHING_FITS if answer.verdict in ("refused", "does not fit") else FINE
 
 

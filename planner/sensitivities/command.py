@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,13 +75,8 @@ def sensitivity(
         shown = sensitivity_screen(answer, asked_of(asked), paper())
         title = f"How a plan for {asked.model.name} moves with its inputs"
         write_page(report, title, shown, [tornado_svg(answer, "light")])
-    if json:
-        output.print_json(answer)
-        return FINE
-    screen = output.Screen()
-    screen.print(sensitivity_screen(answer, asked_of(asked), screen))
-    for path in written:
-        screen.print(f"wrote {path}", soft_wrap=True, markup=False)
+    draw = partial(sensitivity_screen, answer, asked_of(asked))
+    output.show(answer, json, draw, [f"wrote {path}" for path in written])
     return FINE
 
 

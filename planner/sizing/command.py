@@ -97,10 +97,7 @@ def size(
     if svg is not None:
         output.write_picture(svg, picture(answer).encode())
     output.write_figures({"png": png, "pdf": pdf}, partial(sizing_figure, answer))
-    if json:
-        output.print_json(answer)
-    else:
-        output.Screen().print(sizing_screen(answer, asked, every_row))
+    output.show(answer, json, lambda screen: sizing_screen(answer, asked, every_row))
     return NOTHING_FITS if answer.fastest is None else FINE
 
 

@@ -120,8 +120,7 @@ class Prepared:
 
 def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
     """What dry_run traces.  Raises IllegalPlan, Unsupported, RequestError."""
-    assert request.plan is not None
-    reasons = illegal(request, request.plan)
+    reasons = illegal(request, request.named_plan)
     if reasons:
         raise IllegalPlan(reasons)
     as_run = native(request, compiled=False)
@@ -167,14 +166,12 @@ def _of(progress: Progress, rank: int) -> Callable[[float], None]:
 
 
 def _micro_batches(request: PlanRequest) -> int:
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     return request.training.global_batch_size // (plan.dp * plan.micro_batch_size)
 
 
 def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     size = count * plan.dp * plan.micro_batch_size
     training = request.training.model_copy(update={"global_batch_size": size})
     return request.model_copy(update={"training": training})
@@ -182,8 +179,7 @@ def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:
 
 def _enough(request: PlanRequest) -> int:
     """Micro-batches after which a step holds no more: the pipeline is full and has drained once."""
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     if plan.pp == 1:
         return 2
     return 2 * plan.pp if plan.vpp > 1 or SCHEDULES[plan.schedule].keeps_all else plan.pp + 2
@@ -207,8 +203,7 @@ def _representatives(request: PlanRequest) -> tuple[int, ...]:
 
     Later ones of the same layers hold fewer micro-batches.
     """
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     stages, each = layout(request), plan.accelerators // plan.pp
     distinct: dict[tuple[object, ...], int] = {}
     for rank in range(plan.pp):
@@ -225,8 +220,7 @@ def _representatives(request: PlanRequest) -> tuple[int, ...]:
 
 
 def _report(request: PlanRequest, traced: Trace) -> RankReport:
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     stage = traced.rank // (plan.accelerators // plan.pp)
     estimate = expected(request, stage)
     return RankReport(

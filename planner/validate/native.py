@@ -43,8 +43,7 @@ class Native:
 
     @property
     def plan(self) -> ParallelPlan:
-        assert self.request.plan is not None
-        return self.request.plan
+        return self.request.named_plan
 
 
 def native(request: PlanRequest, *, compiled: bool = True) -> Native:
@@ -53,11 +52,11 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
     compiled: whether torch.compile is worth its time on the machine that runs it.
     Raises Unsupported with every reason where none comes near.
     """
-    assert request.plan is not None
+    given = request.named_plan
     differences: list[Difference] = []
-    model = _changed("model", request.model, _model(request.model, request.plan), differences)
+    model = _changed("model", request.model, _model(request.model, given), differences)
     training = _changed("training", request.training, _training(request.training), differences)
-    plan = _changed("plan", request.plan, _plan(request.plan, model, compiled), differences)
+    plan = _changed("plan", given, _plan(given, model, compiled), differences)
     asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
     reasons = FRAMEWORK.reasons(asked, plan)
     if reasons:

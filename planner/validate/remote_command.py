@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,5 @@ def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
         return 128 + stopped.number
     if isinstance(found, RunFailed):
         return run_command.failed(found, json)
-    if json:
-        output.print_json(found)
-    else:
-        screen = output.Screen()
-        screen.print(validation_screen(found, screen))
+    output.show(found, json, partial(validation_screen, found))
     return run_command.OUTSIDE if found.verdict == "outside" else FINE

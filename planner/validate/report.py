@@ -121,8 +121,7 @@ def measured_peak_bytes(rank: RankResult) -> float:
 
 def memory_terms(request: PlanRequest, rank: RankResult) -> list[Term]:
     """Tensors of a rank by what they are for, beside those of its stage; the peak comes last."""
-    plan = request.plan
-    assert plan is not None
+    plan = request.named_plan
     assert rank.amounts is not None
     # Stages are the outermost axis of the mesh.
     estimate = expected(request, rank.rank * plan.pp // rank.ranks).amounts.model_dump()

@@ -194,8 +194,7 @@ def _run(
     folder: Path, request: PlanRequest, job: Job, options: Options, what: str, progress: Progress,
     ranks: int | None = None,
 ) -> list[RankResult]:  # fmt: skip
-    assert request.plan is not None
-    ranks = ranks or request.plan.accelerators
+    ranks = ranks or request.named_plan.accelerators
     prepare(folder, request, job)
     process.launch(
         folder,
@@ -244,8 +243,7 @@ def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
 
     Raises OSError, planner.frameworks.base.Unsupported.
     """
-    assert request.plan is not None
-    script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
+    script = FRAMEWORK.render(request, request.named_plan).files[contract.SCRIPT]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
     contract.write(folder / contract.JOB, job)
@@ -319,8 +317,7 @@ def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, floa
     found = {answer.profile.id: answer.estimate.iteration_time_s}
     if answer.profile.kind == "calibrated":
         before = request.model_copy(update={"profile": None})
-        assert before.plan is not None
-        usual = solve.estimate(before, before.plan)
+        usual = solve.estimate(before, before.named_plan)
         found[usual.profile.id] = usual.estimate.iteration_time_s
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,12 +114,8 @@ def validate(
     except Stopped as by:
         return stopped(by)
     kept = results.keep(asked, report.model_dump(mode="json"))
-    if json:
-        outputs.print_json(report)
-    else:
-        screen = outputs.Screen()
-        screen.print(validation_screen(report, screen))
-        screen.print(f"\nkept with the plan as {kept.id}", soft_wrap=True, markup=False)
+    kept_as = f"\nkept with the plan as {kept.id}"
+    outputs.show(report, json, partial(validation_screen, report), [kept_as])
     return OUTSIDE if report.verdict == "outside" else FINE
 
 

@@ -89,8 +89,7 @@ class Scaled:
 
     @property
     def plan(self) -> ParallelPlan:
-        assert self.request.plan is not None
-        return self.request.plan
+        return self.request.named_plan
 
 
 def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
@@ -100,8 +99,7 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     model on GPUs, but for layers that do not fit.
     Raises RequestError where no smaller plan keeps the rules of the script.
     """
-    assert request.plan is not None
-    plan, here = request.plan, local.cluster()
+    plan, here = request.named_plan, local.cluster()
     on_cpu = here.groups[0].accelerator.id == local.CPU_ID
     processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
     same = request.cluster.name.startswith("local")
@@ -200,8 +198,7 @@ def _placed(
     request: PlanRequest, degrees: dict[str, int], layers_per_chunk: int | None
 ) -> tuple[ParallelPlan, int]:
     """The plan with its degrees, and its layers; layers_per_chunk None: as they are."""
-    plan, layers = request.plan, request.model.num_layers
-    assert plan is not None
+    plan, layers = request.named_plan, request.model.num_layers
     ranks = degrees["dp"] * degrees["cp"]
     update: dict[str, Any] = dict(degrees)
     update["ep"] = gcd(plan.ep, ranks)

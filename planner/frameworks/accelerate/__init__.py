@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.accelerate.reader import read, recognises
@@ -17,7 +16,7 @@ from planner.frameworks.accelerate.script import TRAIN
 from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
 from planner.frameworks.base import Bundle, Framework, cannot, says
 from planner.frameworks.rules import nodes
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
 
 VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
@@ -65,18 +64,14 @@ FIELDS = {
 }
 
 
-def _mixture(model: ModelSpec) -> bool:
-    return model.moe is not None
-
-
 UNCARRIED = (
     Uncarried("norm epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
     Uncarried("rotary base and scaling", "rope_parameters in config.json", rotary),
     Uncarried("activation", "hidden_act, activation_function in config.json"),
     Uncarried("spread of the initial weights", "initializer_range in config.json"),
     Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
-    Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", _mixture),
-    Uncarried("weights of the experts", "norm_topk_prob, routed_scaling_factor", _mixture),
+    Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
+    Uncarried("weights of the experts", "norm_topk_prob, routed_scaling_factor", mixture),
 )
 
 SCRIPT = """\

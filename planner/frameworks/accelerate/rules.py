@@ -12,7 +12,7 @@ from cost_models.plans import IntArray, ParallelPlan, Plans, code
 from cost_models.spec import TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.huggingface.exporter import config_of, nearest_family
 
 _FULL = code("recompute", "full")
@@ -59,15 +59,9 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
-    rule(
-        "framework_unsupported",
-        lambda c, p: config_of(c.model) is not None,
-        _family_text,
-        "degrees",
-    ),
+    unsupported(lambda c, p: config_of(c.model) is not None, _family_text, "degrees"),
     rules.own_runtime("torch"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.tp == 1,
         lambda c, p: (
             f"tp {p.tp}: for FSDP 2 with a tp axis accelerate imports ReplicateParallel, which "
@@ -75,20 +69,17 @@ RULES: tuple[Rule, ...] = (
         ),
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
         lambda c, p: f"ParallelismConfig has no pipeline axis: pp {p.pp}",
         "layout",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.ep == 1) & (p.etp == 1),
         lambda c, p: f"ParallelismConfig has no expert axis: ep {p.ep}, etp {p.etp}",
         "groups",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.moe is None or p.moe_dispatcher == code("moe_dispatcher", "alltoall"),
         lambda c, p: f"every rank has all experts, there is no dispatcher {p.moe_dispatcher}",
     ),
@@ -133,7 +124,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage != 3) | (p.dp * p.cp > 1),
-        lambda c, p: "FSDP has no axis to shard over: dp and cp are 1; take zero_stage 0",
+        "FSDP has no axis to shard over: dp and cp are 1; take zero_stage 0",
     ),
     rule(
         "zero_stage",
@@ -172,52 +163,41 @@ RULES: tuple[Rule, ...] = (
             f"ZeRO 3, got {p.recompute} and {p.zero_stage}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.attention_kernel != code("attention_kernel", "flash1"),
-        lambda c, p: "transformers has no flash-attention 1",
+        "transformers has no flash-attention 1",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (
             f"attention sinks run in unfused attention only, not {p.attention_kernel}: the family "
             "has no torch attention, and flash-attention 2 no sinks"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        lambda c, p: "the loss works on an fp32 copy of the logits: there is no fused one",
-    ),
-    rule(
-        "framework_unsupported",
+    rules.UNFUSED_LOSS,
+    unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp * p.cp == 1),
-        lambda c, p: "gradients are always reduced during the backward pass",
+        "gradients are always reduced during the backward pass",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.overlap_param_gather == 1) | (p.zero_stage == 0) | (p.dp * p.cp == 1),
-        lambda c, p: "FSDP always gathers weights ahead",
+        "FSDP always gathers weights ahead",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
         lambda c, p: (
             f"{c.training.precision} swaps layers by a recipe of torchao or Transformer Engine, "
             "which is code of the training script"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _kept(c.training) == ("fp32",) * 3,
         lambda c, p: (
             "weights are kept in fp32, and so are their gradients and states; asked: "
             + ", ".join(_kept(c.training))
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         _reduces,
         lambda c, p: (
             f"gradients are reduced in fp32 or, with FSDP, in {c.training.precision}; got "

@@ -12,7 +12,7 @@ from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
 
 VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
@@ -65,7 +65,7 @@ UNCARRIED = (
     Uncarried(
         "balancing loss",
         "output_router_logits (false), router_aux_loss_coef in config.json",
-        lambda m: m.moe is not None,
+        mixture,
     ),
 )
 

@@ -12,7 +12,7 @@ from cost_models.plans import Plans, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule, micro_batches
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
 from planner.huggingface.exporter import config_of, nearest_family
 
@@ -71,25 +71,16 @@ def _recomputes(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.recompute != _FULL) | block | _every_layer(c, p))
 
 
-def _states(c: Context) -> bool:
-    t = c.training
-    return t.master_weights_dtype == "fp32" and t.optimizer_state_dtype == "fp32"
-
-
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
-    rule(
-        "framework_unsupported",
-        lambda c, p: family(c.model) in FAMILIES,
-        lambda c, p: _family_text(c.model),
-        "degrees",
+    unsupported(
+        lambda c, p: family(c.model) in FAMILIES, lambda c, p: _family_text(c.model), "degrees"
     ),
     fixed_part(
         lambda m: m.sliding_window is None, "its attention kernels see the whole sequence: a window"
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.model.attention_dropout == 0)
             | (p.attention_kernel == _UNFUSED)
@@ -100,31 +91,21 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.model.attention_dropout}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
         lambda c, p: (
             f"{c.training.precision}: its fp8 has one recipe of its own, and there is no fp4"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _states(c),
-        lambda c, p: (
-            f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
-            f"{c.training.optimizer_state_dtype}"
-        ),
-    ),
-    rule(
-        "framework_unsupported",
+    rules.FP32_STATES,
+    unsupported(
         lambda c, p: c.training.gradient_dtype == c.training.precision,
         lambda c, p: (
             f"gradients accumulate in the type of the weights, {c.training.precision}, not "
             f"{c.training.gradient_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.training.gradient_reduce_dtype == c.training.precision)
             | (
@@ -137,20 +118,14 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.training.optimizer == "adam") | (p.zero_stage < 3),
         lambda c, p: f"Gemini (ZeRO 3) has Adam only, not {c.training.optimizer}",
     ),
 )
 
 SIZE_RULES: tuple[Rule, ...] = (
-    rule(
-        "kv_heads",
-        lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
-        "degrees",
-    ),
+    rules.KV_HEADS,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (family(c.model) != "gpt2"),
@@ -187,15 +162,13 @@ SIZE_RULES: tuple[Rule, ...] = (
             f"etp {p.etp}, dp {p.dp}, ep {p.ep}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.model.moe is None) | (p.pp == 1) | ((p.sequence_parallel == 0) & (p.cp == 1))
         ),
-        lambda c, p: "models of experts split the sequence without a pipeline only",
+        "models of experts split the sequence without a pipeline only",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _STYLES),
         lambda c, p: f"its pipelines run {', '.join(STYLES)}, not {p.schedule}",
     ),
@@ -220,28 +193,26 @@ SIZE_RULES: tuple[Rule, ...] = (
             "micro-batches"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.schedule != _ZB_V)
             | (p.pp == 1)
             | ((p.overlap_p2p == 1) & (not c.model.tied_embeddings))
         ),
-        lambda c, p: "zb-v needs overlap_p2p, which it always has, and untied embeddings",
+        "zb-v needs overlap_p2p, which it always has, and untied embeddings",
     ),
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
     rules.own_runtime("torch"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.compile == 0,
-        lambda c, p: "its models are rewritten in place, torch.compile does not see them whole",
+        "its models are rewritten in place, torch.compile does not see them whole",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | ((p.cp == 1) & (p.sequence_parallel == 0)),
-        lambda c, p: "Gemini (ZeRO 3) splits no sequence",
+        "Gemini (ZeRO 3) splits no sequence",
     ),
     rule(
         "zero_stage",
@@ -256,17 +227,13 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        lambda c, p: "Gemini always frees gathered weights",
+        "Gemini always frees gathered weights",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-        lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
-    ),
+    rules.WHOLE_SHARDS,
     rule(
         "recompute",
         lambda c, p: p.recompute != _SELECTIVE,
-        lambda c, p: "whole layers are recomputed, not parts of them",
+        "whole layers are recomputed, not parts of them",
     ),
     rule(
         "recompute",
@@ -281,50 +248,25 @@ FEATURE_RULES: tuple[Rule, ...] = (
             + f" by itself, not {p.recompute_num_layers} by {p.recompute_method}"
         ),
     ),
-    rule(
-        "offload",
-        lambda c, p: (
-            (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
-        ),
-        lambda c, p: (
-            f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-            f"{p.zero_stage}"
-        ),
-    ),
-    rule(
-        "offload",
-        lambda c, p: p.offload_activations == 0,
-        lambda c, p: "activations stay on the accelerator",
-    ),
-    rule(
-        "framework_unsupported",
+    rules.OFFLOADED_ADAM,
+    rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
+    unsupported(
         lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (
             f"it picks the flash kernel that is installed: flash, not {p.attention_kernel}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        lambda c, p: "there is no fused cross entropy",
+        "there is no fused cross entropy",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher == _ALLTOALL),
         lambda c, p: f"tokens travel by alltoall, not {p.moe_dispatcher}",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_tp == 0,
-        lambda c, p: "tensor-parallel traffic is not overlapped",
-    ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_ep == 0,
-        lambda c, p: "its experts' exchanges block",
-    ),
-    rule(
-        "framework_unsupported",
+    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
+    unsupported(
         lambda c, p: (
             (p.dp * p.cp == 1)
             | (p.zero_stage == 3)

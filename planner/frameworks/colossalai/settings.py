@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
-from planner.frameworks.base import Flag, flag
+from planner.frameworks.base import Flag, Row, flag, in_group
 from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
@@ -32,98 +32,96 @@ def plugin(c: Context, plan: ParallelPlan) -> str:
     return HYBRID if c.model.moe is None else MIXTURE
 
 
-def _argument(name: str, value: object, why: str) -> Flag:
+def _argument(group: str, name: str, value: object, why: str) -> Flag:
     source = json.dumps(value) if isinstance(value, str) else str(value)
-    return flag("plugin", f"plugin.{name}", source, why)
+    return flag(group, f"{group}.{name}", source, why)
 
 
 def _source(name: str, source: str, why: str) -> Flag:
     return flag("plugin", f"plugin.{name}", source, why)
 
 
-def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+@in_group("plugin", _argument)
+def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     flash = plan.attention_kernel != "unfused"
-    yield _argument("precision", c.training.precision, "type of weights and activations")
-    yield _argument("enable_flash_attention", flash, "attention kernel")
-    yield _argument("max_norm", 1.0, "PLACEHOLDER for the smoke run: set your own")
+    yield "precision", c.training.precision, "type of weights and activations"
+    yield "enable_flash_attention", flash, "attention kernel"
+    yield "max_norm", 1.0, "PLACEHOLDER for the smoke run: set your own"
 
 
-def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    yield _argument("tp_size", plan.tp, "ranks that split every layer")
-    yield _argument("placement_policy", "static", "what lies where is fixed")
-    yield _argument("shard_param_frac", 1.0, "weights sharded too: ZeRO 3")
-    yield _argument(
+@in_group("plugin", _argument)
+def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    yield "tp_size", plan.tp, "ranks that split every layer"
+    yield "placement_policy", "static", "what lies where is fixed"
+    yield "shard_param_frac", 1.0, "weights sharded too: ZeRO 3"
+    yield (
         "offload_optim_frac",
         float(plan.offload_optimizer),
         "1: states in host memory, 0: on the accelerator",
     )
-    yield _argument("enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches")
-    yield _argument(
-        "enable_async_reduce", plan.overlap_grad_reduce, "gradients reduced during the backward"
-    )
-    yield _argument("max_prefetch", int(plan.overlap_param_gather), "chunks gathered ahead")
+    yield "enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches"
+    yield "enable_async_reduce", plan.overlap_grad_reduce, "gradients reduced during the backward"
+    yield "max_prefetch", int(plan.overlap_param_gather), "chunks gathered ahead"
     yield from _kernels(c, plan)
 
 
-def _hybrid(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+@in_group("plugin", _argument)
+def _hybrid(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     mixture = c.model.moe is not None
-    yield _argument("tp_size", plan.tp, "ranks that split every layer")
-    yield _argument("pp_size", plan.pp, "stages of layers")
+    yield "tp_size", plan.tp, "ranks that split every layer"
+    yield "pp_size", plan.pp, "stages of layers"
     if mixture:
-        yield _argument("ep_size", plan.ep, "ranks that share the experts, inside dp")
+        yield "ep_size", plan.ep, "ranks that share the experts, inside dp"
     if plan.cp > 1:
         ring = plan.cp_kind == "p2p"
-        yield _argument("enable_sequence_parallelism", True, "the sequence is split")
-        yield _argument(
+        yield "enable_sequence_parallelism", True, "the sequence is split"
+        yield (
             "sequence_parallelism_mode",
             "ring_attn" if ring else "all_to_all",
             "keys and values around a ring" if ring else "the sequence traded for heads",
         )
-        yield _argument("sp_size", plan.cp, "ranks that split the sequence")
+        yield "sp_size", plan.cp, "ranks that split the sequence"
     elif plan.sequence_parallel:
-        yield _argument("enable_sequence_parallelism", True, "norms and dropout split over tp")
-        yield _argument("sequence_parallelism_mode", "split_gather", "Megatron's kind")
-        yield _argument("sp_size", 1, "the ranks of tp are those that split")
-    yield _argument(
+        yield "enable_sequence_parallelism", True, "norms and dropout split over tp"
+        yield "sequence_parallelism_mode", "split_gather", "Megatron's kind"
+        yield "sp_size", 1, "the ranks of tp are those that split"
+    yield (
         "moe_dp_outside" if mixture else "dp_outside",
         plan.rank_order == "tp-cp-ep-pp-dp",
         "True: stages next to each other, replicas apart",
     )
     if plan.pp > 1:
         yield from _pipeline(c, plan)
-    yield _argument("zero_stage", plan.zero_stage, "1: states sharded, 2: gradients too")
+    yield "zero_stage", plan.zero_stage, "1: states sharded, 2: gradients too"
     if plan.zero_stage:
-        yield _argument(
+        yield (
             "overlap_communication",
             plan.overlap_grad_reduce,
             "gradients reduced during the backward pass",
         )
-        yield _argument(
-            "overlap_allgather", plan.overlap_param_gather, "weights gathered during the forward"
-        )
+        yield "overlap_allgather", plan.overlap_param_gather, "weights gathered during the forward"
         yield _source(
             "communication_dtype",
             DTYPES[c.training.gradient_reduce_dtype],
             "gradients are reduced in it",
         )
-        yield _argument("cpu_offload", plan.offload_optimizer, "states live in host memory")
-    yield _argument(
-        "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows of the embedding are padded"
-    )
+        yield "cpu_offload", plan.offload_optimizer, "states live in host memory"
+    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows of the embedding are padded"
     yield from _kernels(c, plan)
 
 
-def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
+@in_group("plugin", _argument)
+def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     style = STYLES[plan.schedule]
     layers = [c.model.num_layers // (plan.pp * plan.vpp)] * (plan.pp * plan.vpp)
-    yield _argument("pp_style", style, f"the schedule: {plan.schedule}")
-    yield _argument("num_model_chunks", plan.vpp, "chunks of layers per stage")
+    yield "pp_style", style, f"the schedule: {plan.schedule}"
+    yield "num_model_chunks", plan.vpp, "chunks of layers per stage"
     if plan.vpp == 1:
         layers = list(chunks(c.model, plan))
-        yield _argument("num_layers_per_stage", layers, "layers of every stage")
-    yield _argument("microbatch_size", plan.micro_batch_size, "sequences per pass")
+        yield "num_layers_per_stage", layers, "layers of every stage"
+    yield "microbatch_size", plan.micro_batch_size, "sequences per pass"
     if style == "interleaved":
-        yield _argument("overlap_p2p", plan.overlap_p2p, "messages between stages in background")
+        yield "overlap_p2p", plan.overlap_p2p, "messages between stages in background"
     if style == "zbv":
         graph = {"n_stage": plan.pp, "n_micro": accumulation(c, plan), **COSTS, **KEPT}
         said = ", ".join(f"{name}={value}" for name, value in graph.items())

@@ -18,7 +18,7 @@ from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config
 from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import Uncarried, gated, rotary, ungated
 from planner.request import PlanRequest
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
@@ -67,8 +67,8 @@ UNCARRIED = (
     Uncarried("rotary base", "--rotary-position-embeddings-theta (10000)", rotary),
     Uncarried("share of a head that rotates", "--rotary-percent (1.0)", rotary),
     Uncarried("rope scaling", "no option", rotary),
-    Uncarried("activation", "SwiGLU, no other gate", lambda m: m.gated_mlp),
-    Uncarried("activation", "--squared-relu, --openai-gelu (GELU)", lambda m: not m.gated_mlp),
+    Uncarried("activation", "SwiGLU, no other gate", gated),
+    Uncarried("activation", "--squared-relu, --openai-gelu (GELU)", ungated),
     Uncarried("spread of the initial weights", "--init-method-std (0.02)"),
     Uncarried("soft-capping of logits or scores, multipliers", "no option"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
-from planner.frameworks.base import Flag, flag, switch
+from planner.frameworks.base import Flag, Row, in_group
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
 VOCAB_MULTIPLE = 128
@@ -64,94 +64,87 @@ def nested(pairs: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Flag]:
-    group = "MODEL_ARGS"
+@in_group("MODEL_ARGS")
+def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     positions = max(training.seq_length, model.max_position_embeddings or 0)
-    yield flag(group, "--num-layers", model.num_layers, "transformer layers")
-    yield flag(group, "--hidden-size", model.hidden_size, "width of the residual stream")
-    yield flag(group, "--ffn-hidden-size", model.ffn_hidden_size, "width of the MLP")
-    yield flag(group, "--num-attention-heads", model.num_attention_heads, "query heads")
-    yield flag(group, "--num-key-value-heads", model.num_query_groups, "key/value heads")
-    yield flag(group, "--kv-channels", model.head_dim, "width of one head")
-    yield flag(group, "--seq-length", training.seq_length, "tokens of one sequence")
-    yield flag(group, "--max-position-embeddings", positions, "at least the sequence length")
+    yield "--num-layers", model.num_layers, "transformer layers"
+    yield "--hidden-size", model.hidden_size, "width of the residual stream"
+    yield "--ffn-hidden-size", model.ffn_hidden_size, "width of the MLP"
+    yield "--num-attention-heads", model.num_attention_heads, "query heads"
+    yield "--num-key-value-heads", model.num_query_groups, "key/value heads"
+    yield "--kv-channels", model.head_dim, "width of one head"
+    yield "--seq-length", training.seq_length, "tokens of one sequence"
+    yield "--max-position-embeddings", positions, "at least the sequence length"
     position = POSITIONS[model.position]
     if position is not None:
-        yield switch(group, *position)
-    yield flag(group, "--normalization", model.norm, "norm of every layer")
+        yield position
+    yield "--normalization", model.norm, "norm of every layer"
     if model.gated_mlp:
-        yield switch(group, "--swiglu", "gated MLP: two input projections")
+        yield "--swiglu", "gated MLP: two input projections"
     if not model.tied_embeddings:
-        yield switch(
-            group, "--untie-embeddings-and-output-weights", "the output layer has its own weights"
-        )
+        yield "--untie-embeddings-and-output-weights", "the output layer has its own weights"
     if not model.mlp_bias:
-        yield switch(group, "--disable-bias-linear", "linear layers have no bias")
-    yield flag(group, "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream")
-    yield flag(group, "--attention-dropout", model.attention_dropout, "dropout of the scores")
-    yield switch(group, "--no-query-key-layer-scaling", "scores are scaled by the head width only")
+        yield "--disable-bias-linear", "linear layers have no bias"
+    yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
+    yield "--attention-dropout", model.attention_dropout, "dropout of the scores"
+    yield "--no-query-key-layer-scaling", "scores are scaled by the head width only"
 
 
-def _parallel(plan: ParallelPlan) -> Iterator[Flag]:
-    group = "PARALLEL_ARGS"
-    yield flag(group, "--tensor-model-parallel-size", plan.tp, "ranks that split every layer")
-    yield flag(group, "--pipeline-model-parallel-size", plan.pp, "stages of layers, 1F1B")
+@in_group("PARALLEL_ARGS")
+def _parallel(plan: ParallelPlan) -> Iterator[Row]:
+    yield "--tensor-model-parallel-size", plan.tp, "ranks that split every layer"
+    yield "--pipeline-model-parallel-size", plan.pp, "stages of layers, 1F1B"
     if plan.pp == 1:
-        yield switch(group, "--no-pipeline-parallel", "one stage: no pipeline engine")
+        yield "--no-pipeline-parallel", "one stage: no pipeline engine"
     if plan.cp > 1:
-        yield flag(group, "--ds-sequence-parallel-size", plan.cp, "Ulysses: ranks per sequence")
+        yield "--ds-sequence-parallel-size", plan.cp, "Ulysses: ranks per sequence"
     if plan.sequence_parallel:
-        yield switch(group, "--sequence-parallel", "norms and dropout split over tp")
-    yield flag(group, "--zero-stage", plan.zero_stage, "as in the JSON")
+        yield "--sequence-parallel", "norms and dropout split over tp"
+    yield "--zero-stage", plan.zero_stage, "as in the JSON"
 
 
-def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    group, training = "TRAINING_ARGS", c.training
-    yield flag(group, "--micro-batch-size", plan.micro_batch_size, "as in the JSON")
-    yield flag(group, "--global-batch-size", training.global_batch_size, "as in the JSON")
-    yield train_iterations(group, training)
-    yield switch(group, f"--{training.precision}", "as in the JSON")
-    yield flag(group, "--optimizer", training.optimizer, "as planned")
+@in_group("TRAINING_ARGS")
+def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    training = c.training
+    yield "--micro-batch-size", plan.micro_batch_size, "as in the JSON"
+    yield "--global-batch-size", training.global_batch_size, "as in the JSON"
+    yield train_iterations("TRAINING_ARGS", training)
+    yield f"--{training.precision}", "as in the JSON"
+    yield "--optimizer", training.optimizer, "as planned"
     if plan.offload_optimizer:
-        yield switch(group, "--cpu-optimizer", "DeepSpeed's Adam for host memory")
-    yield learning_rate(group)
+        yield "--cpu-optimizer", "DeepSpeed's Adam for host memory"
+    yield learning_rate("TRAINING_ARGS")
     if plan.attention_kernel in ("flash", "flash2"):
         newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
-        yield switch(group, "--use-flash-attn-v2", f"attention kernel: flash-attention 2{newest}")
+        yield "--use-flash-attn-v2", f"attention kernel: flash-attention 2{newest}"
     if plan.recompute != "none":
-        yield flag(group, "--recompute-granularity", plan.recompute, "activations computed again")
-        yield switch(
-            group, "--deepspeed-activation-checkpointing", "by DeepSpeed's checkpoint function"
-        )
+        yield "--recompute-granularity", plan.recompute, "activations computed again"
+        yield "--deepspeed-activation-checkpointing", "by DeepSpeed's checkpoint function"
     if plan.recompute == "full":
-        yield flag(group, "--recompute-method", plan.recompute_method, "which layers")
-        yield flag(group, "--recompute-num-layers", plan.recompute_num_layers, "layers in one go")
-        yield flag(
-            group,
+        yield "--recompute-method", plan.recompute_method, "which layers"
+        yield "--recompute-num-layers", plan.recompute_num_layers, "layers in one go"
+        yield (
             "--checkpoint-num-layers",
             plan.recompute_num_layers,
             "the same without the pipeline engine, which alone reads the flag before",
         )
     if plan.offload_activations:
-        yield switch(group, "--checkpoint-in-cpu", "checkpoints wait in host memory")
+        yield "--checkpoint-in-cpu", "checkpoints wait in host memory"
 
 
-def _data(model: ModelSpec) -> Iterator[Flag]:
-    group = "DATA_ARGS"
-    yield flag(group, "--data-impl", "mmap", "the format of DATA_PATH, as mock_data.py writes it")
-    yield flag(group, "--split", "100,0,0", "no evaluation on mock data")
-    yield flag(group, "--eval-iters", 0, "no evaluation on mock data")
-    yield flag(group, "--tokenizer-type", "NullTokenizer", "mock data needs no tokenizer")
-    yield flag(
-        group,
+@in_group("DATA_ARGS")
+def _data(model: ModelSpec) -> Iterator[Row]:
+    yield "--data-impl", "mmap", "the format of DATA_PATH, as mock_data.py writes it"
+    yield "--split", "100,0,0", "no evaluation on mock data"
+    yield "--eval-iters", 0, "no evaluation on mock data"
+    yield "--tokenizer-type", "NullTokenizer", "mock data needs no tokenizer"
+    yield (
         "--vocab-size",
         max(model.vocab_size - 1, 1),
         f"the tokenizer adds one: {model.vocab_size} tokens",
     )
-    yield flag(
-        group, "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "rows are padded to it times tp"
-    )
-    yield flag(group, "--log-interval", 1, "iteration time on every step")
+    yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "rows are padded to it times tp"
+    yield "--log-interval", 1, "iteration time on every step"
 
 
 def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.plans import RECOMPUTE_MODULES, Plans, code
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
 
 _FULL = code("recompute", "full")
@@ -45,36 +45,20 @@ RULES: tuple[Rule, ...] = (
         lambda m: m.qkv_bias == m.attention_output_bias == m.mlp_bias,
         "linear layers have biases in all places or in none",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_ep == 0,
-        lambda c, p: "its experts' exchanges block",
-    ),
-    rule(
-        "framework_unsupported",
+    unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
+    unsupported(
         lambda c, p: p.attention_kernel != _FLASH1,
-        lambda c, p: "flash-attention 1 is not installable beside its torch",
+        "flash-attention 1 is not installable beside its torch",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision not in ("fp8", "fp4"),
         lambda c, p: (
             f"{c.training.precision} needs Transformer Engine layers, which have no grouped "
             "queries here"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (
-            c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
-        ),
-        lambda c, p: (
-            f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
-            f"{c.training.optimizer_state_dtype}"
-        ),
-    ),
-    rule(
-        "framework_unsupported",
+    rules.FP32_STATES,
+    unsupported(
         lambda c, p: (p.zero_stage > 0) | (c.training.gradient_dtype == c.training.precision),
         lambda c, p: (
             f"without ZeRO gradients accumulate in {c.training.precision}, not "
@@ -108,31 +92,24 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: f"{c.model.num_layers} layers must be dealt out evenly over pp {p.pp}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.vpp == 1,
         lambda c, p: f"the pipeline engine has one chunk per stage, not {p.vpp}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (p.schedule == code("schedule", "1f1b")),
         lambda c, p: f"the pipeline engine runs 1F1B only, not {p.schedule}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"),
-        lambda c, p: "stages are the outermost axis of its topology",
+        "stages are the outermost axis of its topology",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        lambda c, p: "ZeRO-3 always frees gathered weights after the forward pass",
+        "ZeRO-3 always frees gathered weights after the forward pass",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-        lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
-    ),
+    rules.WHOLE_SHARDS,
     rule(
         "recompute",
         lambda c, p: (
@@ -153,30 +130,19 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             (p.recompute != _FULL) | (p.recompute_method == code("recompute_method", "uniform"))
         ),
-        lambda c, p: "DeepSpeed's checkpointing recomputes uniformly, not by block",
+        "DeepSpeed's checkpointing recomputes uniformly, not by block",
     ),
-    rule(
-        "offload",
-        lambda c, p: (
-            (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
-        ),
-        lambda c, p: (
-            f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-            f"{p.zero_stage}"
-        ),
-    ),
+    rules.OFFLOADED_ADAM,
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-        lambda c, p: "only checkpoints go to the host: activation offload needs full recompute",
+        "only checkpoints go to the host: activation offload needs full recompute",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        lambda c, p: "there is no fused cross entropy",
+        "there is no fused cross entropy",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.overlap_grad_reduce == 0)
             | ((p.zero_stage > 0) & (p.pp == 1) & ~_bf16_optimizer(c, p))
@@ -187,8 +153,7 @@ RULES: tuple[Rule, ...] = (
             f"{c.training.gradient_dtype} gradients"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.overlap_param_gather == ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1)),
         lambda c, p: (
             "weights are gathered ahead only by ZeRO-3, by the same switch that overlaps "
@@ -196,9 +161,5 @@ RULES: tuple[Rule, ...] = (
             f"{p.overlap_grad_reduce} for gradients"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.overlap_tp == 0,
-        lambda c, p: "tensor-parallel traffic is not overlapped",
-    ),
+    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
 )

@@ -11,7 +11,14 @@ from planner.frameworks.megatron import launch
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import (
+    Uncarried,
+    gated,
+    mixture,
+    predicts_several,
+    rotary,
+    ungated,
+)
 from planner.request import PlanRequest
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
@@ -102,15 +109,11 @@ UNCARRIED = (
         "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)",
         lambda m: rotary(m) and m.mla is not None,
     ),
-    Uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", lambda m: m.gated_mlp),
+    Uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", gated),
     Uncarried(
-        "activation",
-        "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)",
-        lambda m: not m.gated_mlp,
+        "activation", "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)", ungated
     ),
-    Uncarried(
-        "routed scaling factor", "--moe-router-topk-scaling-factor (none)", lambda m: bool(m.moe)
-    ),
+    Uncarried("routed scaling factor", "--moe-router-topk-scaling-factor (none)", mixture),
     Uncarried(
         "scores of the router",
         "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)",
@@ -119,13 +122,9 @@ UNCARRIED = (
     Uncarried(
         "balancing loss",
         "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)",
-        lambda m: bool(m.moe),
+        mixture,
     ),
-    Uncarried(
-        "weight of the prediction loss",
-        "--mtp-loss-scaling-factor (0.1)",
-        lambda m: m.mtp_num_layers > 0,
-    ),
+    Uncarried("weight of the prediction loss", "--mtp-loss-scaling-factor (0.1)", predicts_several),
     Uncarried("spread of the initial weights", "--init-method-std (0.02)"),
     Uncarried("soft-capping of logits or scores, multipliers", "no option"),
 )

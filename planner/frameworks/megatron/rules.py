@@ -13,7 +13,7 @@ from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans, RecomputeModul
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 
 # (precision, gradient buffer, gradient reduction) -> option; None: what it does by itself.
 GRADIENTS: dict[tuple[str, str, str], str | None] = {
@@ -110,16 +110,14 @@ MODEL_RULES: tuple[Rule, ...] = (
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
         lambda c, p: (
             f"its query/key norm runs over one head, this model's is "
             f"{c.model.qk_norm!r}{' on top of the latent norms' if c.model.mla else ''}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: bias_kind(c.model) is not None,
         lambda c, p: (
             "linear biases are all, none, or only the query/key/value one; this model has "
@@ -132,59 +130,48 @@ MODEL_RULES: tuple[Rule, ...] = (
             )
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.mla is None or c.model.position == "rope",
         lambda c, p: f"latent attention has rotary positions only, not {c.model.position}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
-        lambda c, p: (
-            "since core 0.19 its latent attention without q_lora_rank puts a norm of its own in "
-            "front of the query projection, or leaves out that of the key/value latent"
-        ),
+        "since core 0.19 its latent attention without q_lora_rank puts a norm of its own in "
+        "front of the query projection, or leaves out that of the key/value latent",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.mla is None or not c.model.qkv_bias,
-        lambda c, p: "its latent attention has no bias in the query and key/value projections",
+        "its latent attention has no bias in the query and key/value projections",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.mla is None or c.model.sliding_window is None,
-        lambda c, p: "latent attention with a sliding window is not supported",
+        "latent attention with a sliding window is not supported",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: not c.model.mtp_num_layers or c.model.position in ("rope", "none"),
         lambda c, p: f"multi-token prediction does not go with {c.model.position} positions",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             c.model.moe is None
             or bias_kind(c.model) != "all"
             or not c.model.moe.shared_expert_ffn_hidden_size
         ),
-        lambda c, p: "its shared experts have no biases",
+        "its shared experts have no biases",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             c.model.moe is None
             or c.model.moe.top_k_groups is None
             or c.model.moe.top_k >= c.model.moe.top_k_groups
         ),
-        lambda c, p: "group-limited routing takes top-k over groups, at least one per group",
+        "group-limited routing takes top-k over groups, at least one per group",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in FP8_RECIPES,
         lambda c, p: f"fp8 recipe {c.training.fp8_recipe}; it knows {', '.join(FP8_RECIPES)}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.overlap_ep == 0)
             | (
@@ -204,13 +191,10 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"{c.model.mtp_num_layers} such layers"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.attention_kernel != _FLASH1,
-        lambda c, p: "flash-attention 1 is no backend of it",
+    unsupported(
+        lambda c, p: p.attention_kernel != _FLASH1, "flash-attention 1 is no backend of it"
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _gradients(c) in GRADIENTS,
         lambda c, p: (
             f"gradients accumulate and are reduced in one type, fp32 or that of the weights; "
@@ -218,15 +202,13 @@ MODEL_RULES: tuple[Rule, ...] = (
             f"reduction with {c.training.precision}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.master_weights_dtype == "fp32",
-        lambda c, p: "training without fp32 master weights has no option",
+        "training without fp32 master weights has no option",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.optimizer == "adam" or c.training.optimizer_state_dtype == "fp32",
-        lambda c, p: "only Adam keeps its state in less than fp32",
+        "only Adam keeps its state in less than fp32",
     ),
 )
 
@@ -280,7 +262,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        lambda c, p: "its FSDP always frees gathered weights after the forward pass",
+        "its FSDP always frees gathered weights after the forward pass",
     ),
     rule(
         "zero_stage",
@@ -295,17 +277,15 @@ FEATURE_RULES: tuple[Rule, ...] = (
             "(ZeRO 1 or more)"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.zero_stage == 0) | (p.overlap_param_gather == 0) | (p.overlap_grad_reduce == 1)
         ),
-        lambda c, p: "overlapped weight gathering needs overlapped gradient reduction",
+        "overlapped weight gathering needs overlapped gradient reduction",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.overlap_tp == 0) | (p.sequence_parallel == 1),
-        lambda c, p: "overlapped tensor-parallel traffic needs sequence parallelism",
+        "overlapped tensor-parallel traffic needs sequence parallelism",
     ),
     rule(
         "offload",
@@ -328,23 +308,19 @@ FEATURE_RULES: tuple[Rule, ...] = (
             f"recompute {p.recompute}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.sliding_window is None) | (p.cp == 1) | (p.cp_kind != _P2P),
-        lambda c, p: "a sliding window with context parallelism needs all_gather or a2a, not p2p",
+        "a sliding window with context parallelism needs all_gather or a2a, not p2p",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.cp == 1) | (p.cp_kind == _A2A),
         lambda c, p: f"attention sinks with context parallelism need a2a, not {p.cp_kind}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _DEEPEP) | (p.etp * p.ep > 1),
-        lambda c, p: "the deepep dispatcher needs etp x ep > 1",
+        "the deepep dispatcher needs etp x ep > 1",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.training.precision != "fp8") | _fp8_widths(c, p),
         lambda c, p: (
             f"fp8 needs every width per rank in multiples of 16 and tokens in multiples of 8 "
@@ -358,30 +334,24 @@ FEATURE_RULES: tuple[Rule, ...] = (
             (c.training.precision != "fp8" or not _delayed(c))
             | ~_recomputes(p, "moe_act", "layernorm")
         ),
-        lambda c, p: "with delayed fp8 scales moe_act and layernorm cannot be recomputed",
+        "with delayed fp8 scales moe_act and layernorm cannot be recomputed",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.cross_entropy != _IN_PLACE,
-        lambda c, p: (
-            "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable"
-        ),
+        "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not _stores_fp8(c)) | (p.zero_stage >= 1),
-        lambda c, p: "fp8_param_gather needs the distributed optimizer (zero_stage 1 or more)",
+        "fp8_param_gather needs the distributed optimizer (zero_stage 1 or more)",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not _stores_fp8(c)) | (p.offload_optimizer == 0) | _delayed(c),
-        lambda c, p: "fp8_param_gather with an offloaded optimizer needs the delayed recipe",
+        "fp8_param_gather with an offloaded optimizer needs the delayed recipe",
     ),
 )
 
 # Apart: what descends from it has others.
-SCHEDULES = rule(
-    "framework_unsupported",
+SCHEDULES = unsupported(
     lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
     lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
 )

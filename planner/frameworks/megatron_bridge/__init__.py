@@ -13,7 +13,6 @@ from planner.frameworks.base import Bundle, Field, Framework, grouped
 from planner.frameworks.megatron_bridge.rules import RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried, rotary
 from planner.request import PlanRequest
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
@@ -52,50 +51,34 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
 }
 
 
-UNCARRIED = (
-    Uncarried("norm epsilon", "model.layernorm_epsilon (1e-5)"),
-    Uncarried("rotary base", "model.rotary_base (10000)", rotary),
-    Uncarried(
-        "share of a head that rotates",
-        "model.rotary_percent (1.0)",
-        lambda m: rotary(m) and m.mla is None,
+# Setting for Megatron-LM's argument, of what the spec does not carry.
+SAID = {
+    "--norm-epsilon (1e-5)": "model.layernorm_epsilon (1e-5)",
+    "--rotary-base (10000)": "model.rotary_base (10000)",
+    "--rotary-percent (1.0)": "model.rotary_percent (1.0)",
+    "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)": (
+        "model.rope_scaling, model.rope_scaling_factor: Llama 3's (none)"
     ),
-    Uncarried(
-        "rope scaling",
-        "model.rope_scaling, model.rope_scaling_factor: Llama 3's (none)",
-        lambda m: rotary(m) and m.mla is None,
+    "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)": (
+        "YaRN's model.rotary_scaling_factor (40), model.mscale (1.0), model.mscale_all_dim (0.0)"
     ),
-    Uncarried(
-        "rope scaling",
-        "YaRN's model.rotary_scaling_factor (40), model.mscale (1.0), model.mscale_all_dim (0.0)",
-        lambda m: rotary(m) and m.mla is not None,
+    "--quick-geglu for --swiglu (SwiGLU)": "model.activation_func (SwiGLU)",
+    "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)": (
+        "model.activation_func (GELU)"
     ),
-    Uncarried("activation", "model.activation_func (SwiGLU)", lambda m: m.gated_mlp),
-    Uncarried("activation", "model.activation_func (GELU)", lambda m: not m.gated_mlp),
-    Uncarried(
-        "routed scaling factor",
-        "model.moe_router_topk_scaling_factor (none)",
-        lambda m: bool(m.moe),
-    ),
-    Uncarried(
-        "scores of the router",
+    "--moe-router-topk-scaling-factor (none)": "model.moe_router_topk_scaling_factor (none)",
+    "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)": (
         "model.moe_router_score_function, model.moe_router_pre_softmax (softmax over the chosen "
-        "experts)",
-        lambda m: m.moe is not None and not m.moe.score_correction_bias and m.moe.top_k > 1,
+        "experts)"
     ),
-    Uncarried(
-        "balancing loss",
-        "model.moe_router_load_balancing_type (aux_loss), model.moe_aux_loss_coeff (0)",
-        lambda m: bool(m.moe),
+    "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)": (
+        "model.moe_router_load_balancing_type (aux_loss), model.moe_aux_loss_coeff (0)"
     ),
-    Uncarried(
-        "weight of the prediction loss",
-        "model.mtp_loss_scaling_factor (0.1)",
-        lambda m: m.mtp_num_layers > 0,
-    ),
-    Uncarried("spread of the initial weights", "model.init_method_std (0.02)"),
-    Uncarried("soft-capping of logits or scores, multipliers", "no setting"),
-)
+    "--mtp-loss-scaling-factor (0.1)": "model.mtp_loss_scaling_factor (0.1)",
+    "--init-method-std (0.02)": "model.init_method_std (0.02)",
+    "no option": "no setting",
+}
+UNCARRIED = tuple(replace(row, how=SAID[row.how]) for row in megatron.UNCARRIED if row.how in SAID)
 
 # What a recipe may name, and where it comes from.
 IMPORTS = (

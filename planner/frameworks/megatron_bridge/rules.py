@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cost_models.plans import code
 from planner.constraints import Rule
-from planner.frameworks.base import rule
+from planner.frameworks.base import unsupported
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part
 
@@ -15,8 +15,7 @@ OWN: tuple[Rule, ...] = (
     fixed_part(
         lambda m: m.position != "none", "its GPT provider has learned or rotary positions, not none"
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             c.model.position != "learned"
             or c.model.max_position_embeddings == c.training.seq_length
@@ -27,10 +26,9 @@ OWN: tuple[Rule, ...] = (
         ),
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.zero_stage < 2) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp")),
-        lambda c, p: "its FSDP does not go with the tp-pp-dp order of ranks",
+        "its FSDP does not go with the tp-pp-dp order of ranks",
     ),
 )
 RULES: tuple[Rule, ...] = (*CORE, *OWN)

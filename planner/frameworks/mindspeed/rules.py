@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, code
 from planner.constraints import Rule, micro_batches
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.rules import FEATURE_RULES, MODEL_RULES, SIZE_RULES
 from planner.frameworks.rules import fixed_part
 
@@ -28,8 +28,7 @@ _FLASH = code("attention_kernel", "flash")
 _IN_PLACE = code("cross_entropy", "in_place")
 
 OWN: tuple[Rule, ...] = (
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: all(group.accelerator.vendor in ("", VENDOR) for group in c.cluster.groups),
         lambda c, p: (
             "it runs on Ascend NPUs; the cluster has "
@@ -43,48 +42,37 @@ OWN: tuple[Rule, ...] = (
         lambda m: m.moe is None or not m.moe.shared_expert_gate,
         "core 0.12 has no option for a gate on the shared experts",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not c.model.mtp_num_layers) | (p.cp == 1),
         lambda c, p: f"core 0.12 predicts several tokens without context parallelism, got {p.cp}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.moe is None or c.training.precision != "fp16",
-        lambda c, p: "experts in one grouped multiplication are bf16 only, not fp16",
+        "experts in one grouped multiplication are bf16 only, not fp16",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: c.training.precision != "fp4",
-        lambda c, p: "core 0.12 has no fp4",
-    ),
-    rule(
-        "framework_unsupported",
+    unsupported(lambda c, p: c.training.precision != "fp4", "core 0.12 has no fp4"),
+    unsupported(
         lambda c, p: c.training.precision != "fp8" or not c.training.fp8_param_gather,
-        lambda c, p: "weights stored in fp8 need Transformer Engine, which no NPU has",
+        "weights stored in fp8 need Transformer Engine, which no NPU has",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.optimizer_state_dtype == "fp32",
         lambda c, p: (
             f"{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
             "which no NPU has"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.attention_kernel == _FLASH,
         lambda c, p: f"attention is always the NPU's fused one, not {p.attention_kernel}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.cross_entropy != _IN_PLACE,
-        lambda c, p: "the loss in place is a kernel of Transformer Engine, which no NPU has",
+        "the loss in place is a kernel of Transformer Engine, which no NPU has",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _DEEPEP),
-        lambda c, p: "deepep's kernels are for CUDA",
+        "deepep's kernels are for CUDA",
     ),
     rule(
         "recompute",
@@ -97,18 +85,16 @@ OWN: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: p.offload_activations == 0,
-        lambda c, p: "activations are swapped by module, not by layer as the plan counts them",
+        "activations are swapped by module, not by layer as the plan counts them",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.overlap_tp == 0)
             | (c.training.precision != "fp8" or c.training.fp8_recipe == "mxfp8")
         ),
         lambda c, p: f"overlap_tp (MC2) knows mxfp8 in fp8 only, not {c.training.fp8_recipe}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.overlap_ep == 0)
             | (
@@ -124,13 +110,11 @@ OWN: tuple[Rule, ...] = (
             f"overlap_grad_reduce {p.overlap_grad_reduce}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
         lambda c, p: f"its pipelines run {', '.join(SCHEDULES)}, not {p.schedule}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.schedule != _DUALPIPE_V)
             | (p.pp == 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried, yaml_files
@@ -13,7 +12,7 @@ from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import rows
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
 
 VERSIONS = "main of April 2026 (2411b02)"
@@ -57,10 +56,6 @@ FIELDS = {
 }
 
 
-def _mixture(model: ModelSpec) -> bool:
-    return model.moe is not None
-
-
 UNCARRIED = (
     Uncarried("norm epsilon", "rms_norm_eps (1e-6)"),
     Uncarried("rotary base", "rope_theta (10000)", rotary),
@@ -68,8 +63,8 @@ UNCARRIED = (
     Uncarried("layers without rotation", "no_rope_layer (none)", rotary),
     Uncarried("activation", "hidden_act (silu)"),
     Uncarried("spread of the initial weights", "model.init_method (0.02)"),
-    Uncarried("weights of the chosen experts", "not scaled to one: no key", _mixture),
-    Uncarried("balancing loss", "none: router_aux_loss_coef is not read", _mixture),
+    Uncarried("weights of the chosen experts", "not scaled to one: no key", mixture),
+    Uncarried("balancing loss", "none: router_aux_loss_coef is not read", mixture),
 )
 
 SCRIPT = """\

@@ -11,7 +11,7 @@ import numpy as np
 from cost_models.plans import ParallelPlan, Plans, code
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.base import rule
+from planner.frameworks.base import rule, unsupported
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.rules import fixed_part
 
@@ -130,8 +130,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "a shared expert always has a gate",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.seq_length > 10,
         lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
     ),
@@ -151,8 +150,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.ep == 1) & (p.etp == 1),
         lambda c, p: (
             f"ep {p.ep}, etp {p.etp}: its grid of ranks holds only dp x cp x pp x tp, with "
@@ -160,23 +158,20 @@ RULES: tuple[Rule, ...] = (
         ),
         "groups",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.model.moe is None or p.moe_dispatcher != code("moe_dispatcher", "deepep"),
-        lambda c, p: "token_dispatcher_type is alltoall or allgather",
+        "token_dispatcher_type is alltoall or allgather",
     ),
     rule("layers_not_divisible", _split, _split_text, "layout"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (p.schedule == _1F1B) | (p.schedule == _GPIPE),
         lambda c, p: f"pp_engine is 1f1b or afab (all forward, all backward), not {p.schedule}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.pp == 1) | (p.dp == 1) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"))
         ),
-        lambda c, p: "stages are the outermost axis of its grid",
+        "stages are the outermost axis of its grid",
     ),
     rule(
         "zero_stage",
@@ -186,10 +181,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (p.dp == 1) | (c.training.gradient_dtype == "bf16"),
-        lambda c, p: (
-            "ZeRO 1 with fp32 gradients over dp ends in NotImplementedError at the first backward "
-            "pass: take bf16 gradients or ZeRO 0"
-        ),
+        "ZeRO 1 with fp32 gradients over dp ends in NotImplementedError at the first backward "
+        "pass: take bf16 gradients or ZeRO 0",
     ),
     rule(
         "zero_stage",
@@ -205,50 +198,37 @@ RULES: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        lambda c, p: "nothing is offloaded to the host",
+        "nothing is offloaded to the host",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.attention_kernel == code("attention_kernel", "flash2"),
         lambda c, p: f"attention is flash-attention 2 whatever is asked, not {p.attention_kernel}",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        lambda c, p: "the loss works on an fp32 copy of the logits: there is no fused one",
-    ),
-    rule(
-        "framework_unsupported",
+    rules.UNFUSED_LOSS,
+    unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp == 1),
-        lambda c, p: "gradients are always reduced during the last backward pass",
+        "gradients are always reduced during the last backward pass",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.overlap_param_gather == 0) | (p.zero_stage == 0) | (p.dp == 1),
-        lambda c, p: "ZeRO 1 gathers weights after the optimizer step, under nothing",
+        "ZeRO 1 gathers weights after the optimizer step, under nothing",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.tp == 1) | (p.overlap_tp == 0) | (p.sequence_parallel == 1),
-        lambda c, p: (
-            "tp_linear_async_communication needs tp_mode REDUCE_SCATTER (sequence_parallel)"
-        ),
+        "tp_linear_async_communication needs tp_mode REDUCE_SCATTER (sequence_parallel)",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: p.compile == 0,
-        lambda c, p: "nothing is compiled: norms and rotations have kernels of their own",
+        "nothing is compiled: norms and rotations have kernels of their own",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision == "bf16",
         lambda c, p: (
             f"{c.training.precision}: no loss is scaled for float16, and no key reaches its fp8 "
             "layers"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: kept(c) in (FP32, BF16),
         lambda c, p: (
             "accumulate_grad_in_fp32 keeps gradients, master weights and states in fp32; without "

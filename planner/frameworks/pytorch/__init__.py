@@ -18,7 +18,7 @@ from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.uncarried import Uncarried, rotary
+from planner.frameworks.uncarried import Uncarried, gated, mixture, rotary, ungated
 from planner.request import PlanRequest
 
 VERSIONS = "torch 2.13"
@@ -65,15 +65,11 @@ UNCARRIED = (
     Uncarried("rotary base", "rotary_base (10000)", rotary),
     Uncarried("share of a head that rotates", "all of it, no entry", rotary),
     Uncarried("rope scaling", "no entry", rotary),
-    Uncarried("activation", "SwiGLU, no other gate", lambda m: m.gated_mlp),
-    Uncarried("activation", "GELU, no other", lambda m: not m.gated_mlp),
-    Uncarried(
-        "scores of the router",
-        "a softmax; those chosen are made to add up to 1",
-        lambda m: m.moe is not None,
-    ),
-    Uncarried("routed scaling factor", "none, no entry", lambda m: m.moe is not None),
-    Uncarried("balance of the experts", "left to itself, no entry", lambda m: m.moe is not None),
+    Uncarried("activation", "SwiGLU, no other gate", gated),
+    Uncarried("activation", "GELU, no other", ungated),
+    Uncarried("scores of the router", "a softmax; those chosen are made to add up to 1", mixture),
+    Uncarried("routed scaling factor", "none, no entry", mixture),
+    Uncarried("balance of the experts", "left to itself, no entry", mixture),
     Uncarried("spread of the initial weights", "init_std (0.02)"),
     Uncarried("soft-capping of logits or scores, multipliers", "no entry"),
 )

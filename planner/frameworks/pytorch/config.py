@@ -8,12 +8,12 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as KNOWN
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import chunk_layers, spread, stage_layers, virtual_stages
+from cost_models.stages import chunk_layers, spread, stage_layers
 from planner.constraints import Context
 from planner.frameworks.base import Flag
-from planner.frameworks.pytorch.rules import shard_degree
 from planner.frameworks.rules import accumulation, train_iterations
-from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
+from planner.frameworks.torch_sharding import shard_degree
 
 # Fields of a model under their own names, with what each is for.
 MODEL = {
@@ -68,24 +68,10 @@ KEYS = frozenset(
 )  # fmt: skip
 
 
-def _stages(model: ModelSpec, plan: ParallelPlan) -> list[int]:
-    """Layers of each stage in the order in which a micro-batch passes them."""
-    layers = stage_layers(
-        model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
-    placement = KNOWN[plan.schedule].placement if plan.pp > 1 else "loop"
-    sizes, _, _ = virtual_stages(placement, layers, plan.vpp, bool(plan.stage_layers))
-    return [int(size) for size in sizes]
-
-
 def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     """Entry, value and why."""
     model, training = c.model, c.training
-    stages, shard = _stages(model, plan), shard_degree(plan)
+    stages, shard = list(stage_sizes(model, plan)), shard_degree(plan)
     dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
     yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
     for name, why in MODEL.items():

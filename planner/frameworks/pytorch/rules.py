@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, ParallelPlan, Plans, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules, torch_schedules
-from planner.frameworks.base import rule
-from planner.frameworks.rules import fixed_part
+from planner.frameworks import rules, torch_schedules, torch_sharding
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
@@ -20,24 +21,9 @@ _MODULES = _BITS["core_attn"] | _BITS["mlp"] | _BITS["moe"]
 GROUPED_BYTES = 16
 
 
-def _is(p: Plans, field: str, *names: str) -> BoolArray:
-    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
-
-
-def _shard(p: Plans) -> IntArray:
-    """Data-parallel ranks of one shard group; 0 where it holds no whole groups of cp."""
-    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
-    return np.where(spanned % p.cp == 0, spanned // p.cp, 0)
-
-
-def shard_degree(plan: ParallelPlan) -> int:
-    """The same of one plan; without ZeRO nothing is sharded."""
-    return 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
-
-
 def _expert_copies(p: Plans) -> IntArray:
     """Ranks that hold the same experts in one shard group; 0 where ep is no part of it."""
-    ranks = np.where(p.zero_stage > 0, _shard(p) * p.cp, p.dp * p.cp) * p.tp
+    ranks = np.where(p.zero_stage > 0, shard_degrees(p) * p.cp, p.dp * p.cp) * p.tp
     return np.where(ranks % p.ep == 0, ranks // p.ep, 0)
 
 
@@ -101,24 +87,21 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
     rules.own_runtime("torch"),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp32"),
         lambda c, p: (
             "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 layers; "
             f"asked: {c.training.precision}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.master_weights_dtype == c.training.optimizer_state_dtype == "fp32",
         lambda c, p: (
             "stored weights are the fp32 master copy and states have their type, asked: "
             f"{c.training.master_weights_dtype} and {c.training.optimizer_state_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.training.gradient_dtype == "fp32")
             & (
@@ -132,22 +115,15 @@ RULES: tuple[Rule, ...] = (
             f", reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (not _dropout(c)) | (p.tp == 1) | (p.sequence_parallel == 1),
         lambda c, p: (
             f"dropout over tp {p.tp} needs sequence_parallel: whole activations would be dropped "
             "differently by each rank"
         ),
     ),
-    rule(
-        "kv_heads",
-        lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
-        "degrees",
-    ),
-    rule(
-        "framework_unsupported",
+    rules.KV_HEADS,
+    unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (
             f"the vocabulary of {c.model.vocab_size} words does not divide over tp {p.tp}, and the "
@@ -157,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "a2a", "all_gather"),
+        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "a2a", "all_gather"),
         lambda c, p: (
             "context parallelism is by all-to-all (a2a) or by gathered keys and values "
             "(all_gather): torch's own ring is experimental and runs on GPUs only; asked: "
@@ -186,8 +162,7 @@ RULES: tuple[Rule, ...] = (
             f"{shard_degree(p) * p.cp * p.tp // p.ep} ranks with the same experts"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             c.training.precision == "fp32"
             or all(2 * width % GROUPED_BYTES == 0 for width in _expert_widths(c))
@@ -198,49 +173,40 @@ RULES: tuple[Rule, ...] = (
         ),
         "degrees",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", "alltoall"),
+    unsupported(
+        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", "alltoall"),
         lambda c, p: f"tokens go to their experts by all-to-all, not {p.moe_dispatcher}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.moe is None) | (p.compile == 0),
-        lambda c, p: (
-            "how many tokens each expert gets is known to the host at every step anew: layers of "
-            "experts are not compiled"
-        ),
+        "how many tokens each expert gets is known to the host at every step anew: layers of "
+        "experts are not compiled",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "attention_kernel", *ATTENTION),
-        lambda c, p: "scaled_dot_product_attention has no flash-attention 1",
+    unsupported(
+        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
+        "scaled_dot_product_attention has no flash-attention 1",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "cross_entropy", "unfused"),
+    unsupported(
+        lambda c, p: is_named(p, "cross_entropy", "unfused"),
         lambda c, p: f"the loss is torch's own, unfused; asked: {p.cross_entropy}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
         lambda c, p: (
             f"with pp {p.pp} embedding and output layer stand on different stages and cannot be one"
         ),
     ),
     *torch_schedules.RULES,
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.tp == 1) | (p.compile == 0),
         lambda c, p: (
             f"compiled layers over tp {p.tp} train differently from the same layers uncompiled "
             "(seen with torch 2.13 on CPUs), so the script does not offer them"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
-        lambda c, p: "stages are the outermost axis of the script's mesh",
+    unsupported(
+        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
+        "stages are the outermost axis of the script's mesh",
     ),
     rule(
         "zero_stage",
@@ -250,20 +216,11 @@ RULES: tuple[Rule, ...] = (
             f"asked: ZeRO-{p.zero_stage}. Keeping gathered weights is reshard_after_forward false"
         ),
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (
-            (p.zero_stage == 0) | ((_shard(p) > 0) & (p.dp % np.maximum(_shard(p), 1) == 0))
-        ),
-        lambda c, p: (
-            f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
-            f"dp {p.dp} x cp {p.cp}"
-        ),
-    ),
+    torch_sharding.GROUPS,
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "selective")
+            ~is_named(p, "recompute", "selective")
             | (p.recompute_modules == _BITS["op"])
             | ((p.recompute_modules & ~_MODULES) == 0)
         ),
@@ -276,9 +233,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (c.model.moe is None) | (p.recompute_modules != _BITS["op"]),
-        lambda c, p: (
-            "operators of experts cannot be chosen in turn: how many there are follows the tokens"
-        ),
+        "operators of experts cannot be chosen in turn: how many there are follows the tokens",
     ),
     rule(
         "recompute",
@@ -292,8 +247,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "full")
-            | _is(p, "recompute_method", "block")
+            ~is_named(p, "recompute", "full")
+            | is_named(p, "recompute_method", "block")
             | (p.recompute_num_layers == 1)
         ),
         lambda c, p: f"each checkpoint is one layer: uniform with 1, not {p.recompute_num_layers}",
@@ -301,29 +256,22 @@ RULES: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        lambda c, p: "nothing is kept in host memory: fully_shard would move the weights as well",
+        "nothing is kept in host memory: fully_shard would move the weights as well",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
             "gradients are always reduced during the backward pass, but under a pipeline after "
             f"it; asked: overlap_grad_reduce {str(p.overlap_grad_reduce).lower()} with pp {p.pp}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        lambda c, p: "fully_shard always gathers weights ahead (overlap_param_gather)",
+        "fully_shard always gathers weights ahead (overlap_param_gather)",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        lambda c, p: "tensor-parallel traffic blocks, and so does the exchange with experts",
+        "tensor-parallel traffic blocks, and so does the exchange with experts",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
-        lambda c, p: f"torch's {p.schedule} always overlaps its messages",
-    ),
+    torch_schedules.OVERLAP,
 )

@@ -17,7 +17,7 @@ from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
-from planner.frameworks.uncarried import Uncarried
+from planner.frameworks.uncarried import Uncarried, mixture, predicts_several
 from planner.request import PlanRequest
 
 VERSIONS = "0.3.0 with torch 2.13"
@@ -74,13 +74,9 @@ UNCARRIED = (
     Uncarried(
         "scores of the router and their factor",
         "DEFAULTS.score_func, route_norm, route_scale",
-        lambda m: bool(m.moe),
+        mixture,
     ),
-    Uncarried(
-        "weight of the prediction loss",
-        "DEFAULTS.mtp_scale (0.3)",
-        lambda m: m.mtp_num_layers > 0,
-    ),
+    Uncarried("weight of the prediction loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
     Uncarried("spread of the initial weights", "DEFAULTS.init_std (0.02)"),
     Uncarried("soft-capping of logits or scores, multipliers", "no option"),
 )

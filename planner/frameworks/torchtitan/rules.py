@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
-from planner.frameworks import rules, torch_schedules
-from planner.frameworks.base import rule
-from planner.frameworks.rules import fixed_part
+from planner.frameworks import rules, torch_schedules, torch_sharding
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
 
 ATTENTION = {"flash": "flex", "flash2": "varlen"}
@@ -25,24 +26,6 @@ FLEX_WIDTH = 16
 # NVFP4's kernels work on tiles of so many elements.
 NVFP4_BLOCK = 128
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
-
-
-def shard_degree(plan: ParallelPlan) -> int:
-    """data_parallel_shard_degree: FSDP's shards span it times cp."""
-    if plan.zero_stage == 0:
-        return 1
-    return (plan.dp_shard or plan.dp * plan.cp) // plan.cp
-
-
-def _shard(p: Plans) -> np.ndarray:
-    """The same of many plans; 0 where cp does not divide the shard group."""
-    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
-    whole = np.where(spanned % p.cp == 0, spanned // p.cp, 0)
-    return np.where(p.zero_stage == 0, 1, whole)
-
-
-def _is(p: Plans, field: str, *names: str) -> BoolArray:
-    return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
 
 
 def gradient_dtype(c: Context, pp: int) -> str:
@@ -166,54 +149,45 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     rules.own_runtime("torch"),
     rules.HALF_PRECISION,
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision != "fp16",
-        lambda c, p: "mixed precision is bf16; there is no loss scaling for fp16",
+        "mixed precision is bf16; there is no loss scaling for fp16",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in ("rowwise", "mxfp8"),
         lambda c, p: f"float8 is scaled rowwise or as mxfp8, not {c.training.fp8_recipe}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision != "fp8" or not c.training.fp8_param_gather,
-        lambda c, p: "FSDP gathers weights in bf16, never in fp8",
+        "FSDP gathers weights in bf16, never in fp8",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.precision != "fp4" or (c.model.moe is None and c.model.mla is None),
-        lambda c, p: "NVFP4 has a converter for dense layers, none for experts",
+        "NVFP4 has a converter for dense layers, none for experts",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         _nvfp4,
         lambda c, p: (
             f"NVFP4 needs widths that are multiples of {NVFP4_BLOCK} on every rank (tp {p.tp}), "
             f"got {', '.join(map(str, layer_widths(c.model)))}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.optimizer == "adam",
         lambda c, p: f"its optimizers are Adam, AdamW and Muon, not {c.training.optimizer}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: _states_ok(c),
         lambda c, p: (
             "states are fp32, or bf16 with master weights or without; asked: master weights "
             f"{c.training.master_weights_dtype}, states {c.training.optimizer_state_dtype}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: c.training.gradient_reduce_dtype == "fp32",
         lambda c, p: f"gradients are reduced in fp32, not {c.training.gradient_reduce_dtype}",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         _gradients,
         lambda c, p: (
             f"with master weights {c.training.master_weights_dtype} and pp {p.pp} gradients "
@@ -227,12 +201,12 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "cp_kind", "all_gather"),
+        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "all_gather"),
         lambda c, p: f"context parallelism gathers keys and values (all_gather), not {p.cp_kind}",
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | _is(p, "attention_kernel", "flash"),
+        lambda c, p: (p.cp == 1) | is_named(p, "attention_kernel", "flash"),
         lambda c, p: f"context parallelism (cp {p.cp}) needs FlexAttention (flash)",
     ),
     rule(
@@ -243,29 +217,27 @@ RULES: tuple[Rule, ...] = (
             "the block of FlexAttention's mask"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "attention_kernel", *ATTENTION),
+    unsupported(
+        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
         lambda c, p: (
             "attention is FlexAttention (flash) or varlen flash-attention (flash2), not "
             f"{p.attention_kernel}"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: ~_is(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH),
+    unsupported(
+        lambda c, p: (
+            ~is_named(p, "attention_kernel", "flash") | (min(_heads(c.model)) >= FLEX_WIDTH)
+        ),
         lambda c, p: (
             f"FlexAttention (flash) needs heads of at least {FLEX_WIDTH}, got "
             f"{min(_heads(c.model))}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
-        lambda c, p: "tied embeddings are not supported with a pipeline",
+        "tied embeddings are not supported with a pipeline",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (c.model.mtp_num_layers == 0) | ((p.pp == 1) & (p.cp == 1)),
         lambda c, p: (
             "multi-token prediction runs without pipeline and context parallelism, got "
@@ -273,10 +245,9 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     *torch_schedules.RULES,
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "rank_order", "tp-cp-ep-dp-pp"),
-        lambda c, p: "stages are the outermost axis of its mesh",
+    unsupported(
+        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
+        "stages are the outermost axis of its mesh",
     ),
     rule(
         "experts_not_divisible",
@@ -288,30 +259,27 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "experts_not_divisible",
-        lambda c, p: _shard(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
+        lambda c, p: shard_degrees(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
         lambda c, p: (
             f"ep {p.ep} borrows from data_parallel_shard_degree {shard_degree(p)} x cp {p.cp} x "
             f"tp {p.tp}, and does not divide it"
         ),
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (c.model.moe is None) | _is(p, "moe_dispatcher", *DISPATCHERS),
+    unsupported(
+        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", *DISPATCHERS),
         lambda c, p: f"tokens go by all-to-all or DeepEP, not {p.moe_dispatcher}",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (c.model.moe is None) | ~_is(p, "moe_dispatcher", "deepep") | (p.ep > 1),
-        lambda c, p: "DeepEP needs expert parallelism, got ep 1",
+    unsupported(
+        lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "deepep") | (p.ep > 1),
+        "DeepEP needs expert parallelism, got ep 1",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (c.model.moe is None)
             | (c.training.precision != "fp8")
-            | ~_is(p, "moe_dispatcher", "deepep")
+            | ~is_named(p, "moe_dispatcher", "deepep")
         ),
-        lambda c, p: "float8 experts need padded groups, which DeepEP's dispatcher does not make",
+        "float8 experts need padded groups, which DeepEP's dispatcher does not make",
     ),
     rule(
         "zero_stage",
@@ -328,20 +296,13 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (_shard(p) * p.cp != 1),
-        lambda c, p: "one rank has nothing to shard: ZeRO-0",
+        lambda c, p: (p.zero_stage == 0) | (shard_degrees(p) * p.cp != 1),
+        "one rank has nothing to shard: ZeRO-0",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (_shard(p) > 0) & (p.dp % np.maximum(_shard(p), 1) == 0),
-        lambda c, p: (
-            f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
-            f"dp {p.dp} x cp {p.cp}"
-        ),
-    ),
+    torch_sharding.GROUPS,
     rule(
         "recompute",
-        lambda c, p: ~_is(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
+        lambda c, p: ~is_named(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
         lambda c, p: (
             "selective checkpoints choose by operator (op), not by module: "
             f"{', '.join(p.recompute_modules)}"
@@ -350,8 +311,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~_is(p, "recompute", "full")
-            | (_is(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
+            ~is_named(p, "recompute", "full")
+            | (is_named(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
         ),
         lambda c, p: (
             "full checkpoints wrap every layer by itself: uniform, 1 layer, not "
@@ -361,59 +322,44 @@ RULES: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
-        lambda c, p: "only what FSDP shards goes to the host: optimizer offload needs ZeRO-3",
+        "only what FSDP shards goes to the host: optimizer offload needs ZeRO-3",
     ),
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (not narrow_states(c.training)),
-        lambda c, p: (
-            "Adam on the host has states in the dtype of the weights, not bf16 beside fp32"
-        ),
+        "Adam on the host has states in the dtype of the weights, not bf16 beside fp32",
     ),
     rule(
         "offload",
         lambda c, p: p.offload_activations == 0,
-        lambda c, p: "the trainer does not offload activations",
+        "the trainer does not offload activations",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: _is(p, "cross_entropy", "unfused", "fused"),
-        lambda c, p: (
-            "the loss is torch's own (unfused) or that compiled (fused); none works in place"
-        ),
+    unsupported(
+        lambda c, p: is_named(p, "cross_entropy", "unfused", "fused"),
+        "the loss is torch's own (unfused) or that compiled (fused); none works in place",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
             f"FSDP overlaps gradient reduction with the backward pass, {_reduced(p.pp)}; asked: "
             f"overlap_grad_reduce {str(p.overlap_grad_reduce).lower()}"
         ),
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        lambda c, p: "FSDP always gathers weights ahead (overlap_param_gather)",
+        "FSDP always gathers weights ahead (overlap_param_gather)",
     ),
-    rule(
-        "framework_unsupported",
+    unsupported(
         lambda c, p: (
             (p.overlap_tp == 0) | ((p.tp > 1) & (p.compile == 1) & (p.sequence_parallel == 1))
         ),
-        lambda c, p: (
-            "asynchronous tensor parallelism is a pass of the compiler over gathers and "
-            "reduce-scatters: it needs compile and sequence_parallel"
-        ),
+        "asynchronous tensor parallelism is a pass of the compiler over gathers and "
+        "reduce-scatters: it needs compile and sequence_parallel",
     ),
-    rule(
-        "framework_unsupported",
-        lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
-        lambda c, p: f"torch's {p.schedule} always overlaps its messages",
-    ),
-    rule(
-        "framework_unsupported",
+    torch_schedules.OVERLAP,
+    unsupported(
         lambda c, p: p.overlap_ep == 0,
-        lambda c, p: "experts' exchanges are not overlapped with another micro-batch",
+        "experts' exchanges are not overlapped with another micro-batch",
     ),
 )
 

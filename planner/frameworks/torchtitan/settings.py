@@ -10,20 +10,18 @@ import json
 from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
-from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import stage_layers, virtual_stages
 from planner.answer import Reason
 from planner.constraints import Context
-from planner.frameworks.base import Flag, Unsupported, flag
+from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
-from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
+from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
     ATTENTION,
     DISPATCHERS,
     narrow_states,
-    shard_degree,
 )
 
 LEARNING_RATE = "1.0e-4"
@@ -43,93 +41,90 @@ def _set(group: str, name: str, value: object, why: str) -> Flag:
     return flag(group, f"{group}.{name}", text, why)
 
 
-def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Flag]:
-    group = "model"
-    yield _set(group, "dim", model.hidden_size, "width of the residual stream")
-    yield _set(group, "n_layers", model.num_layers, "transformer layers")
-    yield _set(group, "vocab_size", model.vocab_size, "rows of the word table, never padded")
-    yield _set(
-        group,
+@in_group("model", _set)
+def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
+    yield "dim", model.hidden_size, "width of the residual stream"
+    yield "n_layers", model.num_layers, "transformer layers"
+    yield "vocab_size", model.vocab_size, "rows of the word table, never padded"
+    yield (
         "enable_weight_tying",
         model.tied_embeddings,
         "whether the output layer has the word table's weights",
     )
-    yield _set(group, "n_heads", model.num_attention_heads, "query heads")
+    yield "n_heads", model.num_attention_heads, "query heads"
     if model.mla is None:
-        yield _set(group, "n_kv_heads", model.num_query_groups, "key/value heads")
-        yield _set(group, "head_dim", model.head_dim, "width of one head")
-        yield _set(group, "qkv_bias", model.qkv_bias, "biases of the query/key/value projection")
+        yield "n_kv_heads", model.num_query_groups, "key/value heads"
+        yield "head_dim", model.head_dim, "width of one head"
+        yield "qkv_bias", model.qkv_bias, "biases of the query/key/value projection"
     else:
         yield from _mla(model.mla)
-    yield _set(group, "max_seq_len", training.seq_length, "rows of the rotary table")
+    yield "max_seq_len", training.seq_length, "rows of the rotary table"
     if package_of(model).name == "qwen3":
-        yield _set(group, "qk_norm", model.qk_norm == "head", "norms on every query and key head")
+        yield "qk_norm", model.qk_norm == "head", "norms on every query and key head"
     if package_of(model).name == "gpt_oss":
         yield from _windows(model)
     if "dense" in model.feed_forwards:
-        yield _set(group, "hidden_dim", model.ffn_hidden_size, "width of the dense MLP")
+        yield "hidden_dim", model.ffn_hidden_size, "width of the dense MLP"
     if model.moe is not None:
         yield from _moe(model, model.moe)
     if model.mtp_num_layers:
-        yield _set(group, "num_mtp_layers", model.mtp_num_layers, "extra prediction layers")
+        yield "num_mtp_layers", model.mtp_num_layers, "extra prediction layers"
 
 
-def _mla(mla: MLASpec) -> Iterator[Flag]:
-    group = "model"
-    yield _set(
-        group, "q_lora_rank", mla.q_lora_rank or 0, "latent width of queries; 0: none, direct"
-    )
-    yield _set(group, "kv_lora_rank", mla.kv_lora_rank, "latent width of keys and values")
-    yield _set(group, "qk_nope_head_dim", mla.qk_nope_head_dim, "head width without positions")
-    yield _set(group, "qk_rope_head_dim", mla.qk_rope_head_dim, "head width with positions")
-    yield _set(group, "v_head_dim", mla.v_head_dim, "head width of values")
+@in_group("model", _set)
+def _mla(mla: MLASpec) -> Iterator[Row]:
+    yield "q_lora_rank", mla.q_lora_rank or 0, "latent width of queries; 0: none, direct"
+    yield "kv_lora_rank", mla.kv_lora_rank, "latent width of keys and values"
+    yield "qk_nope_head_dim", mla.qk_nope_head_dim, "head width without positions"
+    yield "qk_rope_head_dim", mla.qk_rope_head_dim, "head width with positions"
+    yield "v_head_dim", mla.v_head_dim, "head width of values"
 
 
-def _windows(model: ModelSpec) -> Iterator[Flag]:
-    group, period = "model", model.full_attention_period
-    yield _set(group, "sliding_window_size", model.sliding_window, "tokens seen to the left")
+@in_group("model", _set)
+def _windows(model: ModelSpec) -> Iterator[Row]:
+    period = model.full_attention_period
+    yield "sliding_window_size", model.sliding_window, "tokens seen to the left"
     full = range(period - 1, model.num_layers, period) if period else range(0)
-    yield _set(group, "full_attention_layers", full, "layers without the window")
+    yield "full_attention_layers", full, "layers without the window"
 
 
-def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Flag]:
-    group = "model"
+@in_group("model", _set)
+def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Row]:
     layers = range(model.feed_forwards.index("moe"), model.num_layers, moe.layer_frequency)
-    yield _set(group, "moe_layers", layers, "layers of experts; the others have the dense MLP")
-    yield _set(group, "num_experts", moe.num_experts, "routed experts per layer")
-    yield _set(group, "top_k", moe.top_k, "experts per token")
-    yield _set(group, "moe_hidden_dim", moe.expert_ffn_hidden_size, "width of one expert")
+    yield "moe_layers", layers, "layers of experts; the others have the dense MLP"
+    yield "num_experts", moe.num_experts, "routed experts per layer"
+    yield "top_k", moe.top_k, "experts per token"
+    yield "moe_hidden_dim", moe.expert_ffn_hidden_size, "width of one expert"
     if package_of(model).name != "gpt_oss":
-        yield _set(
-            group,
+        yield (
             "shared_hidden_dim",
             moe.shared_expert_ffn_hidden_size,
             "width of all shared experts together; 0: none",
         )
-    yield _set(group, "num_expert_groups", moe.num_groups, "groups of experts; None: no groups")
-    yield _set(group, "num_limited_groups", moe.top_k_groups, "groups that one token may use")
-    yield _set(group, "router_bias", moe.router_bias, "bias of the router's projection")
+    yield "num_expert_groups", moe.num_groups, "groups of experts; None: no groups"
+    yield "num_limited_groups", moe.top_k_groups, "groups that one token may use"
+    yield "router_bias", moe.router_bias, "bias of the router's projection"
     coefficient, why = (
         (1e-3, "step of the balancing bias of every expert: balance without a loss")
         if moe.score_correction_bias
         else (None, "no balancing bias")
     )
-    yield _set(group, "load_balance_coeff", coefficient, why)
+    yield "load_balance_coeff", coefficient, why
 
 
-def _defaults(model: ModelSpec) -> Iterator[Flag]:
+@in_group("defaults", _set)
+def _defaults(model: ModelSpec) -> Iterator[Row]:
     """What no plan says: where config.json says otherwise, it is set here."""
-    group = "defaults"
-    yield _set(group, "norm_eps", 1e-5, "norm epsilon")
-    yield _set(group, "rope_theta", 10000.0, "rotary base")
-    yield _set(group, "init_std", 0.02, "spread of the initial weights")
+    yield "norm_eps", 1e-5, "norm epsilon"
+    yield "rope_theta", 10000.0, "rotary base"
+    yield "init_std", 0.02, "spread of the initial weights"
     if model.moe is not None:
         score = "sigmoid" if model.moe.score_correction_bias else "softmax"
-        yield _set(group, "score_func", score, "scores of the router")
-        yield _set(group, "route_norm", True, "scores of the chosen experts add up to 1")
-        yield _set(group, "route_scale", 1.0, "routed scaling factor")
+        yield "score_func", score, "scores of the router"
+        yield "route_norm", True, "scores of the chosen experts add up to 1"
+        yield "route_scale", 1.0, "routed scaling factor"
     if model.mtp_num_layers:
-        yield _set(group, "mtp_scale", 0.3, "weight of the prediction loss")
+        yield "mtp_scale", 0.3, "weight of the prediction loss"
 
 
 def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
@@ -155,8 +150,9 @@ def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         yield flag(group, "NVFP4LinearConverter.Config", f'fqns=["layers"], {compiled}', why)
 
 
-def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    group, training = "training", c.training
+@in_group("training", _set)
+def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    training = c.training
     count = accumulation(c, plan)
     if plan.pp > 1:
         local = count * plan.micro_batch_size
@@ -164,22 +160,21 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         why += str(plan.micro_batch_size)
     else:
         local, why = plan.micro_batch_size, "sequences of a data-parallel rank per pass"
-    yield _set(group, "local_batch_size", local, why)
+    yield "local_batch_size", local, why
     identity = f"local {local} x dp {plan.dp} x {1 if plan.pp > 1 else count} accumulation steps"
-    yield _set(group, "global_batch_size", training.global_batch_size, identity)
-    yield _set(group, "seq_len", training.seq_length, "tokens of one sequence")
+    yield "global_batch_size", training.global_batch_size, identity
+    yield "seq_len", training.seq_length, "tokens of one sequence"
     stored = "float32" if training.master_weights_dtype == "fp32" else "bfloat16"
-    yield _set(group, "dtype", stored, "stored weights, gradients and (by default) states")
-    yield _set(group, "mixed_precision_param", "bfloat16", "computation, and weights as gathered")
-    yield _set(group, "mixed_precision_reduce", "float32", "gradients are reduced in it")
-    yield _set(group, "enable_cpu_offload", plan.offload_optimizer, "shards in host memory")
-    yield _set(
-        group,
+    yield "dtype", stored, "stored weights, gradients and (by default) states"
+    yield "mixed_precision_param", "bfloat16", "computation, and weights as gathered"
+    yield "mixed_precision_reduce", "float32", "gradients are reduced in it"
+    yield "enable_cpu_offload", plan.offload_optimizer, "shards in host memory"
+    yield (
         "disable_cuda_graphs",
         True,
         "costed with a launch per kernel; pipelines and most experts cannot be captured",
     )
-    yield _set(group, "max_norm", 1.0, "PLACEHOLDER for the smoke run: gradient clipping")
+    yield "max_norm", 1.0, "PLACEHOLDER for the smoke run: gradient clipping"
 
 
 def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
@@ -188,17 +183,7 @@ def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     Raises Unsupported where a part would be empty or layers would be lost: the rules refuse such
     plans, and what is written must not depend on that.
     """
-    layers = stage_layers(
-        model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
-    sizes, _, _ = virtual_stages(
-        OURS[plan.schedule].placement, layers, plan.vpp, bool(plan.stage_layers)
-    )
-    counts = tuple(int(n) for n in sizes)
+    counts = stage_sizes(model, plan)
     if min(counts) < 1 or sum(counts) != model.num_layers:
         text = f"{model.num_layers} layers do not make parts of {', '.join(map(str, counts))}"
         raise Unsupported("torchtitan", (Reason(code="layers_not_divisible", text=text),))
@@ -223,76 +208,62 @@ def _part_names(counts: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _parallelism(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    group, shard = "parallelism", shard_degree(plan)
-    yield _set(
-        group,
+@in_group("parallelism", _set)
+def _parallelism(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    shard = shard_degree(plan)
+    yield (
         "spmd_backend",
         "partial_dtensor",
         "FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)",
     )
-    yield _set(
-        group, "data_parallel_replicate_degree", plan.dp // shard, "copies of everything sharded"
-    )
+    yield "data_parallel_replicate_degree", plan.dp // shard, "copies of everything sharded"
     spanned = f"FSDP shards span it x cp {plan.cp}" if plan.zero_stage else "nothing is sharded"
-    yield _set(group, "data_parallel_shard_degree", shard, spanned)
+    yield "data_parallel_shard_degree", shard, spanned
     if plan.zero_stage == 0:
         policy, why = "always", "one rank per shard: frees only the half-precision copy"
     elif plan.reshard_after_forward:
         policy, why = "default", "gathered weights are freed after the forward pass"
     else:
         policy, why = "never", "gathered weights stay for the backward pass"
-    yield _set(group, "fsdp_reshard_after_forward", policy, why)
-    yield _set(group, "tensor_parallel_degree", plan.tp, "ranks that split every layer")
-    yield _set(
-        group, "enable_sequence_parallel", plan.sequence_parallel, "norms split over those ranks"
-    )
-    yield _set(group, "context_parallel_degree", plan.cp, "ranks that split every sequence")
+    yield "fsdp_reshard_after_forward", policy, why
+    yield "tensor_parallel_degree", plan.tp, "ranks that split every layer"
+    yield "enable_sequence_parallel", plan.sequence_parallel, "norms split over those ranks"
+    yield "context_parallel_degree", plan.cp, "ranks that split every sequence"
     if plan.cp > 1:
-        yield _set(
-            group,
+        yield (
             "context_parallel_load_balancer",
             "headtail",
             "every rank takes an early and a late piece: causal work in balance",
         )
-    yield _set(group, "pipeline_parallel_degree", plan.pp, "stages of layers")
+    yield "pipeline_parallel_degree", plan.pp, "stages of layers"
     if plan.pp > 1:
         yield from _pipeline(c.model, plan)
     if c.model.moe is not None:
-        yield _set(
-            group, "expert_parallel_degree", plan.ep, "ranks that share out a layer's experts"
-        )
+        yield "expert_parallel_degree", plan.ep, "ranks that share out a layer's experts"
 
 
-def _pipeline(model: ModelSpec, plan: ParallelPlan) -> Iterator[Flag]:
-    group = "parallelism"
+@in_group("parallelism", _set)
+def _pipeline(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     placed = "in a V" if plan.schedule in ("zb-v", "dualpipe-v") else "in turn"
-    yield _set(group, "pipeline_parallel_schedule", SCHEDULES[plan.schedule], "order of the work")
-    yield _set(
-        group, "pipeline_parallel_microbatch_size", plan.micro_batch_size, "sequences per pass"
-    )
+    yield "pipeline_parallel_schedule", SCHEDULES[plan.schedule], "order of the work"
+    yield "pipeline_parallel_microbatch_size", plan.micro_batch_size, "sequences per pass"
     counts = parts(model, plan)
     yield flag(
-        group,
-        f"{group}.module_fqns_per_model_part",
+        "parallelism",
+        "parallelism.module_fqns_per_model_part",
         _part_names(counts),
         f"{len(counts)} parts of {', '.join(map(str, counts))} layers, dealt to the stages "
         f"{placed}; unsaid, torchtitan counts the embedding and the head as a layer each",
     )
 
 
-def _compile(plan: ParallelPlan) -> Iterator[Flag]:
-    group = "compile"
+@in_group("compile", _set)
+def _compile(plan: ParallelPlan) -> Iterator[Row]:
     components = [name for name, on in _compiled(plan) if on]
-    yield _set(group, "enable", bool(components), "torch.compile")
-    yield _set(
-        group,
-        "components",
-        components,
-        "model: kernels of a layer fused; loss: the cross entropy fused",
-    )
+    yield "enable", bool(components), "torch.compile"
+    yield "components", components, "model: kernels of a layer fused; loss: the cross entropy fused"
     why = "tensor-parallel traffic in pieces beside the matrix products"
-    yield _set(group, "enable_async_tensor_parallel", plan.overlap_tp, why)
+    yield "enable_async_tensor_parallel", plan.overlap_tp, why
 
 
 def _compiled(plan: ParallelPlan) -> tuple[tuple[str, bool], ...]:

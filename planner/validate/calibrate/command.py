@@ -66,12 +66,8 @@ def calibrate(
     except Stopped as by:
         return stopped(by)
     path = profiles.save(found)
-    if json:
-        output.print_json(found)
-    else:
-        screen = output.Screen()
-        screen.print(_screen(found))
-        screen.print(f"\nwrote {path}; use it with --profile {name}", soft_wrap=True, markup=False)
+    wrote = f"\nwrote {path}; use it with --profile {name}"
+    output.show(found, json, lambda screen: _screen(found), [wrote])
     return FINE
 
 

@@ -77,9 +77,8 @@ def measure(
     progress: Callable[[str], None],
 ) -> Measured:
     """One job, run in an empty folder.  Raises RunFailed."""
-    assert request.plan is not None
     who = f"{ranks} process{'es' * (ranks > 1)}: "
-    script = FRAMEWORK.render(request, request.plan).files[contract.SCRIPT]
+    script = FRAMEWORK.render(request, request.named_plan).files[contract.SCRIPT]
     (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
     (folder / contract.JOB).write_text(job.model_dump_json(), encoding="utf-8")
     process.launch(folder, ranks, limits, module=WORKER, progress=lambda text: progress(who + text))

@@ -1,0 +1,30 @@
+"""How torch's FSDP 2 shards over data and context parallelism, for all who run on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import IntArray, ParallelPlan, Plans
+from planner.frameworks.base import rule
+
+
+def shard_degree(plan: ParallelPlan) -> int:
+    """Data-parallel ranks of one shard group, which spans them times cp; 1 without ZeRO."""
+    return 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
+
+
+def shard_degrees(p: Plans) -> IntArray:
+    """The same of many plans; 0 where a shard group holds no whole groups of cp."""
+    spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
+    whole = np.where(spanned % p.cp == 0, spanned // p.cp, 0)
+    return np.where(p.zero_stage == 0, 1, whole)
+
+
+GROUPS = rule(
+    "zero_stage",
+    lambda c, p: (shard_degrees(p) > 0) & (p.dp % np.maximum(shard_degrees(p), 1) == 0),
+    lambda c, p: (
+        f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
+        f"dp {p.dp} x cp {p.cp}"
+    ),
+)
