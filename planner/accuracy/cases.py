@@ -33,9 +33,6 @@ from planner.accuracy.models import model_of
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 
-# How each source's memory was read: what the allocator handed out, what it holds, what the
-# driver sees.
-MEMORY_QUANTITIES = ("allocated", "reserved", "driver")
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
 # published its numbers before.
 COMPILED_LOSS_SINCE = 2025

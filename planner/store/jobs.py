@@ -23,7 +23,6 @@ from planner.store.tables import JOB_EVENTS, JOBS
 Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-STATES: tuple[State, ...] = get_args(State)
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
 MOST_EVENTS = 2000  # that are kept of one job, the newest
 

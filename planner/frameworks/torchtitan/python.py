@@ -91,7 +91,6 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "len": len, "int": int, "float": float, "max": max, "min": min, "list": list, "tuple": tuple,
     "round": round, "str": str, "bool": bool,
 }  # fmt: skip
-_SPACES = ("types.SimpleNamespace", "argparse.Namespace", "dict")
 Library = Callable[[Call], Value]
 
 
