@@ -141,7 +141,7 @@ class ParallelPlan(Spec):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, data: Any) -> Any:
-        """Plans that were saved while `runtime` was called `stack`."""
+        """Plans that were saved by 0.1.0, which called the runtime `stack`."""
         if isinstance(data, dict) and "stack" in data and "runtime" not in data:
             data = {("runtime" if name == "stack" else name): data[name] for name in data}
         return data
