@@ -12,8 +12,8 @@ from planner.data_folder import VARIABLE
 
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
-# There tests wait for a browser or a service under load, or compare many drawn plans.
-SLOW_FOLDERS = ("browser", "benchmarks", "frameworks")
+# There tests wait for a browser or a service under load, compare many drawn plans, or search often.
+SLOW_FOLDERS = ("browser", "benchmarks", "frameworks", "mixed")
 
 
 @pytest.fixture(scope="session", autouse=True)

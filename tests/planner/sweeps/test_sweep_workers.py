@@ -22,6 +22,7 @@ from planner.sweeps.workers import WorkersLost, answers
 from tests.fixtures.deadly import deadly
 from tests.fixtures.signals import interruptible
 
+pytestmark = pytest.mark.slow
 # Searches of a tenth of a second, long enough to be killed in.
 SEARCHES: dict[str, Any] = {
     "base": {
