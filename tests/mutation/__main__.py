@@ -55,7 +55,9 @@ GUARDS = {
     "cost_models/catalog/models.py": [f"{_COST}/test_catalog.py", f"{_COST}/test_parameters.py"],
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
     **{
-        f"cost_models/{name}.py": ["tests/planner/test_documents.py", *_named(*_QUICK, "pinned")]
+        f"cost_models/{name}.py": [
+            *_named("spec"), "tests/planner/test_documents.py", *_named(*_QUICK, "pinned")
+        ]
         for name in ("fields", "plans", "spec")
     },
     "cost_models/blocks/*": _named(
