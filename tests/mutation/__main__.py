@@ -41,7 +41,8 @@ def _named(*names: str) -> list[str]:
 # Of the physics, from the fastest to the slowest; `pinned` comes after all others.
 _QUICK = (
     "layers", "runtimes", "layer_costs", "placement", "flops", "stages", "state_memory",
-    "parameters", "network", "keys", "profiles", "activation_memory", "formulas", "traffic",
+    "parameters", "network", "keys", "profiles", "activation_memory", "formulas", "synchronisation",
+    "kernel_times", "traffic",
 )  # fmt: skip
 # File -> the tests that guard it, beside the one of its own name; the first that matches.
 # test_estimate takes longer than all others together and guards its own file only.
