@@ -236,3 +236,19 @@ def test_transformer_engine_keeps_what_it_cast(runtime: str) -> None:
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     saved = 2048 * (2 * hidden + ffn - hidden) if runtime == "megatron" else 0
     assert kept("bf16") - kept("fp8") == saved
+
+
+@pytest.mark.parametrize("modules", [("op",), ("layernorm", "mlp", "core_attn")])
+def test_selective_recompute_leaves_the_ends_of_the_model_whole(modules: tuple[str, ...]) -> None:
+    """Embedding and head stand outside of the layers that are run again."""
+    training = TrainingSpec(seq_length=2048, global_batch_size=8)
+    plan = {"runtime": "torch", "tp": 2, "sequence_parallel": True}
+    plain, again = (
+        one_micro_batch(gpt(1024, 16), training, **plan, **more)
+        for more in ({}, {"recompute": "selective", "recompute_modules": modules})
+    )
+    for part in ("embedding", "head"):
+        kept = float(np.max(activation_bytes(getattr(plain, part), plain.d)[0]))
+        assert kept > 0
+        found = activation_bytes(getattr(again, part), again.d)
+        assert [float(np.max(amount)) for amount in found] == [kept, 0.0]

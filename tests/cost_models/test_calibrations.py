@@ -359,3 +359,103 @@ def test_a_calibration_may_stand_in_the_catalog(
     finally:
         for one in cached:
             one.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "keeps", "forwards", "reduces"),
+    [(0, False, 2, 1), (0, True, 1, 1), (2, False, 2, 2), (2, True, 1, 2)],
+)
+def test_the_data_parallel_wrapper_takes_what_was_measured(
+    zero_stage: int, keeps: bool, forwards: int, reduces: int
+) -> None:
+    """Of two micro-batches: how often weights come together, and gradients are reduced.
+
+    replicate takes half a millisecond for each pass of a block and fully_shard one, and four times
+    that to reduce; both 1 ns per parameter besides.
+    """
+    fixed = {"replicate": 0.5e-3, "fully_shard": 1e-3}
+    often = {"forward": 1, "backward": 1, "reduce": 4}
+    plan = ONE.model_copy(
+        update={"dp": 2, "zero_stage": zero_stage, "reshard_after_forward": not keeps}
+    )
+
+    def dp_comm(scale: float) -> float:
+        points = [
+            timed(scale * (fixed[wrapper] * often[side] + 1e-9 * size),
+                  wrapper=wrapper, direction=side, parameters=size)
+            for wrapper in fixed for side in often for size in (1e3, 1e6)
+        ]  # fmt: skip
+        return parts(estimate(calibration(wrapper=points), plan))["dp_comm"]
+
+    # 4 layers of attention, MLP and norms; word table and positions, twice for the two ends.
+    blocks, parameters = 4 + 2, 4 * (12 * 1024**2 + 4 * 1024) + 2 * (8192 + 512) * 1024
+    own = fixed["fully_shard" if zero_stage else "replicate"]
+    passes = forwards + 2
+    expected = own * blocks * (passes + 4 * reduces) + 1e-9 * parameters * (passes + reduces)
+    assert dp_comm(2.0) - dp_comm(1.0) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("plan", "extra_s"),
+    [({}, 0.0), ({"tp": 2}, 0.25), ({"tp": 2, "sequence_parallel": True}, 0.5)],
+)
+def test_the_host_takes_longer_where_tensors_are_split(
+    plan: dict[str, Any], extra_s: float
+) -> None:
+    """A quarter of a second more for each split layer, half of one where the sequence is too."""
+    points = [
+        timed(seconds, runtime=runtime, direction=side)
+        for runtime, seconds in (
+            ("layer", 1.0), ("tensor_parallel", 0.25), ("sequence_parallel", 0.5)
+        )
+        for side in ("forward", "backward")
+    ]  # fmt: skip
+    found = parts(estimate(calibration("cpu", host=points), ONE.model_copy(update=plan)))
+    # 4 micro-batches of 4 layers; the kernels take milliseconds.
+    for side in ("forward", "backward"):
+        assert found[side] == pytest.approx(16 * (1.0 + extra_s), rel=2e-2)
+
+
+def test_a_measured_rate_of_attention_is_that_of_the_estimate() -> None:
+    """8 sequences through 4 layers: half of two products over the square, 2.5 times backward."""
+
+    def points(rate: float) -> list[dict[str, Any]]:
+        return [
+            timed(1.0, precision="bf16", direction=side, head_dim=64, seq_length=512, flop=rate)
+            for side in ("forward", "backward")
+        ]
+
+    slow, fast = (parts(estimate(calibration(attention=points(r)))) for r in (1e11, 2e11))
+    saved_s = 8 * 4 * 2 * 512**2 * 1024 * (1 / 1e11 - 1 / 2e11)
+    assert slow["forward"] - fast["forward"] == pytest.approx(saved_s, rel=1e-9)
+    assert slow["backward"] - fast["backward"] == pytest.approx(2.5 * saved_s, rel=1e-9)
+    only_forward = parts(estimate(calibration(attention=points(1e11)[:1])))
+    assert only_forward == parts(estimate(None))  # half of a measurement measures nothing
+
+
+def test_a_measured_pass_takes_its_bytes_at_that_rate() -> None:
+    """Norms, two of each of 4 layers: 4 bytes per element forward, 10 backward (eager torch)."""
+
+    def points(rate: float) -> list[dict[str, Any]]:
+        return [
+            timed(1.0, precision="bf16", kernel="layernorm", direction=side, bytes=rate)
+            for side in ("forward", "backward")
+        ]
+
+    slow, fast = (parts(estimate(calibration(passes=points(r)))) for r in (1e8, 2e8))
+    saved_s = 4 * 2 * 8 * 512 * 1024 * (1 / 1e8 - 1 / 2e8)
+    assert slow["forward"] - fast["forward"] == pytest.approx(4 * saved_s, rel=1e-9)
+    assert slow["backward"] - fast["backward"] == pytest.approx(10 * saved_s, rel=1e-9)
+
+
+def test_kernels_lose_what_was_measured_beside_collectives() -> None:
+    """ZeRO-3 in 2 micro-batches: of what hides, a share of its seconds comes back."""
+    plan = ONE.model_copy(update={"dp": 2, "zero_stage": 3})
+
+    def dp_comm(share: float) -> float:
+        points = [timed(share, ranks=2, collective_s=1.0)]
+        return parts(estimate(calibration(contention=points), plan))["dp_comm"]
+
+    none, some, more = map(dp_comm, (0.0, 0.25, 0.5))
+    assert some - none > 0
+    assert more - none == pytest.approx(2 * (some - none), rel=1e-9)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 from cost_models.blocks.attention import Attention, attention_span
 from cost_models.blocks.base import Block, Mixer
+from cost_models.blocks.embedding import Embedding
+from cost_models.blocks.head import Head
 from cost_models.blocks.records import (
     Collective,
     Gemm,
@@ -28,9 +32,10 @@ from cost_models.estimate import CostModel
 from cost_models.flops import forward_flop
 from cost_models.layers import layers_of
 from cost_models.parameters import total_parameters
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans
 from cost_models.sources import SOURCES
-from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from tests.fixtures.layers import one_micro_batch
 
 DENSE = ModelSpec(num_layers=8, hidden_size=1024, num_attention_heads=16, vocab_size=32000)
 WINDOW, FULL = Attention(window=256), Attention()
@@ -87,7 +92,7 @@ def test_stages_are_as_slow_as_the_layers_they_hold() -> None:
 def test_every_block_of_every_preset_cites_its_sources(entry: object) -> None:
     blocks = {b for kind in layers_of(entry.spec).kinds for b in kind.blocks}  # type: ignore[attr-defined]
     assert len(blocks) >= 6
-    for block in blocks:
+    for block in (*blocks, Embedding(), Head()):
         assert isinstance(block, Block)
         assert block.sources
         assert set(block.sources) <= set(SOURCES)
@@ -145,3 +150,46 @@ def test_a_new_mixer_is_counted_everywhere() -> None:
     # Attention keeps queries, keys, values, output and log-sum-exp where the gate keeps its width.
     assert saved[1] - saved[0] == 8192 * (2 * (4 * hidden - width) + 4 * 16)
     assert attentions == layers_of(model).counts[1]
+
+
+WORDS = re.compile(r"(?:[a-z0-9 +-]|\^T)+")
+# Of memory-bound kernels: what a calibration runs, and what it leaves out where nothing repeats.
+KINDS = {
+    "", "layernorm", "rmsnorm", "last layernorm", "last rmsnorm", "add", "dropout add", "bias",
+    "gelu", "silu product", "rope", "embedding", "cross-entropy", "repeat kv",
+}  # fmt: skip
+
+
+def every_record(model: ModelSpec) -> list[Record | Weight]:
+    training = TrainingSpec(seq_length=4096, global_batch_size=8)
+    micro = one_micro_batch(model, training, tp=2, sequence_parallel=True, cp=2, runtime="torch")
+    ends = (Embedding(), Head())
+    weights = [w for part in (*micro.kinds, *ends) for w in part.weights(model, Split())]
+    return [*chain(*micro.layers, micro.embedding, micro.head), *weights]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qkv_bias": True, "attention_output_bias": True, "mlp_bias": True, "lm_head_bias": True},
+        {"position": "learned", "max_position_embeddings": 4096, "embedding_norm": True},
+        {"hidden_dropout": 0.1, "attention_dropout": 0.1, "norms_per_layer": 4},
+        {"num_query_groups": 4, "gated_mlp": True, "qk_norm": "head", "attention_sinks": True},
+        {"mtp_num_layers": 1, "moe": MoESpec(
+            num_experts=8, top_k=2, expert_ffn_hidden_size=64, shared_expert_ffn_hidden_size=64,
+            shared_expert_gate=True, router_bias=True, expert_bias=True)},
+        {"qkv_bias": True, "qk_norm": "head", "mla": MLASpec(
+            kv_lora_rank=64, q_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=32,
+            v_head_dim=64)},
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_records_are_named_in_plain_words(changes: dict[str, object]) -> None:
+    """Names and kinds reach tables and calibrations; modules are those that a plan may name."""
+    records = every_record(ModelSpec.model_validate(DENSE.model_dump() | changes))
+    assert len(records) > 40
+    for record in records:
+        assert WORDS.fullmatch(getattr(record, "name", "part"))
+        assert getattr(record, "kind", "") in KINDS
+        modules = {getattr(record, "module", ""), *getattr(record, "dropped_by", ())} - {""}
+        assert modules <= set(RECOMPUTE_MODULES)

@@ -32,7 +32,20 @@ from tests.mutation.mutants import mutants
 
 ROOT = Path(__file__).parents[2]
 _COST = "tests/cost_models"
+
+
+def _named(*names: str) -> list[str]:
+    return [f"{_COST}/test_{name}.py" for name in names]
+
+
+# Of the physics, from the fastest to the slowest; `pinned` comes after all others.
+_QUICK = (
+    "layers", "runtimes", "layer_costs", "placement", "flops", "stages", "state_memory",
+    "parameters", "network", "keys", "profiles", "activation_memory", "formulas", "synchronisation",
+    "kernel_times", "traffic",
+)  # fmt: skip
 # File -> the tests that guard it, beside the one of its own name; the first that matches.
+# test_estimate takes longer than all others together and guards its own file only.
 GUARDS = {
     "planner/search.py": ["tests/planner/test_search_kept.py", "tests/planner/test_search.py"],
     "cost_models/schedules/*": [
@@ -42,12 +55,21 @@ GUARDS = {
     ],
     "cost_models/catalog/models.py": [f"{_COST}/test_catalog.py", f"{_COST}/test_parameters.py"],
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
-    "cost_models/*": [
-        f"{_COST}/test_{name}.py"
-        for name in ("formulas", "network", "placement", "flops", "parameters", "layer_costs",
-                     "activation_memory", "state_memory", "stage_memory", "stages", "profiles",
-                     "calibrations", "grouping", "traffic", "estimate")
-    ],
+    **{
+        f"cost_models/{name}.py": [
+            *_named("spec"), "tests/planner/test_documents.py", *_named(*_QUICK, "pinned")
+        ]
+        for name in ("fields", "plans", "spec")
+    },
+    "cost_models/blocks/*": _named(
+        "layers", "runtimes", "flops", "state_memory", "layer_costs", "parameters",
+        "activation_memory", "formulas", "traffic", "stage_memory", "pinned",
+    ),
+    "cost_models/runtimes/*": _named(
+        "runtimes", "layers", "layer_costs", "activation_memory", "traffic", "stage_memory",
+        "pinned",
+    ),
+    "cost_models/*": _named(*_QUICK, "catalog", "calibrations", "stage_memory", "pinned"),
 }  # fmt: skip
 _OURS = ("api", "cost_models", "planner", "tests")
 _MOST_BYTES = 4 * 2**30  # of a mutant that no longer ends
