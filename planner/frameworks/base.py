@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from functools import wraps
 from typing import Any, Literal, ParamSpec
 
@@ -211,6 +212,7 @@ def rule(
     return Rule(code, checked, explain, level)
 
 
+@cache
 def _mixers(carried: tuple[str, ...]) -> Rule:
     """A pattern of mixers is carried whole, or refused."""
 

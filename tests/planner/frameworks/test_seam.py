@@ -34,6 +34,7 @@ from tests.fixtures.launches import (
     MODELS,
     launch,
     launches,
+    patterned,
     run_script,
     written,
 )
@@ -283,6 +284,16 @@ def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str) -> Non
     ]
     model, training = request.model, request.training
     assert [label for label in silent if not _idle(label.split()[0], model, training)] == []
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_layers_in_a_pattern_of_their_own_are_refused(name: str) -> None:
+    case = next(iter(CASES[name].values()))
+    reasons = frameworks.get(name).reasons(*patterned(*case))
+    said = "no option says which layers have full, window 128, window 64"
+    assert [reason.text for reason in reasons if "which layers have" in reason.text] == [said]
+    own = frameworks.get(name).reasons(*case)
+    assert not own
 
 
 def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
