@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
