@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
+from cost_models.keys import KeyView
 from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
@@ -49,7 +50,9 @@ class _Place:
 
     @classmethod
     def of(cls, g: Gathered, row: int, slot: int, plans: Rows, stage: Array) -> _Place:
-        own = g.plans if isinstance(plans, slice) else g.plans.take(plans)
+        own = g.plans
+        if not isinstance(plans, slice):
+            own = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
         count = _at(g.micro_batches, plans)
         in_flight = by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, count))
         copies = by_schedule(own, lambda s: s.weight_copies(stage, own.pp))
