@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.blocks.records import FlashAttention, Gemm, Split
+from cost_models.blocks.records import FlashAttention, Gemm, Scan, Split
 from cost_models.dims import dims
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
@@ -64,6 +64,8 @@ def mixing_flop(
     for record in kind.records(model, d):
         if isinstance(record, FlashAttention):
             total = total + record.forward_flop * record.active * (1.0 if causal else 2.0)
+        elif isinstance(record, Scan):
+            total = total + record.forward_flop * record.active
         elif isinstance(record, Gemm) and not record.weights:
             total = total + gemm_flop(record.m, record.n, record.k) * record.groups * record.active
     return float(total)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.blocks.records import FlashAttention, Gemm, Kernel, Pass, Record
+from cost_models.blocks.records import FlashAttention, Gemm, Kernel, Pass, Record, Scan
 from cost_models.dims import Dims
 from cost_models.fitted import Fitted
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
@@ -39,6 +39,11 @@ FP8_RECIPE_FRACTION = {
     "tensorwise": 1.0, "delayed": 1.0, "rowwise": 0.64, "blockwise": 0.9, "mxfp8": 1.0,
 }  # fmt: skip
 WHOLE_TENSOR_RECIPES = ("tensorwise", "delayed")
+# Share of the peak that the small products of a chunked recurrence reach, and of the vector units
+# that an elementwise one does (derived: no benchmark is bound by them).
+SCAN_FRACTION = 0.3
+# States again, then their gradients backward in time, then those of the inputs: three sweeps.
+SCAN_BACKWARD = 3.0
 HALF_BYTES = 2.0
 # Bytes of one operand: NVFP4 has a one-byte scale for each 16 values (Transformer Engine).
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
@@ -108,14 +113,17 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
         forward = memory_s(kernel.forward_bytes * wider)
         backward = memory_s(kernel.backward_bytes * wider)
         return _time(kernel, forward, backward, 0.0, 0.0)
+    if isinstance(kernel, Scan):
+        forward = scan_s(kernel, machine)
+        return _time(kernel, forward, SCAN_BACKWARD * forward, 0.0, kernel.forward_flop)
     if isinstance(kernel, FlashAttention):
         forward, backward = _attention_time(kernel, machine)
         return _time(kernel, forward, backward, 0.0, kernel.forward_flop)
     return _gemm_time(kernel, machine, d, memory_s)
 
 
-def _forward_flop(kernel: Gemm | FlashAttention) -> Array:
-    if isinstance(kernel, FlashAttention):
+def _forward_flop(kernel: Gemm | FlashAttention | Scan) -> Array:
+    if not isinstance(kernel, Gemm):
         return kernel.forward_flop
     return gemm_flop(kernel.m, kernel.n, kernel.k) * kernel.groups
 
@@ -155,6 +163,8 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
             FLASH_BACKWARD_FLOP * flop / measured.attention[precision, "backward"].rate(*at),
             0.0,
         )
+    if isinstance(kernel, Scan):
+        return None
     products = ("forward", "input_gradient", "weight_gradient")
     grids = [measured.gemm.get((precision, product)) for product in products]
     if not kernel.weights or kernel.grouped:
@@ -165,6 +175,19 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
         return None
     forward, inputs, weights = seconds
     return forward, inputs + weights, weights
+
+
+@formula("s", "derived", "aiconfigurator")
+def scan_s(kernel: Scan, machine: Machine) -> Array:
+    """Forward seconds of a recurrence: its FLOP, or what its longest chain of chunks takes.
+
+    Each multiprocessor works on one (sequence, head) pair at a time; measured on Hopper and
+    Blackwell 64 and 128 heads take the same, 256 twice as long.
+    """
+    units = machine.profile.gemm["bf16"].multiprocessors
+    peak = machine.matrix_flop_per_s * (1.0 if kernel.matrices else VECTOR_FRACTION)
+    chain = np.ceil(kernel.sequences / units) * kernel.tokens * kernel.token_s
+    return np.maximum(kernel.forward_flop / (SCAN_FRACTION * peak), chain)
 
 
 def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""A model as its layers in order: each a kind, (mixer, feed-forward), and how the kinds repeat."""
+"""A model as its layers in order: each a kind, blocks one after the other, and how kinds repeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cost_models.blocks.attention import Attention
-from cost_models.blocks.base import Block, Mixer
+from cost_models.blocks.base import Block, Mixer, Sublayer
 from cost_models.blocks.experts import Experts
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.mlp import MLP
@@ -19,23 +19,22 @@ from cost_models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that are alike: norm, mixer, residual; norm, feed-forward, residual."""
+    """Layers that are alike: of each sublayer a norm, the block and a residual."""
 
     name: str
-    mixer: Mixer
-    feed_forward: Block
+    sublayers: tuple[Sublayer, ...]
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """In forward order."""
-        dense = isinstance(self.feed_forward, MLP)
-        return (
-            Norm(name="attention"),
-            self.mixer,
-            Residual(name="attention"),
-            Norm(name="mlp", gathers=dense, module="mlp" if dense else ""),
-            self.feed_forward,
-            Residual(name="mlp"),
+        return tuple(
+            block
+            for sublayer in self.sublayers
+            for block in (
+                Norm(name=sublayer.norm, gathers=sublayer.gathers, module=sublayer.module),
+                sublayer,
+                Residual(name=sublayer.norm),
+            )
         )
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
@@ -78,20 +77,22 @@ def layers_of(model: ModelSpec) -> Layers:
     """The layers of a model, first to last; kept with the model, as its own derived values are."""
     found: Layers | None = vars(model).get("_layers")
     if found is None:
-        mixers = _mixers(model)
-        found = _layers(
-            tuple(mixers[i % len(mixers)] for i in range(model.num_layers)),
-            model.feed_forwards,
-            MLP(width=model.ffn_hidden_size, bias=model.mlp_bias),
-        )
+        pattern = model.layer_pattern or _usual(model)
+        found = _layers(tuple(pattern[i % len(pattern)] for i in range(model.num_layers)))
         vars(model)["_layers"] = found
     return found
 
 
+def _usual(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
+    """A mixer and a feed-forward in every layer, as the model's other fields say."""
+    mixers, blocks = _mixers(model), {"dense": MLP(), "moe": Experts()}
+    return tuple(
+        (mixers[i % len(mixers)], blocks[kind]) for i, kind in enumerate(model.feed_forwards)
+    )
+
+
 def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
     """The pattern of mixers that repeats over the layers."""
-    if model.mixer_pattern:
-        return model.mixer_pattern
     if model.mla is not None:
         return (LatentAttention(),)
     local, period = Attention(window=model.sliding_window), model.full_attention_period
@@ -100,13 +101,14 @@ def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
     return (*(local,) * (period - 1), Attention())
 
 
-def _layers(mixers: tuple[Mixer, ...], feed_forwards: tuple[str, ...], dense: MLP) -> Layers:
-    several = len(set(mixers)) > 1
-    kinds: dict[tuple[Mixer, str], LayerKind] = {}
-    for mixer, feed_forward in zip(mixers, feed_forwards, strict=True):
-        name = f"{mixer.label} {feed_forward}" if several else feed_forward
-        block = dense if feed_forward == "dense" else Experts()
-        kinds.setdefault((mixer, feed_forward), LayerKind(name, mixer, block))
-    places = {key: i for i, key in enumerate(kinds)}
-    order = tuple(places[key] for key in zip(mixers, feed_forwards, strict=True))
-    return Layers(tuple(kinds.values()), order)
+def _layers(pattern: tuple[tuple[Sublayer, ...], ...]) -> Layers:
+    """Layers are named by their blocks; a mixer that all of them have is not worth a word."""
+    places = {layer: i for i, layer in enumerate(dict.fromkeys(pattern))}
+    several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
+
+    def name(layer: tuple[Sublayer, ...]) -> str:
+        said = [b.label for b in layer if several or not isinstance(b, Mixer)]
+        return " ".join(said or (b.label for b in layer))
+
+    kinds = tuple(LayerKind(name(layer), layer) for layer in places)
+    return Layers(kinds, tuple(places[layer] for layer in pattern))

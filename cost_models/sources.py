@@ -53,6 +53,17 @@ SOURCES: dict[str, str] = {
     "young-1974": "Young, A first order approximation to the optimum checkpoint interval, 1974",
     "mccandlish-2018": "McCandlish et al., Large-batch training, arXiv 1812.06162",
     "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
+    "mamba": "Gu, Dao, Mamba, arXiv 2312.00752",
+    "mamba-2": "Dao, Gu, Transformers are SSMs (Mamba-2), arXiv 2405.21060, section 6",
+    "gated-delta-net": "Yang et al., Gated Delta Networks, arXiv 2412.06464",
+    "kimi-linear": "Kimi Linear, arXiv 2510.26692",
+    "minimax-01": "MiniMax-01: Scaling with Lightning Attention, arXiv 2501.08313",
+    "lfm2": "LFM2 Technical Report, arXiv 2511.23404 (gated short convolutions)",
+    "rwkv": "Peng et al., RWKV, arXiv 2305.13048",
+    "griffin": "De et al., Griffin, arXiv 2402.19427",
+    "falcon-h1": "Falcon-H1, arXiv 2507.22448 (attention and SSM heads beside each other)",
+    "deepseek-v3.2": "DeepSeek-V3.2, arXiv 2512.02556, section 2 (DSA)",
+    "longcat": "LongCat-Flash, arXiv 2509.01322 (zero-computation experts, shortcut MoE)",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cost_models.blocks import AnyMixer
+from cost_models.blocks import AnySublayer, Sublayer
 from cost_models.fields import (
     BytesPerSecond,
     Count,
@@ -30,7 +30,7 @@ NormKind = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
-FeedForwardKind = Literal["dense", "moe"]
+FeedForwardKind = Literal["dense", "moe", "none"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -127,11 +127,11 @@ class ModelSpec(Spec):
     full_attention_period: Count | None = Field(
         None, description="with a window: every n-th layer attends fully; None: no layer does"
     )
-    mixer_pattern: tuple[AnyMixer, ...] = Field(
+    layer_pattern: tuple[Annotated[tuple[AnySublayer, ...], Field(max_length=16)], ...] = Field(
         (),
         max_length=10_000,
-        description="what mixes the tokens of each layer, repeated over the layers; empty: the "
-        "attention of the other fields",
+        description="the blocks of each layer, repeated over the layers; empty: attention and "
+        "feed-forward of the other fields",
     )
     mla: MLASpec | None = None
     moe: MoESpec | None = None
@@ -175,14 +175,16 @@ class ModelSpec(Spec):
             raise ValueError("rmsnorm has no bias")
         if self.full_attention_period is not None and self.sliding_window is None:
             raise ValueError("full_attention_period needs sliding_window")
-        if self.mixer_pattern and self.sliding_window is not None:
-            raise ValueError("give mixer_pattern or sliding_window, not both")
-        if len(self.mixer_pattern) > self.num_layers:
+        if self.layer_pattern and self.sliding_window is not None:
+            raise ValueError("give layer_pattern or sliding_window, not both")
+        if len(self.layer_pattern) > self.num_layers:
             raise ValueError(
-                f"mixer_pattern has {len(self.mixer_pattern)} mixers for {self.num_layers} layers"
+                f"layer_pattern has {len(self.layer_pattern)} layers of {self.num_layers}"
             )
-        for mixer in self.mixer_pattern:
-            if missing := mixer.missing(self):
+        if not all(self.layer_pattern):
+            raise ValueError("every layer of layer_pattern needs a block")
+        for block in dict.fromkeys(block for layer in self.layer_pattern for block in layer):
+            if missing := block.missing(self):
                 raise ValueError(missing)
         if self.moe is not None and "moe" not in self.feed_forwards:
             raise ValueError("moe is given, but no layer is a mixture-of-experts layer")
@@ -198,7 +200,10 @@ class ModelSpec(Spec):
 
     @cached_property
     def feed_forwards(self) -> tuple[FeedForwardKind, ...]:
-        """What follows the mixer in each of the num_layers layers, first to last."""
+        """What works on each token in each of the num_layers layers, first to last."""
+        if self.layer_pattern:
+            kinds = tuple(_feed_forward(layer) for layer in self.layer_pattern)
+            return tuple(kinds[i % len(kinds)] for i in range(self.num_layers))
         moe = self.moe
         dense: FeedForwardKind = "dense"
         if moe is None:
@@ -209,6 +214,11 @@ class ModelSpec(Spec):
             return "moe" if routed and not (i - moe.layer_offset) % moe.layer_frequency else dense
 
         return tuple(kind(i) for i in range(self.num_layers))
+
+
+def _feed_forward(layer: tuple[Sublayer, ...]) -> FeedForwardKind:
+    kinds = {each.kind for block in layer for each in (block, *getattr(block, "branches", ()))}
+    return "moe" if "experts" in kinds else "dense" if "mlp" in kinds else "none"
 
 
 def _positive(value: Any) -> bool:

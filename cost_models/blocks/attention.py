@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.blocks.base import Mixer
+from cost_models.blocks.indexer import Indexer, attention_span
 from cost_models.blocks.norm import (
     FP32_BYTES,
     MASK_BYTES,
@@ -29,8 +30,8 @@ from cost_models.blocks.records import (
     Weight,
     Working,
 )
-from cost_models.fields import Count
-from cost_models.sources import Array, formula
+from cost_models.fields import Count, Width
+from cost_models.sources import Array
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
@@ -39,33 +40,88 @@ if TYPE_CHECKING:
 ACTIVATION_ALIGNMENT = 8  # half-precision elements in 16 bytes (tensor-cores)
 
 
-@formula("1", "derived")
-def attention_span(window: float | None, seq_length: float) -> float:
-    """Mean number of keys a query is paired with before causal masking.
-
-    A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.
-    """
-    if window is None or window >= seq_length:
-        return seq_length
-    return 2.0 * window * (seq_length - window / 2.0) / seq_length
-
-
 def bias_gradient(width: Array, rows: Array, has: bool, name: str) -> Iterator[Kernel]:
     """The gradient of a bias: one reading of its output's gradient (the sum itself is fused)."""
     if has:
         yield Pass(name, 0.0, 2.0 * rows * width, redone=0.0, kind="bias")
 
 
+Gate = Literal["none", "head", "element"]
+KeyValueSource = Literal["own", "keys", "earlier"]
+
+
 class Attention(Mixer):
-    """Heads and groups are the model's; window: keys a query sees to its left, None: all."""
+    """Attention by heads; what is not given here is the model's.
+
+    key_values: projected; the keys serve as values (Gemma 4); or an earlier layer's are used again
+    (Gemma 3n).  gate: the output is multiplied by one value for each head, or for each element.
+    """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022", "torch")
+    norm: ClassVar[str] = "attention"
     kind: Literal["attention"] = "attention"
     window: Count | None = Field(None, description="tokens seen to the left; None: all")
+    chunk: Count | None = Field(None, description="tokens that see only each other; None: all")
+    num_attention_heads: Count | None = None
+    num_query_groups: Count | None = None
+    head_dim: Width | None = None
+    value_head_dim: Width | None = Field(None, description="None: as head_dim")
+    key_values: KeyValueSource = "own"
+    gate: Gate = "none"
+    rope: bool = Field(True, description="False: no positions in these layers")
+    sinks: bool | None = Field(None, description="None: as the model's attention_sinks")
+    qk_norm: Literal["none", "head", "full"] | None = Field(None, description="None: the model's")
+    indexer: Indexer | None = Field(None, description="picks the keys that each query attends to")
 
     @property
     def label(self) -> str:
-        return "full" if self.window is None else f"window {self.window}"
+        """What of it differs from the model's plainest attention."""
+        words = ["full"]
+        if self.window is not None:
+            words = [f"window {self.window}"]
+        if self.chunk is not None:
+            words = [f"chunk {self.chunk}"]
+        if self.indexer is not None:
+            words = [f"top {self.indexer.top_k}"]
+        if self.num_attention_heads is not None or self.num_query_groups is not None:
+            words.append(f"{self.num_attention_heads or ''}/{self.num_query_groups or ''} heads")
+        if not self.rope:
+            words.append("without positions")
+        if self.key_values == "earlier":
+            words.append("earlier keys")
+        return " ".join(words)
+
+    def missing(self, model: ModelSpec) -> str:
+        heads, groups = self._heads(model)
+        if heads % groups:
+            return f"num_attention_heads {heads} is not a multiple of num_query_groups {groups}"
+        if self.window is not None and self.chunk is not None:
+            return "give window or chunk, not both"
+        return ""
+
+    def _heads(self, model: ModelSpec) -> tuple[int, int]:
+        """Query heads, and key/value heads."""
+        heads = self.num_attention_heads or model.num_attention_heads
+        own = self.num_attention_heads is not None
+        return heads, self.num_query_groups or (heads if own else model.num_query_groups)
+
+    def _head_dims(self, model: ModelSpec) -> tuple[int, int]:
+        """Of queries and keys, and of values."""
+        head_dim = self.head_dim or model.head_dim
+        return head_dim, self.value_head_dim or head_dim
+
+    def _qk_norm(self, model: ModelSpec) -> str:
+        return model.qk_norm if self.qk_norm is None else self.qk_norm
+
+    def _projected(self) -> tuple[int, int]:
+        """How many of keys and values are projected here."""
+        return {"own": (1, 1), "keys": (1, 0), "earlier": (0, 0)}[self.key_values]
+
+    def _qkv_width(self, model: ModelSpec, heads: Array, kv_heads: Array) -> Array:
+        (head_dim, value_dim), (keys, values) = self._head_dims(model), self._projected()
+        gates = {"none": 0.0, "head": 1.0, "element": value_dim}[self.gate]
+        own = keys * head_dim + values * value_dim
+        return heads * (head_dim + gates) + kv_heads * own
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         """A QK norm over one head is held whole; one over all heads is split with them.
@@ -73,69 +129,88 @@ class Attention(Mixer):
         With fewer key/value heads than ranks each rank holds a part of one and gathers the
         activations.
         """
-        heads = np.divide(model.num_attention_heads, split.tp)
-        kv_heads = np.divide(model.num_query_groups, split.tp)
-        width = (heads + 2.0 * kv_heads) * model.head_dim
-        yield Weight("qkv", width * model.hidden_size, matrix=True, tensors=3)
+        (every, groups), (head_dim, value_dim) = self._heads(model), self._head_dims(model)
+        heads, kv_heads = np.divide(every, split.tp), np.divide(groups, split.tp)
+        keys, values = self._projected()
+        width = self._qkv_width(model, heads, kv_heads)
+        products = 1 + keys + values
+        yield Weight("qkv", width * model.hidden_size, matrix=True, tensors=products)
         if model.qkv_bias:
-            yield Weight("qkv bias", width, tensors=3)
-        yield Weight("attention out", heads * model.head_dim * model.hidden_size, matrix=True)
-        yield from output_weights(model, heads)
-        if model.qk_norm != "none":
-            norm, split_norms = norm_parameters(model, model.head_dim), heads + kv_heads
-            count = 2.0 if model.qk_norm == "head" else split_norms
-            yield Weight("qk norms", count * norm, tensors=2 * (1 + model.norm_bias))
+            yield Weight("qkv bias", width, tensors=products)
+        yield Weight("attention out", heads * value_dim * model.hidden_size, matrix=True)
+        yield from output_weights(model, heads, self.sinks)
+        qk_norm = self._qk_norm(model)
+        if qk_norm != "none":
+            norm, split_norms = norm_parameters(model, head_dim), heads + keys * kv_heads
+            count = 1.0 + keys if qk_norm == "head" else split_norms
+            yield Weight("qk norms", count * norm, tensors=(1 + keys) * (1 + model.norm_bias))
+        if self.indexer is not None:
+            yield from self.indexer.weights(model, model.hidden_size)
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
-        hidden, head_dim = float(model.hidden_size), float(model.head_dim)
-        heads = model.num_attention_heads / d.tp
+        (every, groups), (own, own_value) = self._heads(model), self._head_dims(model)
+        hidden, head_dim, value_dim = float(model.hidden_size), float(own), float(own_value)
+        heads = every / d.tp
         # A rank holds at least one key/value head; with more ranks than heads they repeat.
-        kv_heads = np.maximum(model.num_query_groups / d.tp, 1.0)
-        width = (heads + 2.0 * kv_heads) * head_dim
+        kv_heads = np.maximum(groups / d.tp, 1.0)
+        width = self._qkv_width(model, heads, kv_heads)
+        keys, _ = self._projected()
         # torch keeps every second product: queries and values, not keys (see `op` recompute).
-        qkv = Gemm(
-            "qkv", d.tokens, width, hidden, gathered_input=True, redone=kv_heads * head_dim / width
-        )
+        again = keys * kv_heads * head_dim / width
+        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, redone=again)
         yield qkv
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "qkv bias")
         yield Pass("qkv split", 0.0, 4.0 * width * d.tokens, active=d.runtime.joins_qkv_gradients)
-        yield from position_and_norm(model, d, d.tokens * (heads + kv_heads) * head_dim)
-        if model.num_query_groups < model.num_attention_heads:
+        rows = d.tokens * (heads + keys * kv_heads)
+        normed = self._qk_norm(model) != "none"
+        yield from position_and_norm(model, d, rows * head_dim, rope=self.rope, norm=normed)
+        if groups < every:
             repeats = d.runtime.repeats_key_value_heads
             repeated = 2.0 * d.tokens * heads * head_dim * repeats
             yield Pass(
                 "repeat kv", 2.0 * repeated, 2.0 * repeated, active=repeats, kind="repeat kv"
             )
-        if model.qk_norm != "none":
-            rows = d.tokens * (heads + kv_heads)
+        if normed:
             yield SavedTensor("qk norm input", rows * head_dim, d.activation_bytes)
             yield norm_statistics(model, d, "qk", rows)
         span = attention_span(self.window, d.seq_length)
-        yield from core_attention(model, d, heads, kv_heads, (head_dim, head_dim), span)
+        if self.chunk is not None:
+            span = min(float(self.chunk), d.seq_length)
+        if self.indexer is not None:
+            yield from self.indexer.records(model, d, hidden)
+            span = attention_span(self.indexer.top_k, d.seq_length)
+        yield from core_attention(model, d, heads, kv_heads, (head_dim, value_dim), span)
+        if self.gate != "none":
+            context = d.tokens * heads * value_dim
+            gates = context if self.gate == "element" else d.tokens * heads
+            moved = 4.0 * context + 2.0 * gates
+            yield Pass("attention gate", moved, 2.0 * moved)
+            yield SavedTensor("attention gate input", gates, d.activation_bytes)
+            yield SavedTensor("gated attention output", context, d.input_bytes)
         out = Gemm(
-            "attention out", d.tokens, hidden, heads * head_dim, scattered_output=True, redone=1.0
+            "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
         )
         yield from output(model, d, out)
         yield TensorParallel(hidden, (qkv,), (out,))
 
 
-def output_weights(model: ModelSpec, heads: Array) -> Iterator[Weight]:
+def output_weights(model: ModelSpec, heads: Array, sinks: bool | None = None) -> Iterator[Weight]:
     """Bias of the output projection, whole on every rank, and sinks, one per head."""
     if model.attention_output_bias:
         yield Weight("attention out bias", model.hidden_size)
-    if model.attention_sinks:
+    if model.attention_sinks if sinks is None else sinks:
         yield Weight("attention sinks", heads)
 
 
 def position_and_norm(
-    model: ModelSpec, d: Dims, rotated: Array, module: str = ""
+    model: ModelSpec, d: Dims, rotated: Array, module: str = "", *, rope: bool, norm: bool
 ) -> Iterator[Pass]:
     """Rotation and norm of queries and keys, `rotated` elements in all."""
-    if model.position == "rope":
+    if rope and model.position == "rope":
         # Eager torch rotates in fp32: to fp32, complex product, back (5 bytes for each fused one).
         moved = 4.0 * rotated * (1.0 + 4.0 * d.eager)
         yield Pass("rope", moved, moved, module, kind="" if module else "rope")
-    if model.qk_norm != "none":
+    if norm:
         yield Pass("qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated)
 
 

@@ -31,19 +31,34 @@ class Block(Spec):
         """Kernels, saved tensors, exchanges and host waits of one micro-batch on one rank."""
 
 
-class Mixer(Block):
-    """What mixes the tokens of a layer, between its first norm and its first residual.
+class Sublayer(Block):
+    """A block between a norm and a residual; a layer has one, two or more of them.
 
-    Each declares its `kind` as a literal, which names it in documents.
+    Each declares its `kind` as a literal, which names it in documents.  norm: the name of the norm
+    before it.  gathers: its tensor-parallel ranks need each other's tokens (a router's do not).
+    module: whose selective recompute runs it again.
     """
 
+    norm: ClassVar[str] = "mixer"
+    gathers: ClassVar[bool] = True
+    module: ClassVar[str] = ""
     kind: str
 
     def missing(self, model: ModelSpec) -> str:
-        """What the model does not say and this mixer needs; empty where nothing is missing."""
+        """What the model does not say and this block needs; empty where nothing is missing."""
         return ""
 
     @property
     def label(self) -> str:
-        """What sets layers with this mixer apart from others of a model."""
-        return self.kind
+        """What sets layers with this block apart from others of a model."""
+        return self.kind.replace("_", " ")
+
+
+class Mixer(Sublayer):
+    """What mixes the tokens of a layer."""
+
+
+class FeedForward(Sublayer):
+    """What works on each token by itself."""
+
+    norm: ClassVar[str] = "mlp"

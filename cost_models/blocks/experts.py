@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from cost_models.blocks.base import Block
-from cost_models.blocks.mlp import MLP
+from cost_models.blocks.base import FeedForward
+from cost_models.blocks.mlp import SharedExpert
 from cost_models.blocks.norm import FP32_BYTES
 from cost_models.blocks.records import (
     Collective,
@@ -41,10 +41,19 @@ def busiest_load(moe: MoESpec) -> float:
     return min(moe.imbalance_factor, moe.capacity_factor or np.inf)
 
 
-class Experts(Block):
+class Experts(FeedForward):
     """Router, dispatch, grouped products and combination; the model's `moe` has the widths."""
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")
+    gathers: ClassVar[bool] = False
+    kind: Literal["experts"] = "experts"
+
+    @property
+    def label(self) -> str:
+        return "moe"
+
+    def missing(self, model: ModelSpec) -> str:
+        return "" if model.moe is not None else "experts needs moe"
 
     @staticmethod
     def _spec(model: ModelSpec) -> MoESpec:
@@ -52,17 +61,9 @@ class Experts(Block):
         return model.moe
 
     @staticmethod
-    def _shared(model: ModelSpec, moe: MoESpec) -> MLP | None:
+    def _shared(moe: MoESpec) -> SharedExpert | None:
         width = moe.shared_expert_ffn_hidden_size
-        module = "shared_experts"
-        return (
-            MLP(
-                width=width, bias=moe.expert_bias, prefix="shared ", module=module,
-                dropped_by=(module, MODULE),
-            )
-            if width
-            else None
-        )  # fmt: skip
+        return SharedExpert(width=width, bias=moe.expert_bias) if width else None
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         """Router and gate whole on every rank; num_experts / ep experts are local."""
@@ -71,7 +72,7 @@ class Experts(Block):
         yield Weight("router", float(experts * hidden), matrix=True, placeholder=False)
         if moe.router_bias:
             yield Weight("router bias", float(experts))
-        shared = self._shared(model, moe)
+        shared = self._shared(moe)
         if shared is not None:
             yield from shared.weights(model, split)
             if moe.shared_expert_gate:
@@ -141,7 +142,7 @@ class Experts(Block):
             yield SavedTensor("expert gate output", size, d.activation_bytes, act, d.eager)
         # The combine weights need the experts' outputs to get their gradient.
         yield SavedTensor("combine input", sent, d.activation_bytes, whole)
-        shared = self._shared(model, moe)
+        shared = self._shared(moe)
         if shared is not None:
             split = d.runtime.keeps_gathered_input * (d.sharded_tokens < d.tokens)
             gathered = d.tokens * hidden

@@ -90,9 +90,9 @@ class LatentAttention(Mixer):
         # Keys are joined from the up-projected part and the one rotary part that all heads share.
         joined = d.tokens * heads * (2.0 * head_dim + value_dim)
         yield Pass("mla join", 4.0 * joined, 4.0 * joined, UP)
-        rotated = 2.0 * d.tokens * heads * head_dim
-        yield from position_and_norm(model, d, rotated, UP)
-        if model.qk_norm != "none":
+        rotated, normed = 2.0 * d.tokens * heads * head_dim, model.qk_norm != "none"
+        yield from position_and_norm(model, d, rotated, UP, rope=True, norm=normed)
+        if normed:
             yield SavedTensor("qk norm input", rotated, d.activation_bytes)
             yield norm_statistics(model, d, "qk", 2.0 * d.tokens * heads)
         yield from core_attention(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from cost_models.blocks.attention import bias_gradient
-from cost_models.blocks.base import Block
+from cost_models.blocks.base import FeedForward
 from cost_models.blocks.norm import row_parallel_sum
 from cost_models.blocks.records import (
     Gemm,
@@ -20,48 +21,64 @@ from cost_models.blocks.records import (
     Weight,
     Working,
 )
+from cost_models.fields import Width
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
     from cost_models.spec import ModelSpec
 
 
-class MLP(Block):
+class MLP(FeedForward):
     """Column-parallel in, activation, row-parallel out.
 
-    prefix: of its names.  module: whose selective recompute runs it again; dropped_by: whose
-    recompute drops what it saves.
+    prefix: of its names.  dropped_by: whose recompute drops what it saves.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022")
-    width: int
-    bias: bool
-    prefix: str = ""
-    module: str = "mlp"
-    dropped_by: tuple[str, ...] = ("mlp",)
+    module: ClassVar[str] = "mlp"
+    prefix: ClassVar[str] = ""
+    dropped_by: ClassVar[tuple[str, ...]] = ("mlp",)
+    kind: Literal["mlp"] = "mlp"
+    width: Width | None = Field(None, description="None: the model's ffn_hidden_size")
+    gated: bool | None = Field(None, description="None: as the model's gated_mlp")
+    bias: bool | None = Field(None, description="None: as the model's mlp_bias")
+
+    @property
+    def label(self) -> str:
+        return "dense" if self.width is None else f"dense {self.width}"
+
+    def _width(self, model: ModelSpec) -> int:
+        return self.width or model.ffn_hidden_size
+
+    def _inputs(self, model: ModelSpec) -> int:
+        """Input projections: two where the activation is gated."""
+        return 1 + (model.gated_mlp if self.gated is None else self.gated)
+
+    def _bias(self, model: ModelSpec) -> bool:
+        return model.mlp_bias if self.bias is None else self.bias
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
-        inputs, hidden = 1 + model.gated_mlp, model.hidden_size
-        local = np.divide(self.width, split.tp)
+        inputs, hidden = self._inputs(model), model.hidden_size
+        local = np.divide(self._width(model), split.tp)
         yield Weight(f"{self.prefix}fc1", inputs * local * hidden, matrix=True, tensors=inputs)
         yield Weight(f"{self.prefix}fc2", local * hidden, matrix=True)
-        if self.bias:
+        if self._bias(model):
             yield Weight(f"{self.prefix}fc1 bias", inputs * local, tensors=inputs)
             yield Weight(f"{self.prefix}fc2 bias", hidden)
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Eager torch runs a gated activation as two operators forward and three backward."""
         prefix, hidden = self.prefix, float(model.hidden_size)
-        width = self.width / d.tp
-        inputs = 2.0 if model.gated_mlp else 1.0
+        width = self._width(model) / d.tp
+        inputs, bias = float(self._inputs(model)), self._bias(model)
         # torch keeps every second product: one of the two gated ones is redone.
         into = Gemm(
             f"{prefix}fc1", d.tokens, inputs * width, hidden, self.module, gathered_input=True,
-            redone=0.5 if model.gated_mlp else 0.0,
+            redone=0.5 * (inputs - 1.0),
         )  # fmt: skip
         out = Gemm(f"{prefix}fc2", d.tokens, hidden, width, self.module, scattered_output=True)
         yield into
-        yield from bias_gradient(inputs * width, d.tokens, self.bias, f"{prefix}fc1 bias")
+        yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
         apart = (inputs - 1.0) * d.eager
         yield Pass(
@@ -69,24 +86,24 @@ class MLP(Block):
             (2.0 * inputs + 2.0 + 4.0 * apart) * local,
             (4.0 * inputs + 2.0 + 8.0 * apart) * local,
             self.module,
-            kind="silu product" if model.gated_mlp else "gelu",
+            kind="silu product" if inputs > 1.0 else "gelu",
         )
         yield out
-        yield from bias_gradient(hidden, d.sharded_tokens, self.bias, f"{prefix}fc2 bias")
+        yield from bias_gradient(hidden, d.sharded_tokens, bias, f"{prefix}fc2 bias")
         if not model.parallel_residual:  # else the attention beside it gathers and scatters
             yield TensorParallel(hidden, (into,), (out,), self.module)
         yield from self._saved(model, d)
 
     def _saved(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         prefix, again = self.prefix, self.dropped_by
-        local = d.tokens * self.width / d.tp
-        inputs = 2.0 if model.gated_mlp else 1.0
+        local = d.tokens * self._width(model) / d.tp
+        inputs = float(self._inputs(model))
         yield SavedTensor(
             f"{prefix}fc1 output", inputs * local, d.activation_bytes, again,
             by_operator=1.0 / inputs,
         )  # fmt: skip
         yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again)
-        if model.gated_mlp:
+        if inputs > 1.0:
             yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, d.eager)
         if prefix:
             return
@@ -97,3 +114,11 @@ class MLP(Block):
         summed = 1.0 + (inputs - 1.0) * d.runtime.separate_gated_matrices
         widest = inputs * local + summed * d.tokens * model.hidden_size
         yield Working(widest * d.activation_bytes, (inputs + 1.0) * local * d.activation_bytes)
+
+
+class SharedExpert(MLP):
+    """The dense MLP that all tokens share beside routed experts."""
+
+    module: ClassVar[str] = "shared_experts"
+    prefix: ClassVar[str] = "shared "
+    dropped_by: ClassVar[tuple[str, ...]] = ("shared_experts", "moe")

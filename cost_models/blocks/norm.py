@@ -47,7 +47,7 @@ def row_parallel_sum(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> Sa
 
 
 class Norm(Block):
-    """Norms of one half of a layer.
+    """Norms of one sublayer.
 
     gathers: tensor-parallel ranks need each other's tokens after it (a router's do not).
     module: whose selective recompute gathers them again.
@@ -80,7 +80,7 @@ class Norm(Block):
             "layernorm",
             kind=model.norm,
         )
-        first = 1.0 if name == "attention" else 0.0
+        first = 0.0 if name == "mlp" else 1.0
         yield SavedTensor(
             f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=first
         )

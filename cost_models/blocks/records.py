@@ -88,6 +88,26 @@ class FlashAttention:
 
 
 @dataclass(frozen=True, eq=False)
+class Scan:
+    """A recurrence over the sequence, chunk by chunk: executed FLOP of the forward pass.
+
+    sequences: independent ones, (sequence, head) pairs; each takes token_s for each of its tokens
+    where the launch is too small to fill the device.  matrices: its chunks are products of
+    matrices, else element by element.
+    """
+
+    name: str
+    forward_flop: Array
+    sequences: Array
+    tokens: float
+    token_s: float = 0.0
+    matrices: bool = True
+    module: str = ""
+    active: Array = 1.0
+    redone: Array = 1.0
+
+
+@dataclass(frozen=True, eq=False)
 class Pass:
     """A memory-bound kernel: bytes read and written, forward and backward.
 
@@ -103,7 +123,7 @@ class Pass:
     kind: str = ""
 
 
-Kernel = Gemm | FlashAttention | Pass
+Kernel = Gemm | FlashAttention | Scan | Pass
 
 
 @dataclass(frozen=True)

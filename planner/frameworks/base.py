@@ -152,7 +152,7 @@ class Framework:
     read: from files by name, and the number of accelerators where the files leave it open, to what
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
-    mixers: kinds that it has words for where a model's layers follow a pattern of their own.
+    blocks: kinds that it has words for where a model's layers follow a pattern of their own.
     """
 
     name: str
@@ -171,10 +171,10 @@ class Framework:
     )
     recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
-    mixers: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", (_mixers(self.mixers), *self.rules))
+        object.__setattr__(self, "rules", (_blocks(self.blocks), *self.rules))
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -212,11 +212,12 @@ def rule(
 
 
 @cache
-def _mixers(carried: tuple[str, ...]) -> Rule:
-    """A pattern of mixers is carried whole, or refused."""
+def _blocks(carried: tuple[str, ...]) -> Rule:
+    """A pattern of layers is carried whole, or refused."""
 
     def others(model: ModelSpec) -> list[str]:
-        return sorted({mixer.label for mixer in model.mixer_pattern if mixer.kind not in carried})
+        blocks = (block for layer in model.layer_pattern for block in layer)
+        return sorted({block.label for block in blocks if block.kind not in carried})
 
     return unsupported(
         lambda c, p: not others(c.model),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.base import Sublayer
+from cost_models.blocks.experts import Experts
+from cost_models.blocks.mlp import MLP
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner.huggingface import dense, gpt, mixtures
@@ -222,8 +226,11 @@ def _own_name(config: Mapping[str, Any], family: str) -> str:
 
 def _model(fields: Fields) -> ModelSpec:
     """The spec; what only the spec can see (values that contradict one another) is a problem."""
+    windows = fields.pop("windows", None)
     try:
         model = ModelSpec(**fields)
+        if windows:
+            model = model.model_copy(update={"layer_pattern": _windowed(model, windows)})
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         raise ModelImportError(
@@ -237,3 +244,10 @@ def _model(fields: Fields) -> ModelSpec:
     if total_parameters(model) > MOST_PARAMETERS:
         raise ModelImportError((Problem("", "more parameters than can be counted exactly"),))
     return model
+
+
+def _windowed(model: ModelSpec, windows: Sequence[int | None]) -> tuple[tuple[Sublayer, ...], ...]:
+    """Every layer with a window of its own; the feed-forwards are the model's."""
+    blocks = {"dense": MLP(), "moe": Experts()}
+    kinds = zip(windows, model.feed_forwards, strict=True)
+    return tuple((Attention(window=window), blocks[kind]) for window, kind in kinds)

@@ -137,6 +137,5 @@ def _layer_types(config: Config, types: object, layers: int, tokens: int) -> Fie
         return {}
     period = full.index(True) + 1 if any(full) else None
     if period and full != [(i + 1) % period == 0 for i in range(layers)]:
-        window = {"kind": "attention", "window": tokens}
-        return {"mixer_pattern": [{"kind": "attention"} if is_full else window for is_full in full]}
+        return {"windows": [None if is_full else tokens for is_full in full]}
     return {"sliding_window": tokens, "full_attention_period": period}

@@ -14,6 +14,7 @@ from cost_models.blocks.attention import Attention, attention_span
 from cost_models.blocks.base import Block, Mixer
 from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
+from cost_models.blocks.mlp import MLP
 from cost_models.blocks.records import (
     Collective,
     Gemm,
@@ -42,7 +43,8 @@ WINDOW, FULL = Attention(window=256), Attention()
 
 
 def patterned(*mixers: Mixer) -> ModelSpec:
-    return ModelSpec.model_validate(DENSE.model_dump() | {"mixer_pattern": mixers})
+    pattern = [(mixer, MLP()) for mixer in mixers]
+    return ModelSpec.model_validate(DENSE.model_dump() | {"layer_pattern": pattern})
 
 
 def seconds(model: ModelSpec, **plan: object) -> float:
@@ -124,7 +126,7 @@ class Gate(Mixer):
 def test_a_new_mixer_is_counted_everywhere() -> None:
     """Parameters, FLOP, memory, time and exchanges follow from its own records."""
     hidden, width = DENSE.hidden_size, 2048
-    model = DENSE.model_copy(update={"mixer_pattern": (Gate(width=width), FULL)})
+    model = DENSE.model_copy(update={"layer_pattern": ((Gate(width=width), MLP()), (FULL, MLP()))})
     gates, attentions = 4, 4
     attention = 4 * hidden**2
     added = gates * (2 * hidden * width - attention)

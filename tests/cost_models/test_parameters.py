@@ -58,11 +58,11 @@ def gpt(**changes: Any) -> ModelSpec:
 
 
 def attention_parameters(spec: ModelSpec, tp: Any) -> Any:
-    return block_parameters(kind_of(spec, "dense").mixer, spec, tp=tp)
+    return block_parameters(kind_of(spec, "dense").sublayers[0], spec, tp=tp)
 
 
 def mlp_parameters(spec: ModelSpec, tp: Any) -> Any:
-    return block_parameters(kind_of(spec, "dense").feed_forward, spec, tp=tp)
+    return block_parameters(kind_of(spec, "dense").sublayers[1], spec, tp=tp)
 
 
 @pytest.mark.parametrize(("layers", "hidden", "billions"), SC21_TABLE_1)

@@ -142,8 +142,9 @@ def test_lists_and_names_are_bounded() -> None:
     assert accepts(ParallelPlan, "stage_layers", (0,) * 4095 + (10**4,))
     for layers in ((0,) * 4097, (-1,), (10**4 + 1,)):
         assert not accepts(ParallelPlan, "stage_layers", layers)
-    assert accepts(ModelSpec, "mixer_pattern", (Attention(),) * 10**4)
-    assert not accepts(ModelSpec, "mixer_pattern", (Attention(),) * (10**4 + 1))
+    assert accepts(ModelSpec, "layer_pattern", ((Attention(),),) * 10**4)
+    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),),) * (10**4 + 1))
+    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),) * 17,))
     tier = NetworkTier(name="switch", bandwidth_bytes_per_s=1e9, latency_s=0.0)
     part = AcceleratorSpec(id="a", name="A", memory_bytes=1e9, memory_bytes_per_s=1e9)
     group = NodeGroup(accelerator=part, nodes=1, accelerators_per_node=1, network=(tier,))
@@ -284,10 +285,14 @@ def test_routing_is_consistent(changes: dict[str, int], bad: bool) -> None:
         ({"norm": "rmsnorm", "norm_bias": True}, True),
         ({"full_attention_period": 2}, True),
         ({"full_attention_period": 2, "sliding_window": 8}, False),
-        ({"mixer_pattern": (Attention(),) * 4}, False),
-        ({"mixer_pattern": (Attention(),) * 5}, True),
-        ({"mixer_pattern": (Attention(),), "sliding_window": 8}, True),
-        ({"mixer_pattern": ({"kind": "latent_attention"},)}, True),
+        ({"layer_pattern": ((Attention(),),) * 4}, False),
+        ({"layer_pattern": ((Attention(),),) * 5}, True),
+        ({"layer_pattern": ((Attention(),),), "sliding_window": 8}, True),
+        ({"layer_pattern": (({"kind": "latent_attention"},),)}, True),
+        ({"layer_pattern": (({"kind": "experts"},),)}, True),
+        ({"layer_pattern": ((),)}, True),
+        ({"layer_pattern": ((Attention(window=8, chunk=8),),)}, True),
+        ({"layer_pattern": ((Attention(num_attention_heads=4, num_query_groups=3),),)}, True),
         ({"moe": ROUTED | {"num_dense_layers": 4}}, True),
         ({"num_attention_heads": 5}, True),
         ({"num_attention_heads": 5, "head_dim": 16}, False),

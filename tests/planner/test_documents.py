@@ -391,21 +391,27 @@ def test_names_are_never_files(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("pattern", "pointer", "said"),
     [
-        ([{"kind": "atention"}], "/0/kind", "did you mean attention"),
-        ([{"kind": "attention"}, {}], "/1/kind", "must be one of attention, latent_attention"),
-        ([{"kind": "attention", "window": -3}], "/0/window", "must be >= 1, got -3"),
-        ([{"kind": "attention", "windo": 1}], "/0/windo", "did you mean window"),
-        ([{"kind": "attention"}] * 99, "", "99 mixers for 32 layers"),
-        ([{"kind": "latent_attention"}], "", "latent_attention needs mla"),
-        (["attention"], "/0", "must be an object"),
+        ([[{"kind": "atention"}]], "/0/0/kind", "did you mean attention"),
+        ([[{"kind": "mlp"}, {}]], "/0/1/kind", "must be one of attention, experts"),
+        ([[{"kind": "attention", "window": -3}]], "/0/0/window", "must be >= 1, got -3"),
+        ([[{"kind": "attention", "windo": 1}]], "/0/0/windo", "did you mean window"),
+        (
+            [[{"kind": "parallel", "branches": [{"kind": "mlp"}, {"kind": "mpl"}]}]],
+            "/0/0/branches/1/kind",
+            "did you mean mlp",
+        ),
+        ([[{"kind": "attention"}]] * 99, "", "99 layers of 32"),
+        ([[{"kind": "latent_attention"}]], "", "latent_attention needs mla"),
+        ([["attention"]], "/0/0", "must be an object"),
+        (["attention"], "/0", "must be a list"),
     ],
 )
-def test_a_pattern_of_mixers_is_refused_at_its_place(
+def test_a_pattern_of_layers_is_refused_at_its_place(
     pattern: list[object], pointer: str, said: str
 ) -> None:
     dims = {
         "num_layers": 32, "hidden_size": 1024, "num_attention_heads": 16, "vocab_size": 32000,
-        "mixer_pattern": pattern,
+        "layer_pattern": pattern,
     }  # fmt: skip
     request = {
         "model": dims, "cluster": "1x8xh100-sxm",
@@ -414,5 +420,5 @@ def test_a_pattern_of_mixers_is_refused_at_its_place(
     with pytest.raises(RequestError) as caught:
         parse_request(request)
     (problem,) = caught.value.problems
-    assert problem.pointer == ("/model/mixer_pattern" + pointer if pointer else "/model")
+    assert problem.pointer == ("/model/layer_pattern" + pointer if pointer else "/model")
     assert said in str(caught.value)

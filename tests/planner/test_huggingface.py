@@ -97,7 +97,7 @@ def test_a_pattern_without_a_period_is_kept_layer_by_layer() -> None:
     kinds = ["full_attention", *["sliding_attention"] * 22, "full_attention"]
     model = model_from_config({**PUBLISHED["gpt-oss-20b"], "layer_types": kinds}).model
     assert model.sliding_window is None
-    windows = [getattr(mixer, "window", 0) for mixer in model.mixer_pattern]
+    windows = [getattr(layer[0], "window", 0) for layer in model.layer_pattern]
     assert windows == [None, *[128] * 22, None]
 
 

@@ -1,0 +1,107 @@
+"""Gated delta rule: a matrix state that each token corrects (Gated DeltaNet, Kimi Linear)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from cost_models.blocks.recurrence import Recurrence, Shape
+from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.fields import Count, Width
+from cost_models.sources import formula
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+# 8,192 tokens in 445 to 533 us (aiconfigurator, chunk_gated_delta_rule of FLA, 32 heads of 128).
+TOKEN_S = 490e-6 / 8192
+CHUNK = 64.0  # tokens, of FLA's kernels
+
+
+@formula("flop", "gated-delta-net")
+def delta_rule_flop(chunk: float, key_dim: float, value_dim: float) -> float:
+    """Forward FLOP of one token and head: keys by keys, the corrected keys and values, queries by
+    keys and by corrected values inside the chunk; state read twice and written once.
+    """
+    inside = 2.0 * chunk * (3.0 * key_dim + 2.0 * value_dim)
+    return inside + 6.0 * key_dim * value_dim
+
+
+class GatedDeltaNet(Recurrence):
+    """Key heads serve several value heads each; the output is normed and gated.
+
+    low_rank: decay and output gate go through a matrix of that many columns, and every channel of
+    a key has its own decay (Kimi Delta Attention).
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("gated-delta-net", "kimi-linear", "aiconfigurator")
+    kind: Literal["gated_delta_net"] = "gated_delta_net"
+    num_key_heads: Count
+    num_value_heads: Count
+    key_head_dim: Width
+    value_head_dim: Width
+    convolution: Count = Field(4, description="taps of the short convolution; 1: none")
+    low_rank: Width | None = None
+    gated: bool = Field(True, description="an output gate")
+
+    @property
+    def _keys(self) -> int:
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def _values(self) -> int:
+        return self.num_value_heads * self.value_head_dim
+
+    def missing(self, model: ModelSpec) -> str:
+        heads, groups = self.num_value_heads, self.num_key_heads
+        if heads % groups:
+            return f"num_value_heads {heads} is not a multiple of num_key_heads {groups}"
+        return ""
+
+    def shape(self, model: ModelSpec) -> Shape:
+        gate = self._values if self.gated else 0
+        joined = 0 if self.low_rank else gate + self.num_value_heads
+        return Shape(
+            projected=2 * self._keys + self._values + self.num_value_heads + joined,
+            inner=self._values,
+            heads=self.num_value_heads,
+            head_flop=delta_rule_flop(CHUNK, self.key_head_dim, self.value_head_dim),
+            token_s=TOKEN_S,
+            convolved=2 * self._keys + self._values if self.convolution > 1 else 0,
+            gate=gate,
+        )
+
+    def _decays(self) -> int:
+        """Width of the decay: one for each head, or for each channel of a key."""
+        return self._keys if self.low_rank else self.num_value_heads
+
+    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        convolved = 2 * self._keys + self._values
+        if self.convolution > 1:
+            yield Weight("convolution", np.divide(convolved * self.convolution, split.tp))
+        if self.low_rank:
+            down = (1 + self.gated) * self.low_rank * model.hidden_size
+            up = self.low_rank * (self._decays() + self.gated * self._values)
+            yield Weight("gates down", float(down), matrix=True, tensors=1 + self.gated)
+            yield Weight("gates up", np.divide(up, split.tp), matrix=True, tensors=1 + self.gated)
+        decays = self.num_value_heads + self._decays()
+        yield Weight("decays", np.divide(decays, split.tp), tensors=2)
+        yield Weight("gated norm", float(self.value_head_dim))
+
+    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        if self.low_rank:
+            gates = (1.0 + self.gated) * self.low_rank
+            up = (self._decays() + self.gated * self._values) / d.tp
+            yield Gemm("gates down", d.sharded_tokens, gates, float(model.hidden_size))
+            yield Gemm("gates up", d.tokens, up, float(self.low_rank))
+            yield SavedTensor("gates", d.tokens * (up + gates), d.activation_bytes)
+        keys = 2.0 * d.tokens * self._keys / d.tp
+        yield Pass("key norm", 4.0 * keys, 6.0 * keys)
+        heads = d.tokens * self.num_value_heads / d.tp
+        # Of every chunk the inverse that corrects its values, one row for each token.
+        yield SavedTensor("chunk inverse", heads * CHUNK, d.activation_bytes)
+        yield SavedTensor("normed keys", keys, d.activation_bytes)

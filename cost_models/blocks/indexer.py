@@ -1,0 +1,79 @@
+"""Which keys a query attends to: all, those of a window, or those that an indexer picks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Weight
+from cost_models.fields import Count, Spec, Width
+from cost_models.sources import Array, formula
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+@formula("1", "derived")
+def attention_span(window: float | None, seq_length: float) -> float:
+    """Mean number of keys a query is paired with before causal masking.
+
+    A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.  As
+    many pairs has a causal choice of at most w keys.
+    """
+    if window is None or window >= seq_length:
+        return seq_length
+    return 2.0 * window * (seq_length - window / 2.0) / seq_length
+
+
+class Indexer(Spec):
+    """The lightning indexer of DeepSeek-V3.2: small heads score every earlier token, and each query
+    attends to the top_k of them.
+
+    Its queries come from the latent queries where there are any, else from the hidden state; its
+    keys, one for all heads, and the weights of the heads from the hidden state.  Whole on every
+    tensor-parallel rank.
+    """
+
+    num_heads: Count
+    head_dim: Width
+    top_k: Count
+    shared: bool = Field(False, description="uses what an earlier layer's indexer has picked")
+    key_norm_bias: bool = Field(True, description="its keys' norm is a LayerNorm with a bias")
+
+    def weights(self, model: ModelSpec, query_width: int) -> Iterator[Weight]:
+        """query_width: of what its queries are projected from."""
+        if self.shared:
+            return
+        hidden = model.hidden_size
+        yield Weight("indexer q", float(query_width * self.num_heads * self.head_dim), matrix=True)
+        yield Weight("indexer k", float(hidden * self.head_dim), matrix=True)
+        norm = self.head_dim * (1 + self.key_norm_bias)
+        yield Weight("indexer k norm", float(norm), tensors=1 + self.key_norm_bias)
+        yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
+
+    def records(self, model: ModelSpec, d: Dims, query_width: Array) -> Iterator[Record]:
+        """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k.
+
+        Training runs the projections and scores on detached inputs (its loss is a KL divergence of
+        its own): the gradient of its input is not passed on.
+        """
+        if self.shared:
+            return
+        hidden, heads, dim = float(model.hidden_size), float(self.num_heads), float(self.head_dim)
+        tokens, rows = d.tokens, d.seq_length / d.cp
+        yield Gemm("indexer q", tokens, heads * dim, query_width)
+        yield Gemm("indexer k + weights", tokens, dim + heads, hidden)
+        # One product for the causal half: half of the keys for every query.
+        yield Gemm(
+            "indexer scores", rows, d.seq_length / 2.0, dim, "core_attn", d.sequences * heads,
+            fp8=False, weights=False,
+        )  # fmt: skip
+        scores = d.sequences * rows * d.seq_length / 2.0
+        # The scores of the heads are summed in the product's kernel; top-k reads them about twice.
+        yield Pass("indexer top-k", 12.0 * scores, 8.0 * scores, "core_attn")
+        yield SavedTensor("indexer q + k", tokens * dim * (heads + 1.0), d.activation_bytes)
+        chosen = d.sequences * rows * min(float(self.top_k), d.seq_length)
+        yield SavedTensor("indexer choice", chosen, 4.0)

@@ -1,0 +1,62 @@
+"""Gated short convolution: the mixer of most layers of LFM2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from cost_models.blocks.base import Mixer
+from cost_models.blocks.records import (
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    TensorParallel,
+    Weight,
+)
+from cost_models.fields import Count
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+class ShortConvolution(Mixer):
+    """B, C and x from the hidden state; C times the convolution of B times x."""
+
+    sources: ClassVar[tuple[str, ...]] = ("lfm2",)
+    kind: Literal["short_convolution"] = "short_convolution"
+    taps: Count = 3
+    bias: bool = False
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        hidden = model.hidden_size
+        width = np.divide(hidden, split.tp)
+        yield Weight("mixer in", 3.0 * width * hidden, matrix=True)
+        yield Weight("convolution", self.taps * width)
+        yield Weight("mixer out", width * hidden, matrix=True)
+        if self.bias:
+            yield Weight("mixer biases", 4.0 * width + hidden, tensors=3)
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Ranks of context parallelism need the last taps - 1 tokens of the one before: nothing
+        beside a layer's other messages, so it is not counted.
+        """
+        hidden = float(model.hidden_size)
+        width = hidden / d.tp
+        size = d.tokens * width
+        into = Gemm("mixer in", d.tokens, 3.0 * width, hidden, gathered_input=True)
+        yield into
+        yield SavedTensor("mixer in output", 3.0 * size, d.activation_bytes)
+        yield Pass("input gate", 6.0 * size, 10.0 * size)
+        yield Pass("convolution", 4.0 * size, 6.0 * size)
+        yield Pass("output gate", 6.0 * size, 10.0 * size)
+        yield SavedTensor("convolution input", size, d.activation_bytes)
+        yield SavedTensor("convolution output", size, d.activation_bytes)
+        yield SavedTensor("gated convolution output", size, d.input_bytes)
+        out = Gemm("mixer out", d.tokens, hidden, width, scattered_output=True, redone=1.0)
+        yield out
+        yield TensorParallel(hidden, (into,), (out,))
