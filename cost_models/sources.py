@@ -63,6 +63,9 @@ SOURCES: dict[str, str] = {
     "griffin": "De et al., Griffin, arXiv 2402.19427",
     "falcon-h1": "Falcon-H1, arXiv 2507.22448 (attention and SSM heads beside each other)",
     "deepseek-v3.2": "DeepSeek-V3.2, arXiv 2512.02556, section 2 (DSA)",
+    "deepseek-v4": "DeepSeek-V4 configuration and model code, transformers 5.23",
+    "mhc": "Xie et al., mHC: Manifold-Constrained Hyper-Connections, arXiv 2512.24880",
+    "gemma-3n": "Gemma 3n model code, transformers 5.23 (per-layer embeddings)",
     "longcat": "LongCat-Flash, arXiv 2509.01322 (zero-computation experts, shortcut MoE)",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }

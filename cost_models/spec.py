@@ -59,6 +59,13 @@ class MoESpec(Spec):
         0, description="summed over the shared experts; 0: none"
     )
     shared_expert_gate: bool = False
+    zero_experts: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0, description="experts that pass their tokens on; the router chooses among them too"
+    )
+    latent_size: Width | None = Field(
+        None, description="width at which routed experts work, between two projections"
+    )
+    latent_bias: bool = False
     num_dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
     layer_frequency: Annotated[int, Field(ge=1, le=1_000)] = 1
     layer_offset: Annotated[int, Field(ge=0, le=1_000)] = 0

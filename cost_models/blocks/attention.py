@@ -182,11 +182,9 @@ class Attention(Mixer):
         yield from core_attention(model, d, heads, kv_heads, (head_dim, value_dim), span)
         if self.gate != "none":
             context = d.tokens * heads * value_dim
-            gates = context if self.gate == "element" else d.tokens * heads
-            moved = 4.0 * context + 2.0 * gates
-            yield Pass("attention gate", moved, 2.0 * moved)
-            yield SavedTensor("attention gate input", gates, d.activation_bytes)
-            yield SavedTensor("gated attention output", context, d.input_bytes)
+            yield from output_gate(
+                d, context, context if self.gate == "element" else d.tokens * heads
+            )
         out = Gemm(
             "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
         )
@@ -294,6 +292,14 @@ def core_attention(
     yield SavedTensor("attention output by heads", context, d.activation_bytes, core, exchanged)
     # The gradients of unfused attention's softmax and of its scores.
     yield Working(2.0 * scores * unfused * d.activation_bytes)
+
+
+def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:
+    """The output of attention times its gates, element by element or head by head."""
+    moved = 4.0 * context + 2.0 * gates
+    yield Pass("attention gate", moved, 2.0 * moved)
+    yield SavedTensor("attention gate input", gates, d.activation_bytes)
+    yield SavedTensor("gated attention output", context, d.input_bytes)
 
 
 def output(model: ModelSpec, d: Dims, out: Gemm) -> Iterator[Record]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.fields import Count, Width
 from cost_models.sources import formula
 
@@ -34,8 +34,8 @@ def delta_rule_flop(chunk: float, key_dim: float, value_dim: float) -> float:
 class GatedDeltaNet(Recurrence):
     """Key heads serve several value heads each; the output is normed and gated.
 
-    low_rank: decay and output gate go through a matrix of that many columns, and every channel of
-    a key has its own decay (Kimi Delta Attention).
+    channel_decays: every channel of a key has its own decay (Kimi Delta Attention), else a head.
+    decay_rank, gate_rank: decay and gate go through a matrix of that many columns.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("gated-delta-net", "kimi-linear", "aiconfigurator")
@@ -45,7 +45,9 @@ class GatedDeltaNet(Recurrence):
     key_head_dim: Width
     value_head_dim: Width
     convolution: Count = Field(4, description="taps of the short convolution; 1: none")
-    low_rank: Width | None = None
+    channel_decays: bool = False
+    decay_rank: Width | None = Field(None, description="None: projected directly")
+    gate_rank: Width | None = Field(None, description="None: projected directly")
     gated: bool = Field(True, description="an output gate")
 
     @property
@@ -63,10 +65,10 @@ class GatedDeltaNet(Recurrence):
         return ""
 
     def shape(self, model: ModelSpec) -> Shape:
-        gate = self._values if self.gated else 0
-        joined = 0 if self.low_rank else gate + self.num_value_heads
+        gate = self._values * self.gated
+        direct = sum(width for width, rank in self._gates() if rank is None)
         return Shape(
-            projected=2 * self._keys + self._values + self.num_value_heads + joined,
+            projected=2 * self._keys + self._values + self.num_value_heads + direct,
             inner=self._values,
             heads=self.num_value_heads,
             head_flop=delta_rule_flop(CHUNK, self.key_head_dim, self.value_head_dim),
@@ -76,29 +78,37 @@ class GatedDeltaNet(Recurrence):
         )
 
     def _decays(self) -> int:
-        """Width of the decay: one for each head, or for each channel of a key."""
-        return self._keys if self.low_rank else self.num_value_heads
+        return self._keys if self.channel_decays else self.num_value_heads
+
+    def _gates(self) -> tuple[tuple[int, int | None], ...]:
+        """Width and rank of decay and output gate."""
+        gate = ((self._values, self.gate_rank),) if self.gated else ()
+        return ((self._decays(), self.decay_rank), *gate)
+
+    def _ranked(self) -> tuple[int, int]:
+        """Columns and elements of the pairs of matrices that gates go through."""
+        ranked = [(width, rank) for width, rank in self._gates() if rank is not None]
+        return sum(rank for _, rank in ranked), sum(width * rank for width, rank in ranked)
 
     def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         convolved = 2 * self._keys + self._values
         if self.convolution > 1:
             yield Weight("convolution", np.divide(convolved * self.convolution, split.tp))
-        if self.low_rank:
-            down = (1 + self.gated) * self.low_rank * model.hidden_size
-            up = self.low_rank * (self._decays() + self.gated * self._values)
-            yield Weight("gates down", float(down), matrix=True, tensors=1 + self.gated)
-            yield Weight("gates up", np.divide(up, split.tp), matrix=True, tensors=1 + self.gated)
+        columns, up = self._ranked()
+        if columns:
+            yield Weight("gates down", float(columns * model.hidden_size), matrix=True)
+            yield Weight("gates up", np.divide(up, split.tp), matrix=True)
         decays = self.num_value_heads + self._decays()
         yield Weight("decays", np.divide(decays, split.tp), tensors=2)
         yield Weight("gated norm", float(self.value_head_dim))
 
     def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
-        if self.low_rank:
-            gates = (1.0 + self.gated) * self.low_rank
-            up = (self._decays() + self.gated * self._values) / d.tp
-            yield Gemm("gates down", d.sharded_tokens, gates, float(model.hidden_size))
-            yield Gemm("gates up", d.tokens, up, float(self.low_rank))
-            yield SavedTensor("gates", d.tokens * (up + gates), d.activation_bytes)
+        columns, up = self._ranked()
+        if columns:
+            width = up / columns / d.tp
+            yield Gemm("gates down", d.sharded_tokens, float(columns), float(model.hidden_size))
+            yield Gemm("gates up", d.tokens, width, float(columns))
+            yield SavedTensor("gates", d.tokens * (width + columns), d.activation_bytes)
         keys = 2.0 * d.tokens * self._keys / d.tp
         yield Pass("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp

@@ -68,10 +68,15 @@ class Experts(FeedForward):
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         """Router and gate whole on every rank; num_experts / ep experts are local."""
         moe, hidden = self._spec(model), model.hidden_size
-        experts = moe.num_experts
-        yield Weight("router", float(experts * hidden), matrix=True, placeholder=False)
+        experts, routed = moe.num_experts, moe.num_experts + moe.zero_experts
+        yield Weight("router", float(routed * hidden), matrix=True, placeholder=False)
         if moe.router_bias:
-            yield Weight("router bias", float(experts))
+            yield Weight("router bias", float(routed))
+        outer = moe.latent_size or hidden
+        if moe.latent_size is not None:
+            yield Weight("expert latents", 2.0 * outer * hidden, matrix=True, tensors=2)
+            if moe.latent_bias:
+                yield Weight("expert latents bias", float(outer + hidden), tensors=2)
         shared = self._shared(moe)
         if shared is not None:
             yield from shared.weights(model, split)
@@ -81,14 +86,14 @@ class Experts(FeedForward):
         inputs = 1 + model.gated_mlp
         width = np.divide(moe.expert_ffn_hidden_size, split.etp)
         for name, each, tensors, matrix in (
-            ("expert fc1", inputs * width * hidden, inputs, True),
-            ("expert fc2", width * hidden, 1, True),
+            ("expert fc1", inputs * width * outer, inputs, True),
+            ("expert fc2", width * outer, 1, True),
             ("expert fc1 bias", inputs * width * moe.expert_bias, inputs, False),
-            ("expert fc2 bias", float(hidden * moe.expert_bias), 1, False),
+            ("expert fc2 bias", float(outer * moe.expert_bias), 1, False),
         ):
             if matrix or moe.expert_bias:
                 yield Weight(
-                    name, local * each, matrix, expert=True, used=moe.top_k / experts,
+                    name, local * each, matrix, expert=True, used=moe.top_k / routed,
                     copies=local, tensors=tensors,
                 )  # fmt: skip
 
@@ -97,41 +102,49 @@ class Experts(FeedForward):
         see the copies of all of them.
         """
         moe, hidden = self._spec(model), float(model.hidden_size)
-        load = busiest_load(moe)
-        copies = d.sharded_tokens * moe.top_k * load * d.etp
+        load, routed = busiest_load(moe), float(moe.num_experts + moe.zero_experts)
+        # Copies for an expert that passes its tokens on go nowhere.
+        top_k = moe.top_k * moe.num_experts / routed
+        outer = float(moe.latent_size or model.hidden_size)
+        copies = d.sharded_tokens * top_k * load * d.etp
         local_experts = moe.num_experts / d.ep
         width = moe.expert_ffn_hidden_size / d.etp
         inputs = 2.0 if model.gated_mlp else 1.0
-        yield Gemm("router", d.sharded_tokens, float(moe.num_experts), hidden, MODULE, fp8=False)
+        yield Gemm("router", d.sharded_tokens, routed, hidden, MODULE, fp8=False)
         # The host sizes the next buffers by the counts of the routing.
         yield HostWait(SYNC_LAUNCHES)
-        scores = d.sharded_tokens * moe.num_experts
+        scores = d.sharded_tokens * routed
         # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
         yield Pass("top-k", 16.0 * scores, 12.0 * scores, MODULE)
-        sent = d.sharded_tokens * moe.top_k * hidden
+        if moe.latent_size is not None:
+            yield Gemm("expert latent in", d.sharded_tokens, outer, hidden, MODULE)
+            yield Gemm("expert latent out", d.sharded_tokens, hidden, outer, MODULE)
+            latents = 2.0 * d.sharded_tokens * outer
+            yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
+        sent = d.sharded_tokens * top_k * outer
         # Gathered by destination before the exchange, sorted by expert after it, and back again.
-        moved = 4.0 * (sent + copies * hidden) / PERMUTE_FRACTION
+        moved = 4.0 * (sent + copies * outer) / PERMUTE_FRACTION
         yield Pass("permute", moved, moved, MODULE)
         rows = copies / local_experts
         yield Gemm(
-            "expert fc1", rows, inputs * width, hidden, MODULE, groups=local_experts, grouped=True
+            "expert fc1", rows, inputs * width, outer, MODULE, groups=local_experts, grouped=True
         )
         size = copies * width
         forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
         yield Pass("expert activation", forward, backward, "moe_act")
-        yield Gemm("expert fc2", rows, hidden, width, MODULE, groups=local_experts, grouped=True)
+        yield Gemm("expert fc2", rows, outer, width, MODULE, groups=local_experts, grouped=True)
         yield Pass("unpermute", moved, moved, MODULE)
-        payload = copies * hidden * d.activation_bytes
+        payload = copies * outer * d.activation_bytes
         yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)
-        yield Dispatch(d.sharded_tokens * load, hidden, moe.top_k, moe.top_k_groups, MODULE)
+        yield Dispatch(d.sharded_tokens * load, outer, top_k, moe.top_k_groups, MODULE)
 
         torch = d.runtime.sorts_routing
         whole = (MODULE,)
         yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
         # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
-        routing = d.sharded_tokens * (moe.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
+        routing = d.sharded_tokens * (top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
         yield SavedTensor("routing", routing, 1.0, whole, torch)
-        yield SavedTensor("expert input", copies * hidden, d.input_bytes, whole)
+        yield SavedTensor("expert input", copies * outer, d.input_bytes, whole)
         yield SavedTensor(
             "expert fc1 output", inputs * size, d.activation_bytes, whole,
             by_operator=1.0 / inputs,
@@ -151,5 +164,5 @@ class Experts(FeedForward):
             )
             yield from shared.records(model, d)
         # The gradient of the widest tensor and of the experts' input.
-        widest = copies * (inputs * width + hidden)
+        widest = copies * (inputs * width + outer)
         yield Working(widest * d.activation_bytes, (inputs + 1.0) * size * d.activation_bytes)

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from cost_models.blocks.attention import core_attention, output, output_weights, position_and_norm
+from cost_models.blocks.attention import (
+    Gate,
+    core_attention,
+    output,
+    output_gate,
+    output_weights,
+    position_and_norm,
+)
 from cost_models.blocks.base import Mixer
+from cost_models.blocks.indexer import Indexer, attention_span
 from cost_models.blocks.norm import norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
@@ -19,6 +28,7 @@ from cost_models.blocks.records import (
     TensorParallel,
     Weight,
 )
+from cost_models.fields import Count
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
@@ -28,10 +38,25 @@ UP = "mla_up_proj"
 
 
 class LatentAttention(Mixer):
-    """Its widths are those of the model's `mla`."""
+    """Its widths are those of the model's `mla`.
 
-    sources: ClassVar[tuple[str, ...]] = ("deepseek-v2", "megatron-core")
+    gate: the output is multiplied by one value for each head, or for each element.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("deepseek-v2", "deepseek-v3.2", "megatron-core")
+    norm: ClassVar[str] = "attention"
     kind: Literal["latent_attention"] = "latent_attention"
+    indexer: Indexer | None = Field(None, description="picks the keys that each query attends to")
+    window: Count | None = Field(None, description="tokens seen to the left; None: all")
+    gate: Gate = "none"
+    rope_key_norm: bool = Field(False, description="a norm over the rotary part of the keys")
+
+    @property
+    def label(self) -> str:
+        if self.indexer is not None:
+            reused = "earlier " if self.indexer.shared else ""
+            return f"latent attention, {reused}top {self.indexer.top_k}"
+        return "latent attention" if self.window is None else f"latent window {self.window}"
 
     def missing(self, model: ModelSpec) -> str:
         return "" if model.mla is not None else "latent_attention needs mla"
@@ -60,6 +85,13 @@ class LatentAttention(Mixer):
         yield Weight("mla q up", heads * head_dim * (query_rank or hidden), matrix=True)
         up = mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
         yield Weight("mla kv up", heads * up, matrix=True)
+        gates = {"none": 0, "head": 1, "element": mla.v_head_dim}[self.gate]
+        if gates:
+            yield Weight("attention gate", heads * gates * hidden, matrix=True)
+        if self.rope_key_norm:
+            yield Weight("rope key norm", norm_parameters(model, mla.qk_rope_head_dim))
+        if self.indexer is not None:
+            yield from self.indexer.weights(model, query_rank or hidden)
         yield Weight("attention out", heads * mla.v_head_dim * hidden, matrix=True)
         yield from output_weights(model, heads)
         if model.qk_norm != "none":
@@ -95,9 +127,17 @@ class LatentAttention(Mixer):
         if normed:
             yield SavedTensor("qk norm input", rotated, d.activation_bytes)
             yield norm_statistics(model, d, "qk", 2.0 * d.tokens * heads)
+        span = attention_span(self.window, d.seq_length)
+        if self.indexer is not None:
+            yield from self.indexer.records(model, d, query_rank or hidden)
+            span = attention_span(self.indexer.top_k, d.seq_length)
         yield from core_attention(
-            model, d, heads, heads, (head_dim, value_dim), d.seq_length, UP, repeats=False
+            model, d, heads, heads, (head_dim, value_dim), span, UP, repeats=False
         )
+        if self.gate != "none":
+            gates = heads * (value_dim if self.gate == "element" else 1.0)
+            yield Gemm("attention gate", d.tokens, gates, hidden)
+            yield from output_gate(d, d.tokens * heads * value_dim, d.tokens * gates)
         out = Gemm(
             "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
         )

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from cost_models.blocks.delta_net import TOKEN_S
 from cost_models.blocks.norm import norm_parameters
-from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.blocks.records import Split, Weight
+from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.fields import Count, Width
 from cost_models.sources import formula
 

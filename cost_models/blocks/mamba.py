@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.blocks.records import Collective, Gemm, Record, SavedTensor, Split, Weight
+from cost_models.blocks.recurrence import Recurrence, Shape
 from cost_models.fields import Count, Width
 from cost_models.sources import formula
 

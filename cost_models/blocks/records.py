@@ -212,7 +212,7 @@ class Dispatch:
 
     tokens: Array
     width: float
-    top_k: int
+    top_k: float
     top_k_groups: int | None = None
     module: str = ""
 

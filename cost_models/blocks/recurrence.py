@@ -55,7 +55,7 @@ class Shape:
 
 
 class Recurrence(Mixer):
-    """Projections, a short convolution, a scan over heads, a gate or norm, the output projection."""
+    """Input projections, a short convolution, a scan over heads, a gated norm, the projection out."""
 
     @abstractmethod
     def shape(self, model: ModelSpec) -> Shape:

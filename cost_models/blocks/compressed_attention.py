@@ -1,0 +1,146 @@
+"""Attention over a window and over compressed tokens before it (DeepSeek-V4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from cost_models.blocks.attention import core_attention, output_weights, position_and_norm
+from cost_models.blocks.base import Mixer
+from cost_models.blocks.indexer import attention_span
+from cost_models.blocks.records import (
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    TensorParallel,
+    Weight,
+)
+from cost_models.fields import Count, Spec, Width
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import ModelSpec
+
+
+class Choice(Spec):
+    """Heads that score the compressed tokens, of which each query attends to the top_k."""
+
+    num_heads: Count
+    head_dim: Width
+    top_k: Count
+
+
+class CompressedAttention(Mixer):
+    """Latent queries; one key head, whose keys are the values; a grouped low-rank output.
+
+    compression: tokens in one compressed token, a gated mean; None: the window alone.
+    choice: each query attends to some compressed tokens, which then overlap; None: to all.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = ("deepseek-v4",)
+    norm: ClassVar[str] = "attention"
+    kind: Literal["compressed_attention"] = "compressed_attention"
+    q_lora_rank: Width
+    o_lora_rank: Width
+    o_groups: Count
+    window: Count
+    compression: Count | None = None
+    choice: Choice | None = None
+
+    @property
+    def label(self) -> str:
+        if self.compression is None:
+            return f"window {self.window}"
+        chosen = f", top {self.choice.top_k}" if self.choice else ""
+        return f"1/{self.compression} compressed{chosen}"
+
+    def missing(self, model: ModelSpec) -> str:
+        if self.choice is not None and self.compression is None:
+            return "choice needs compression"
+        if model.num_attention_heads % self.o_groups:
+            return f"num_attention_heads is not a multiple of o_groups {self.o_groups}"
+        return ""
+
+    def _compressors(self, model: ModelSpec) -> tuple[int, int]:
+        """Widths that compress keys, and the keys of the choice; twice as wide where they overlap."""
+        overlap = 2 if self.choice else 1
+        keys = overlap * model.head_dim if self.compression else 0
+        return keys, overlap * self.choice.head_dim if self.choice else 0
+
+    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+        """Latents, keys and compressors whole on every rank, the rest split by heads."""
+        hidden, head_dim, rank = model.hidden_size, model.head_dim, self.q_lora_rank
+        heads = np.divide(model.num_attention_heads, split.tp)
+        yield Weight("latents", float((rank + head_dim) * hidden), matrix=True, tensors=2)
+        yield Weight("latent norms", float(rank + head_dim), tensors=2)
+        yield Weight("q up", heads * head_dim * rank, matrix=True)
+        yield Weight("output down", heads * head_dim * self.o_lora_rank, matrix=True)
+        up = np.divide(self.o_groups * self.o_lora_rank, split.tp)
+        yield Weight("output up", up * hidden, matrix=True)
+        yield from output_weights(model, heads)
+        widths = self._compressors(model)
+        if self.compression is not None:
+            wide = 2.0 * sum(widths)
+            yield Weight("compressors", wide * hidden, matrix=True, tensors=2)
+            yield Weight("compressed positions", float(self.compression * sum(widths)))
+            yield Weight("compressed norm", float(head_dim))
+        if self.choice is not None:
+            choice = self.choice.num_heads * (rank * self.choice.head_dim + hidden)
+            yield Weight("choice", float(choice), matrix=True, tensors=2)
+            yield Weight("choice norm", float(self.choice.head_dim))
+
+    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        hidden, head_dim, rank = float(model.hidden_size), float(model.head_dim), self.q_lora_rank
+        heads = model.num_attention_heads / d.tp
+        down = rank + head_dim
+        yield Gemm("latents", d.sharded_tokens, down, hidden)
+        yield SavedTensor("latents", 2.0 * d.sharded_tokens * down, d.activation_bytes)
+        yield Pass("latent norms", 4.0 * d.sharded_tokens * down, 6.0 * d.sharded_tokens * down)
+        up = Gemm("q up", d.tokens, heads * head_dim, float(rank))
+        yield up
+        yield from position_and_norm(
+            model, d, d.tokens * (heads + 1.0) * head_dim, rope=True, norm=False
+        )
+        span = attention_span(self.window, d.seq_length)
+        if self.compression is not None:
+            yield from self._compressed(model, d)
+            kept = d.seq_length / self.compression
+            span += attention_span(self.choice.top_k if self.choice else None, kept)
+        yield from core_attention(
+            model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span
+        )
+        lower = self.o_groups * self.o_lora_rank / d.tp
+        group = heads * head_dim / (self.o_groups / d.tp)
+        yield Gemm(
+            "output down", d.tokens, float(self.o_lora_rank), group, groups=self.o_groups / d.tp
+        )
+        yield SavedTensor("output latents", d.tokens * lower, d.input_bytes)
+        out = Gemm("output up", d.tokens, hidden, lower, scattered_output=True)
+        yield out
+        yield TensorParallel(down, (up,), (out,))
+
+    def _compressed(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+        """Compressed keys, and the scores that choose among them (causal half)."""
+        assert self.compression is not None
+        wide = 2.0 * sum(self._compressors(model))
+        yield Gemm("compressors", d.sharded_tokens, wide, float(model.hidden_size))
+        size = d.sharded_tokens * wide
+        yield Pass("compression", 4.0 * size, 6.0 * size)
+        yield SavedTensor("compressor outputs", size, d.activation_bytes)
+        if self.choice is None:
+            return
+        heads, dim = float(self.choice.num_heads), float(self.choice.head_dim)
+        yield Gemm("choice q", d.tokens, heads * dim, float(self.q_lora_rank))
+        yield Gemm("choice head weights", d.tokens, heads, float(model.hidden_size))
+        rows, keys = d.seq_length / d.cp, d.seq_length / self.compression / 2.0
+        yield Gemm(
+            "choice scores", rows, keys, dim, "core_attn", d.sequences * heads, fp8=False,
+            weights=False,
+        )  # fmt: skip
+        scores = d.sequences * rows * keys
+        yield Pass("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
+        yield SavedTensor("choice q", d.tokens * heads * dim, d.activation_bytes)
