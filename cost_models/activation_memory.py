@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Record, SavedTensor, Working
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
+from cost_models.ends import before_layers
 from cost_models.layers import LayerKind, layers_of
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
@@ -50,7 +50,7 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
         d,
         kinds,
         tuple(tuple(kind.records(model, d)) for kind in kinds),
-        tuple(Embedding().records(model, d)),
+        tuple(r for block in before_layers(model) for r in block.records(model, d)),
         tuple(Head().records(model, d)),
     )
 
@@ -92,7 +92,7 @@ def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
 @formula("byte", "korthikanti-2022")
 def layer_input_bytes(model: ModelSpec, d: Dims) -> Array:
     """Bytes of a layer's input: all that full recompute keeps of it (2sbh, or 2sbh/t)."""
-    return d.sharded_tokens * model.hidden_size * d.activation_bytes
+    return d.sharded_tokens * model.hidden_size * model.residual_streams * d.activation_bytes
 
 
 def working_bytes(records: Iterable[Record]) -> Array:
@@ -150,6 +150,7 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
     # Every rank of a tp group sends what it holds, the shard or the whole, unless the runtime
     # scatters it before and gathers it after.
     scattered = d.runtime.scatters_messages
+    width = float(model.hidden_size * model.residual_streams)
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered
     return MicroBatchBytes(
         layers=tuple(layer(records) for records in micro.layers),
@@ -157,5 +158,5 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
         embedding_saved=full(activation_bytes(micro.embedding, d)[0]),
         head_saved=full(activation_bytes(micro.head, d)[0]),
         head_working=full(working_bytes(micro.head)),
-        message=full(pipeline_message_bytes(sent, float(model.hidden_size), d.activation_bytes)),
+        message=full(pipeline_message_bytes(sent, width, d.activation_bytes)),
     )

@@ -6,10 +6,12 @@ SC'21), `causal` only the half that a causal model needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from cost_models.blocks.records import FlashAttention, Gemm, Scan, Split
-from cost_models.dims import dims
+from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
+from cost_models.dims import Dims, dims
+from cost_models.ends import before_layers
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
 from cost_models.plans import ParallelPlan, Plans
@@ -55,18 +57,29 @@ def mixing_flop(
 
     Attention kernels run the causal half of Q K^T and P V: twice that is the whole square.
     """
+    return products_flop(kind.records(model, _sizes(tokens, seq_length)), causal, weights=False)
+
+
+def _sizes(tokens: float, seq_length: float) -> Dims:
+    """The sizes of so many tokens on one rank."""
     training = TrainingSpec(seq_length=1, global_batch_size=1)
-    d = replace(
+    return replace(
         dims(training, Plans.of(ParallelPlan())), tokens=tokens, sharded_tokens=tokens,
         seq_length=seq_length, sequences=tokens / seq_length,
     )  # fmt: skip
+
+
+@formula("flop", "palm", "megatron-2")
+def products_flop(records: Iterable[Record], causal: bool, weights: bool) -> float:
+    """Forward FLOP of matrix products and recurrences; weights: also of those with weights."""
     total: Array = 0.0
-    for record in kind.records(model, d):
+    for record in records:
         if isinstance(record, FlashAttention):
-            total = total + record.forward_flop * record.active * (1.0 if causal else 2.0)
+            square = 1.0 if causal or not record.causal else 2.0
+            total = total + record.forward_flop * record.active * square
         elif isinstance(record, Scan):
             total = total + record.forward_flop * record.active
-        elif isinstance(record, Gemm) and not record.weights:
+        elif isinstance(record, Gemm) and (weights or not record.weights):
             total = total + gemm_flop(record.m, record.n, record.k) * record.groups * record.active
     return float(total)
 
@@ -79,11 +92,14 @@ def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: boo
     counts[layers.order[-1]] += predictions
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
+    d = _sizes(tokens, seq_length)
+    ends = (record for block in before_layers(model) for record in block.records(model, d))
+    first = products_flop(ends, causal, weights=True)
     mixing = 0.0
     for kind, count in zip(layers.kinds, counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
         mixing += count * mixing_flop(model, kind, tokens, seq_length, causal)
-    return float(matmul_flop(tokens, dense)) + mixing
+    return float(matmul_flop(tokens, dense)) + mixing + first
 
 
 @formula("flop", "palm", "megatron-2")

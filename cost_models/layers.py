@@ -9,12 +9,13 @@ from functools import cached_property
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.base import Block, Mixer, Sublayer
 from cost_models.blocks.experts import Experts
+from cost_models.blocks.hyper_connection import HyperConnection
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.mlp import MLP
 from cost_models.blocks.norm import Norm, Residual
 from cost_models.blocks.records import Record, Split, Weight
 from cost_models.dims import Dims
-from cost_models.spec import ModelSpec
+from cost_models.spec import StackSpec
 
 
 @dataclass(frozen=True)
@@ -23,26 +24,24 @@ class LayerKind:
 
     name: str
     sublayers: tuple[Sublayer, ...]
+    residual_streams: int = 1
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """In forward order."""
+        mixed = (HyperConnection(),) if self.residual_streams > 1 else ()
         return tuple(
             block
             for sublayer in self.sublayers
-            for block in (
-                Norm(name=sublayer.norm, gathers=sublayer.gathers, module=sublayer.module),
-                sublayer,
-                Residual(name=sublayer.norm),
-            )
+            for block in (*mixed, norm_before(sublayer), sublayer, Residual(name=sublayer.norm))
         )
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """The parameters of one rank."""
         for block in self.blocks:
             yield from block.weights(model, split)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """One micro-batch, in forward order."""
         for block in self.blocks:
             yield from block.records(model, d)
@@ -73,17 +72,25 @@ class Layers:
         return found
 
 
-def layers_of(model: ModelSpec) -> Layers:
+def norm_before(sublayer: Sublayer) -> Norm:
+    """The norms of a sublayer."""
+    return Norm(
+        name=sublayer.norm, gathers=sublayer.gathers, module=sublayer.module, count=sublayer.norms
+    )
+
+
+def layers_of(model: StackSpec) -> Layers:
     """The layers of a model, first to last; kept with the model, as its own derived values are."""
     found: Layers | None = vars(model).get("_layers")
     if found is None:
         pattern = model.layer_pattern or _usual(model)
-        found = _layers(tuple(pattern[i % len(pattern)] for i in range(model.num_layers)))
+        order = tuple(pattern[i % len(pattern)] for i in range(model.num_layers))
+        found = _layers(order, model.residual_streams)
         vars(model)["_layers"] = found
     return found
 
 
-def _usual(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
+def _usual(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
     """A mixer and a feed-forward in every layer, as the model's other fields say."""
     mixers, blocks = _mixers(model), {"dense": MLP(), "moe": Experts()}
     return tuple(
@@ -91,7 +98,7 @@ def _usual(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
     )
 
 
-def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
+def _mixers(model: StackSpec) -> tuple[Mixer, ...]:
     """The pattern of mixers that repeats over the layers."""
     if model.mla is not None:
         return (LatentAttention(),)
@@ -101,7 +108,7 @@ def _mixers(model: ModelSpec) -> tuple[Mixer, ...]:
     return (*(local,) * (period - 1), Attention())
 
 
-def _layers(pattern: tuple[tuple[Sublayer, ...], ...]) -> Layers:
+def _layers(pattern: tuple[tuple[Sublayer, ...], ...], residual_streams: int) -> Layers:
     """Layers are named by their blocks; a mixer that all of them have is not worth a word."""
     places = {layer: i for i, layer in enumerate(dict.fromkeys(pattern))}
     several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
@@ -110,5 +117,5 @@ def _layers(pattern: tuple[tuple[Sublayer, ...], ...]) -> Layers:
         said = [b.label for b in layer if several or not isinstance(b, Mixer)]
         return " ".join(said or (b.label for b in layer))
 
-    kinds = tuple(LayerKind(name(layer), layer) for layer in places)
+    kinds = tuple(LayerKind(name(layer), layer, residual_streams) for layer in places)
     return Layers(kinds, tuple(places[layer] for layer in pattern))

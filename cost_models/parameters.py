@@ -16,10 +16,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from cost_models.arrays import sum_of
-from cost_models.blocks.embedding import Embedding, padded_vocab_size
+from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
+from cost_models.ends import before_layers
 from cost_models.layers import LayerKind, layers_of
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec
@@ -71,7 +72,8 @@ def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
 @formula("1", "megatron-core")
 def embedding_parameters(model: ModelSpec, tp: Array, divisible_by: int = 128) -> Array:
     """Parameters before the first layer per tensor-parallel rank."""
-    return elements(Embedding(divisible_by=divisible_by).weights(model, Split(tp)))
+    blocks = before_layers(model, divisible_by)
+    return elements(w for block in blocks for w in block.weights(model, Split(tp)))
 
 
 @formula("1", "megatron-core")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from cost_models.blocks import AnySublayer, Sublayer
+from cost_models.blocks.products import Product
 from cost_models.fields import (
     BytesPerSecond,
     Count,
@@ -98,10 +99,9 @@ class MoESpec(Spec):
         return self
 
 
-class ModelSpec(Spec):
-    """A decoder-only transformer."""
+class StackSpec(Spec):
+    """Layers of transformers and the like: a decoder's, or an encoder's."""
 
-    name: Name = "custom"
     num_layers: Annotated[int, Field(ge=1, le=10_000)]
     hidden_size: Width
     num_attention_heads: Annotated[int, Field(ge=1, le=100_000)]
@@ -111,19 +111,16 @@ class ModelSpec(Spec):
     head_dim: Width = Field(description="defaults to hidden_size / num_attention_heads")
     ffn_hidden_size: Width = Field(description="dense MLP width; defaults to 4 hidden_size")
     gated_mlp: bool = Field(False, description="SwiGLU/GeGLU: two input projections")
-    vocab_size: Annotated[int, Field(ge=1, le=10_000_000)]
-    tied_embeddings: bool = False
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
-    lm_head_bias: bool = False
     norm: NormKind = "layernorm"
     norm_bias: bool = Field(False, description="layernorm only; defaults to true for layernorm")
     norms_per_layer: Annotated[int, Field(ge=0, le=8)] = 2
-    embedding_norm: bool = Field(False, description="a norm right after the embedding (BLOOM)")
     qk_norm: QKNorm = "none"
     parallel_residual: bool = Field(False, description="attention and MLP read the same input")
     attention_sinks: bool = Field(False, description="one learned logit per head (gpt-oss)")
+    bidirectional: bool = Field(False, description="attention sees later tokens too")
     position: PositionKind = "rope"
     max_position_embeddings: Count | None = Field(
         None, description="rows of a learned position table"
@@ -140,11 +137,11 @@ class ModelSpec(Spec):
         description="the blocks of each layer, repeated over the layers; empty: attention and "
         "feed-forward of the other fields",
     )
+    residual_streams: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="hyper-connections: copies of the residual that every block mixes"
+    )
     mla: MLASpec | None = None
     moe: MoESpec | None = None
-    mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
-        0, description="multi-token-prediction layers after the last one"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -221,6 +218,55 @@ class ModelSpec(Spec):
             return "moe" if routed and not (i - moe.layer_offset) % moe.layer_frequency else dense
 
         return tuple(kind(i) for i in range(self.num_layers))
+
+
+class EncoderSpec(StackSpec):
+    """What makes vectors of images or sound, which take the place of tokens in the model.
+
+    The model's first pipeline stage holds it.
+    """
+
+    name: Name = "vision"
+    tokens: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+        description="positions of one sequence that it works on, over all images"
+    )
+    span: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="positions of one image, which see each other; None: tokens"
+    )
+    input_width: Width = Field(description="values of one patch or frame")
+    merge: Count = Field(1, description="positions that become one vector of the model")
+    projector: tuple[Product, ...] = Field(
+        (), max_length=100, description="matrices between its output and the model"
+    )
+    other_parameters: Annotated[int, Field(ge=0, le=10**13)] = Field(
+        0, description="beside layers, projector and the projection of patches"
+    )
+
+    @model_validator(mode="after")
+    def _whole_images(self) -> Self:
+        if self.span is not None and self.tokens % self.span:
+            raise ValueError(f"tokens {self.tokens} are not whole images of {self.span}")
+        return self
+
+
+class ModelSpec(StackSpec):
+    """A language model, with what encodes other inputs for it."""
+
+    name: Name = "custom"
+    vocab_size: Annotated[int, Field(ge=1, le=10_000_000)]
+    tied_embeddings: bool = False
+    lm_head_bias: bool = False
+    embedding_norm: bool = Field(False, description="a norm right after the embedding (BLOOM)")
+    mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
+        0, description="multi-token-prediction layers after the last one"
+    )
+    per_layer_input_size: Width | None = Field(
+        None, description="width of the embedding of its own that each layer adds (Gemma 3n)"
+    )
+    other_parameters: Annotated[int, Field(ge=0, le=10**13)] = Field(
+        0, description="before the first layer, beside what the other fields say"
+    )
+    encoders: tuple[EncoderSpec, ...] = Field((), max_length=8)
 
 
 def _feed_forward(layer: tuple[Sublayer, ...]) -> FeedForwardKind:

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.arrays import max_of, sum_of
-from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
+from cost_models.ends import before_layers
 from cost_models.gathered import Gathered, Setting
 from cost_models.measured import Linear, Measured
 from cost_models.parameters import tensors_of
@@ -200,7 +200,8 @@ def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
     spread = g.stages.spread
     model = s.model
     each = [tensors_of(kind.weights(model, Split())) for kind in s.kinds]
-    ends = [tensors_of(block.weights(model, Split())) for block in (Embedding(), Head())]
+    first = sum(tensors_of(block.weights(model, Split())) for block in before_layers(model))
+    ends = [first, tensors_of(Head().weights(model, Split()))]
     total: Array = spread(g.table.first[slot]) * ends[0] + spread(g.table.last[slot]) * ends[1]
     for layers, tensors in zip(g.table.layers, each, strict=True):
         total = total + spread(layers[slot]) * tensors

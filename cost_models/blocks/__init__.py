@@ -10,7 +10,7 @@ from functools import reduce
 from importlib import import_module
 from operator import or_
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -21,15 +21,22 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 
-def _named(kind: type[Sublayer]) -> Iterator[type[Sublayer]]:
+def _named(kind: type[Any]) -> Iterator[type[Sublayer]]:
     """The classes under one that documents can name."""
-    for each in kind.__subclasses__():
+    subclasses: list[type[Sublayer]] = kind.__subclasses__()
+    for each in subclasses:
         if "kind" in each.__annotations__:
             yield each
         yield from _named(each)
 
 
-SUBLAYERS: tuple[type[Sublayer], ...] = tuple(sorted(_named(Sublayer), key=lambda m: m.__name__))
+def kind_of(sublayer: type[Sublayer]) -> str:
+    """The word that names it in documents."""
+    return str(sublayer.model_fields["kind"].default)
+
+
+_root: type[Any] = Sublayer
+SUBLAYERS: tuple[type[Sublayer], ...] = tuple(sorted(_named(_root), key=kind_of))
 if TYPE_CHECKING:
     AnySublayer = Sublayer
 else:

@@ -35,7 +35,7 @@ from cost_models.sources import Array
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 ACTIVATION_ALIGNMENT = 8  # half-precision elements in 16 bytes (tensor-cores)
 
@@ -91,7 +91,7 @@ class Attention(Mixer):
             words.append("earlier keys")
         return " ".join(words)
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         heads, groups = self._heads(model)
         if heads % groups:
             return f"num_attention_heads {heads} is not a multiple of num_query_groups {groups}"
@@ -99,31 +99,31 @@ class Attention(Mixer):
             return "give window or chunk, not both"
         return ""
 
-    def _heads(self, model: ModelSpec) -> tuple[int, int]:
+    def _heads(self, model: StackSpec) -> tuple[int, int]:
         """Query heads, and key/value heads."""
         heads = self.num_attention_heads or model.num_attention_heads
         own = self.num_attention_heads is not None
         return heads, self.num_query_groups or (heads if own else model.num_query_groups)
 
-    def _head_dims(self, model: ModelSpec) -> tuple[int, int]:
+    def _head_dims(self, model: StackSpec) -> tuple[int, int]:
         """Of queries and keys, and of values."""
         head_dim = self.head_dim or model.head_dim
         return head_dim, self.value_head_dim or head_dim
 
-    def _qk_norm(self, model: ModelSpec) -> str:
+    def _qk_norm(self, model: StackSpec) -> str:
         return model.qk_norm if self.qk_norm is None else self.qk_norm
 
     def _projected(self) -> tuple[int, int]:
         """How many of keys and values are projected here."""
         return {"own": (1, 1), "keys": (1, 0), "earlier": (0, 0)}[self.key_values]
 
-    def _qkv_width(self, model: ModelSpec, heads: Array, kv_heads: Array) -> Array:
+    def _qkv_width(self, model: StackSpec, heads: Array, kv_heads: Array) -> Array:
         (head_dim, value_dim), (keys, values) = self._head_dims(model), self._projected()
         gates = {"none": 0.0, "head": 1.0, "element": value_dim}[self.gate]
         own = keys * head_dim + values * value_dim
         return heads * (head_dim + gates) + kv_heads * own
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """A QK norm over one head is held whole; one over all heads is split with them.
 
         With fewer key/value heads than ranks each rank holds a part of one and gathers the
@@ -147,7 +147,7 @@ class Attention(Mixer):
         if self.indexer is not None:
             yield from self.indexer.weights(model, model.hidden_size)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         (every, groups), (own, own_value) = self._heads(model), self._head_dims(model)
         hidden, head_dim, value_dim = float(model.hidden_size), float(own), float(own_value)
         heads = every / d.tp
@@ -192,7 +192,7 @@ class Attention(Mixer):
         yield TensorParallel(hidden, (qkv,), (out,))
 
 
-def output_weights(model: ModelSpec, heads: Array, sinks: bool | None = None) -> Iterator[Weight]:
+def output_weights(model: StackSpec, heads: Array, sinks: bool | None = None) -> Iterator[Weight]:
     """Bias of the output projection, whole on every rank, and sinks, one per head."""
     if model.attention_output_bias:
         yield Weight("attention out bias", model.hidden_size)
@@ -201,7 +201,7 @@ def output_weights(model: ModelSpec, heads: Array, sinks: bool | None = None) ->
 
 
 def position_and_norm(
-    model: ModelSpec, d: Dims, rotated: Array, module: str = "", *, rope: bool, norm: bool
+    model: StackSpec, d: Dims, rotated: Array, module: str = "", *, rope: bool, norm: bool
 ) -> Iterator[Pass]:
     """Rotation and norm of queries and keys, `rotated` elements in all."""
     if rope and model.position == "rope":
@@ -213,7 +213,7 @@ def position_and_norm(
 
 
 def core_attention(
-    model: ModelSpec,
+    model: StackSpec,
     d: Dims,
     heads: Array,
     kv_heads: Array,
@@ -231,16 +231,17 @@ def core_attention(
     query = d.tokens * heads * head_dim
     key, value = d.tokens * kv_heads * head_dim, d.tokens * kv_heads * value_dim
     context = d.tokens * heads * value_dim
-    # Q K^T and P V, causal: half of the square.
+    # Q K^T and P V, where causal half of the square.
     flash = FlashAttention(
         "attention",
-        d.tokens * span * heads * (head_dim + value_dim),
+        (1.0 + model.bidirectional) * d.tokens * span * heads * (head_dim + value_dim),
         span / d.cp,
         head_dim,
         d.tokens * heads,
         head_dim != value_dim,
         d.flash1,
         d.flash2,
+        causal=not model.bidirectional,
         active=d.flash,
     )
     unfused = 1.0 - d.flash
@@ -302,7 +303,7 @@ def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:
     yield SavedTensor("gated attention output", context, d.input_bytes)
 
 
-def output(model: ModelSpec, d: Dims, out: Gemm) -> Iterator[Record]:
+def output(model: StackSpec, d: Dims, out: Gemm) -> Iterator[Record]:
     """The output projection and its bias."""
     yield out
     hidden, has = float(model.hidden_size), model.attention_output_bias

@@ -11,14 +11,28 @@ from cost_models.fields import Spec
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import ModelSpec, StackSpec
 
 
 class Block(Spec):
-    """A part of a model; `sources` are citation keys of what its records rest on.
+    """A part of layers; `sources` are citation keys of what its records rest on.
 
     Blocks that compare equal are the same part, in whichever layer they stand.
     """
+
+    sources: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
+        """The parameters of one rank."""
+
+    @abstractmethod
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
+        """Kernels, saved tensors, exchanges and host waits of one micro-batch on one rank."""
+
+
+class End(Spec):
+    """What stands before the first layer, or after the last one."""
 
     sources: ClassVar[tuple[str, ...]]
 
@@ -36,15 +50,16 @@ class Sublayer(Block):
 
     Each declares its `kind` as a literal, which names it in documents.  norm: the name of the norm
     before it.  gathers: its tensor-parallel ranks need each other's tokens (a router's do not).
-    module: whose selective recompute runs it again.
+    module: whose selective recompute runs it again.  norms: of it; None: as many as the model's.
     """
 
     norm: ClassVar[str] = "mixer"
+    norms: ClassVar[float | None] = None
     gathers: ClassVar[bool] = True
     module: ClassVar[str] = ""
     kind: str
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         """What the model does not say and this block needs; empty where nothing is missing."""
         return ""
 

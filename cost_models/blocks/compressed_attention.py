@@ -23,7 +23,7 @@ from cost_models.fields import Count, Spec, Width
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 class Choice(Spec):
@@ -58,20 +58,20 @@ class CompressedAttention(Mixer):
         chosen = f", top {self.choice.top_k}" if self.choice else ""
         return f"1/{self.compression} compressed{chosen}"
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         if self.choice is not None and self.compression is None:
             return "choice needs compression"
         if model.num_attention_heads % self.o_groups:
             return f"num_attention_heads is not a multiple of o_groups {self.o_groups}"
         return ""
 
-    def _compressors(self, model: ModelSpec) -> tuple[int, int]:
-        """Widths that compress keys, and the keys of the choice; twice as wide where they overlap."""
+    def _compressors(self, model: StackSpec) -> tuple[int, int]:
+        """Widths that compress keys, and the keys of the choice; double where they overlap."""
         overlap = 2 if self.choice else 1
         keys = overlap * model.head_dim if self.compression else 0
         return keys, overlap * self.choice.head_dim if self.choice else 0
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Latents, keys and compressors whole on every rank, the rest split by heads."""
         hidden, head_dim, rank = model.hidden_size, model.head_dim, self.q_lora_rank
         heads = np.divide(model.num_attention_heads, split.tp)
@@ -93,7 +93,7 @@ class CompressedAttention(Mixer):
             yield Weight("choice", float(choice), matrix=True, tensors=2)
             yield Weight("choice norm", float(self.choice.head_dim))
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, head_dim, rank = float(model.hidden_size), float(model.head_dim), self.q_lora_rank
         heads = model.num_attention_heads / d.tp
         down = rank + head_dim
@@ -123,7 +123,7 @@ class CompressedAttention(Mixer):
         yield out
         yield TensorParallel(down, (up,), (out,))
 
-    def _compressed(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def _compressed(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Compressed keys, and the scores that choose among them (causal half)."""
         assert self.compression is not None
         wide = 2.0 * sum(self._compressors(model))

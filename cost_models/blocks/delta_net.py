@@ -15,7 +15,7 @@ from cost_models.sources import formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 # 8,192 tokens in 445 to 533 us (aiconfigurator, chunk_gated_delta_rule of FLA, 32 heads of 128).
 TOKEN_S = 490e-6 / 8192
@@ -58,13 +58,13 @@ class GatedDeltaNet(Recurrence):
     def _values(self) -> int:
         return self.num_value_heads * self.value_head_dim
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         heads, groups = self.num_value_heads, self.num_key_heads
         if heads % groups:
             return f"num_value_heads {heads} is not a multiple of num_key_heads {groups}"
         return ""
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         gate = self._values * self.gated
         direct = sum(width for width, rank in self._gates() if rank is None)
         return Shape(
@@ -90,7 +90,7 @@ class GatedDeltaNet(Recurrence):
         ranked = [(width, rank) for width, rank in self._gates() if rank is not None]
         return sum(rank for _, rank in ranked), sum(width * rank for width, rank in ranked)
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         convolved = 2 * self._keys + self._values
         if self.convolution > 1:
             yield Weight("convolution", np.divide(convolved * self.convolution, split.tp))
@@ -102,7 +102,7 @@ class GatedDeltaNet(Recurrence):
         yield Weight("decays", np.divide(decays, split.tp), tensors=2)
         yield Weight("gated norm", float(self.value_head_dim))
 
-    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         columns, up = self._ranked()
         if columns:
             width = up / columns / d.tp

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cost_models.blocks.base import Block
+from cost_models.blocks.base import End
 from cost_models.blocks.norm import MASK_BYTES, norm_parameters
-from cost_models.blocks.records import Boundary, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import Boundary, Gemm, Pass, Record, SavedTensor, Split, Weight
 from cost_models.sources import Array, formula
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def padded_vocab_size(vocab_size: Array, tp: Array, divisible_by: Array = 128.0)
     return np.ceil(np.divide(vocab_size, multiple)) * multiple
 
 
-class Embedding(Block):
+class Embedding(End):
     """The padded rows of the word table are split; learned positions and the norm are whole."""
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
@@ -41,6 +41,16 @@ class Embedding(Block):
         if model.embedding_norm:
             norm = norm_parameters(model, model.hidden_size)
             yield Weight("embedding norm", norm, tensors=1 + model.norm_bias)
+        if model.per_layer_input_size is not None:
+            width = model.num_layers * model.per_layer_input_size
+            yield Weight("per-layer table", rows * width)
+            yield Weight("per-layer projection", float(width * model.hidden_size), matrix=True)
+            yield Weight("per-layer norm", float(model.per_layer_input_size))
+        if model.other_parameters:
+            yield Weight("other parameters", float(model.other_parameters))
+        if model.residual_streams > 1:
+            streams = model.residual_streams
+            yield Weight("stream sums", streams * (streams * model.hidden_size + 1.0) + 1.0)
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Row look-up forward; scatter-add into fp32 gradients backward.
@@ -57,3 +67,10 @@ class Embedding(Block):
             yield Pass("embedding dropout", 5.0 * size, 5.0 * size)
             mask = d.sharded_tokens * model.hidden_size
             yield SavedTensor("embedding dropout mask", mask, MASK_BYTES, by_operator=1.0)
+        if model.per_layer_input_size is not None:
+            # Looked up, projected from the embedding, normed and added.
+            width = float(model.num_layers * model.per_layer_input_size)
+            yield Gemm("per-layer projection", d.sharded_tokens, width, float(model.hidden_size))
+            inputs = d.sharded_tokens * width
+            yield Pass("per-layer inputs", 12.0 * inputs, 20.0 * inputs)
+            yield SavedTensor("per-layer inputs", 2.0 * inputs, d.activation_bytes)

@@ -26,7 +26,7 @@ from cost_models.sources import formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec, MoESpec
+    from cost_models.spec import MoESpec, StackSpec
 
 # Bandwidth of gathering rows over that of a plain pass (SimuMax @4dcaae51, B200: 0.50 of 0.67).
 PERMUTE_FRACTION = 0.75
@@ -52,11 +52,11 @@ class Experts(FeedForward):
     def label(self) -> str:
         return "moe"
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         return "" if model.moe is not None else "experts needs moe"
 
     @staticmethod
-    def _spec(model: ModelSpec) -> MoESpec:
+    def _spec(model: StackSpec) -> MoESpec:
         assert model.moe is not None
         return model.moe
 
@@ -65,7 +65,7 @@ class Experts(FeedForward):
         width = moe.shared_expert_ffn_hidden_size
         return SharedExpert(width=width, bias=moe.expert_bias) if width else None
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Router and gate whole on every rank; num_experts / ep experts are local."""
         moe, hidden = self._spec(model), model.hidden_size
         experts, routed = moe.num_experts, moe.num_experts + moe.zero_experts
@@ -97,7 +97,7 @@ class Experts(FeedForward):
                     copies=local, tensors=tensors,
                 )  # fmt: skip
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
         see the copies of all of them.
         """

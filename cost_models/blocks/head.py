@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cost_models.blocks.base import Block
+from cost_models.blocks.base import End
 from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.norm import FP32_BYTES, norm_parameters
 from cost_models.blocks.records import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cost_models.spec import ModelSpec
 
 
-class Head(Block):
+class Head(End):
     """A tied head adds no matrix of its own: the word table is counted with the embedding (a
     pipeline that holds a second copy of it adds that copy).
     """

@@ -13,7 +13,7 @@ from cost_models.sources import Array, formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 @formula("1", "derived")
@@ -43,7 +43,7 @@ class Indexer(Spec):
     shared: bool = Field(False, description="uses what an earlier layer's indexer has picked")
     key_norm_bias: bool = Field(True, description="its keys' norm is a LayerNorm with a bias")
 
-    def weights(self, model: ModelSpec, query_width: int) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, query_width: int) -> Iterator[Weight]:
         """query_width: of what its queries are projected from."""
         if self.shared:
             return
@@ -54,7 +54,7 @@ class Indexer(Spec):
         yield Weight("indexer k norm", float(norm), tensors=1 + self.key_norm_bias)
         yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
 
-    def records(self, model: ModelSpec, d: Dims, query_width: Array) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims, query_width: Array) -> Iterator[Record]:
         """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k.
 
         Training runs the projections and scores on detached inputs (its loss is a KL divergence of

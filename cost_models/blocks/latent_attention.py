@@ -32,7 +32,7 @@ from cost_models.fields import Count
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import MLASpec, ModelSpec
+    from cost_models.spec import MLASpec, StackSpec
 
 UP = "mla_up_proj"
 
@@ -58,15 +58,15 @@ class LatentAttention(Mixer):
             return f"latent attention, {reused}top {self.indexer.top_k}"
         return "latent attention" if self.window is None else f"latent window {self.window}"
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         return "" if model.mla is not None else "latent_attention needs mla"
 
     @staticmethod
-    def _spec(model: ModelSpec) -> MLASpec:
+    def _spec(model: StackSpec) -> MLASpec:
         assert model.mla is not None
         return model.mla
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Down-projections and their norms whole on every rank, the rest split by heads.
 
         With `qkv_bias` the two down-projections have a bias, the projections after them none.
@@ -99,7 +99,7 @@ class LatentAttention(Mixer):
             norm = norm_parameters(model, model.head_dim)
             yield Weight("qk norms", count * norm, tensors=2 * (1 + model.norm_bias))
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         mla, hidden = self._spec(model), float(model.hidden_size)
         heads = model.num_attention_heads / d.tp
         head_dim = float(mla.qk_nope_head_dim + mla.qk_rope_head_dim)

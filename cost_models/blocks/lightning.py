@@ -16,7 +16,7 @@ from cost_models.fields import Count, Width
 from cost_models.sources import formula
 
 if TYPE_CHECKING:
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 BLOCK = 256.0  # tokens, of its kernel
 
@@ -38,10 +38,10 @@ class LightningAttention(Recurrence):
     output_norm: Literal["all", "head", "none"] = "all"
     qk_norm: bool = False
 
-    def _widths(self, model: ModelSpec) -> tuple[int, int]:
+    def _widths(self, model: StackSpec) -> tuple[int, int]:
         return self.num_heads or model.num_attention_heads, self.head_dim or model.head_dim
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         heads, head_dim = self._widths(model)
         inner = heads * head_dim
         return Shape(
@@ -53,7 +53,7 @@ class LightningAttention(Recurrence):
             gate=inner * self.gate,
         )
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         heads, head_dim = self._widths(model)
         if self.output_norm == "all":
             yield Weight("gated norm", np.divide(heads * head_dim, split.tp))

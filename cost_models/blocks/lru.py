@@ -14,7 +14,7 @@ from cost_models.sources import formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 @formula("flop", "griffin")
@@ -32,7 +32,7 @@ class LinearRecurrentUnit(Recurrence):
     num_blocks: Count
     convolution: Count = 4
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         if self.width % self.num_blocks:
             return f"width {self.width} is not a multiple of num_blocks {self.num_blocks}"
         return ""
@@ -40,20 +40,20 @@ class LinearRecurrentUnit(Recurrence):
     def biases(self) -> tuple[bool, bool]:
         return True, True
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         return Shape(
             projected=2 * self.width, inner=self.width, heads=self.width, head_flop=lru_flop(),
             token_s=0.0, convolved=self.width, gate=self.width, matrices=False,
         )  # fmt: skip
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         width = np.divide(self.width, split.tp)
         yield Weight("convolution", width * (self.convolution + 1), tensors=2)
         yield Weight("gates", 2.0 * width * self.width / self.num_blocks, matrix=True, tensors=2)
         yield Weight("gates bias", 2.0 * width, tensors=2)
         yield Weight("decays", width)
 
-    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         width, block = self.width / d.tp, self.width / self.num_blocks
         yield Gemm("gates", d.tokens, 2.0 * block, block, groups=width / block)
         yield SavedTensor("gates", 2.0 * d.tokens * width, d.activation_bytes)

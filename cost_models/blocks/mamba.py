@@ -15,7 +15,7 @@ from cost_models.sources import formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 @formula("flop", "mamba")
@@ -35,12 +35,12 @@ class Mamba(Recurrence):
     convolution: Count = Field(4, description="taps of the short convolution")
     convolution_bias: bool = True
     bias: bool = Field(False, description="of both projections")
-    norms: bool = Field(False, description="norms of step, B and C (Jamba)")
+    selection_norms: bool = Field(False, description="norms of step, B and C (Jamba)")
 
     def biases(self) -> tuple[bool, bool]:
         return self.bias, self.bias
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         return Shape(
             projected=2 * self.inner_size,
             inner=self.inner_size,
@@ -53,7 +53,7 @@ class Mamba(Recurrence):
             matrices=False,
         )
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         inner, state, rank = self.inner_size, self.state_size, self.time_step_rank
         yield Weight("convolution", np.divide(inner * self.convolution, split.tp))
         if self.convolution_bias:
@@ -63,10 +63,10 @@ class Mamba(Recurrence):
         yield Weight("time step", np.divide(rank * inner, split.tp), matrix=True)
         yield Weight("time step bias", np.divide(inner, split.tp))
         yield Weight("decays", np.divide((state + 1) * inner, split.tp), tensors=2)
-        if self.norms:
+        if self.selection_norms:
             yield Weight("selection norms", float(rank + 2 * state), tensors=3)
 
-    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Step, B and C of a token need all channels: their sums go over the ranks."""
         inner, selected = self.inner_size / d.tp, float(self.time_step_rank + 2 * self.state_size)
         yield Gemm("selection", d.tokens, selected, inner)

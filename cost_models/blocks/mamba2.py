@@ -14,7 +14,7 @@ from cost_models.fields import Count, Width
 from cost_models.sources import formula
 
 if TYPE_CHECKING:
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 # 8,192 tokens in 715 us (aiconfigurator, mamba2_chunk_scan on B200: 64 and 128 heads of 64).
 TOKEN_S = 715e-6 / 8192
@@ -52,7 +52,7 @@ class Mamba2(Recurrence):
     def _convolved(self) -> int:
         return self._inner + 2 * self.num_groups * self.state_size
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
         if self.num_heads % self.num_groups:
             return f"num_heads {self.num_heads} is not a multiple of num_groups {self.num_groups}"
         return ""
@@ -60,7 +60,7 @@ class Mamba2(Recurrence):
     def biases(self) -> tuple[bool, bool]:
         return self.bias, self.bias
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         per_group = self.num_heads / self.num_groups
         return Shape(
             projected=self._inner + self._convolved + self.num_heads,
@@ -73,7 +73,7 @@ class Mamba2(Recurrence):
             fused_convolution=True,
         )
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Per head A, D and the bias of its step; the convolution by channels."""
         yield Weight("convolution", np.divide(self._convolved * self.convolution, split.tp))
         if self.convolution_bias:

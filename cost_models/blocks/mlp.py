@@ -25,7 +25,7 @@ from cost_models.fields import Width
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 class MLP(FeedForward):
@@ -47,17 +47,17 @@ class MLP(FeedForward):
     def label(self) -> str:
         return "dense" if self.width is None else f"dense {self.width}"
 
-    def _width(self, model: ModelSpec) -> int:
+    def _width(self, model: StackSpec) -> int:
         return self.width or model.ffn_hidden_size
 
-    def _inputs(self, model: ModelSpec) -> int:
+    def _inputs(self, model: StackSpec) -> int:
         """Input projections: two where the activation is gated."""
         return 1 + (model.gated_mlp if self.gated is None else self.gated)
 
-    def _bias(self, model: ModelSpec) -> bool:
+    def _bias(self, model: StackSpec) -> bool:
         return model.mlp_bias if self.bias is None else self.bias
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         inputs, hidden = self._inputs(model), model.hidden_size
         local = np.divide(self._width(model), split.tp)
         yield Weight(f"{self.prefix}fc1", inputs * local * hidden, matrix=True, tensors=inputs)
@@ -66,7 +66,7 @@ class MLP(FeedForward):
             yield Weight(f"{self.prefix}fc1 bias", inputs * local, tensors=inputs)
             yield Weight(f"{self.prefix}fc2 bias", hidden)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Eager torch runs a gated activation as two operators forward and three backward."""
         prefix, hidden = self.prefix, float(model.hidden_size)
         width = self._width(model) / d.tp
@@ -94,7 +94,7 @@ class MLP(FeedForward):
             yield TensorParallel(hidden, (into,), (out,), self.module)
         yield from self._saved(model, d)
 
-    def _saved(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def _saved(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         prefix, again = self.prefix, self.dropped_by
         local = d.tokens * self._width(model) / d.tp
         inputs = float(self._inputs(model))

@@ -15,26 +15,26 @@ from cost_models.sources import Array
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 FP32_BYTES = 4.0
 # Dropout masks are one byte per element (fused dropout).
 MASK_BYTES = 1.0
 
 
-def norm_parameters(model: ModelSpec, width: int) -> float:
+def norm_parameters(model: StackSpec, width: int) -> float:
     """Parameters of one norm over `width` elements."""
     return float(width * (1 + model.norm_bias))
 
 
-def norm_statistics(model: ModelSpec, d: Dims, name: str, rows: Array) -> SavedTensor:
+def norm_statistics(model: StackSpec, d: Dims, name: str, rows: Array) -> SavedTensor:
     """What torch's norm kernels keep per row in fp32: 1/deviation, and LayerNorm the mean."""
     each = 2.0 if model.norm == "layernorm" else 1.0
     active = d.runtime.keeps_norm_statistics
     return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), active)
 
 
-def row_parallel_sum(model: ModelSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
+def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
     """What per-operator recompute keeps, and no backward needs, of a row-parallel output.
 
     The sum over tensor-parallel ranks, and where there is one rank the product itself where it
@@ -50,27 +50,31 @@ class Norm(Block):
     """Norms of one sublayer.
 
     gathers: tensor-parallel ranks need each other's tokens after it (a router's do not).
-    module: whose selective recompute gathers them again.
+    module: whose selective recompute gathers them again.  count: None: as many as the model says.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022", "torch")
     name: str
     gathers: bool = True
     module: str = ""
+    count: float | None = None
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
-        count = model.norms_per_layer / 2.0
+    def _count(self, model: StackSpec) -> float:
+        return model.norms_per_layer / 2.0 if self.count is None else self.count
+
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
+        count = self._count(model)
         elements = count * norm_parameters(model, model.hidden_size)
         yield Weight(f"{self.name} norm", elements, tensors=count * (1 + model.norm_bias))
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Fused: read and write once forward; read twice, write once backward.
 
         Eager torch runs the gradients of the weights as a kernel of their own, and RMSNorm in fp32
         operator by operator (its composite rms_norm: 7 operators forward, about twice that
         backward).
         """
-        count, hidden, name = model.norms_per_layer / 2.0, model.hidden_size, self.name
+        count, hidden, name = self._count(model), model.hidden_size, self.name
         size = d.sharded_tokens * hidden * count
         forward, backward = (36.0, 72.0) if model.norm == "rmsnorm" else (4.0, 10.0)
         yield Pass(
@@ -101,10 +105,10 @@ class Residual(Block):
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022")
     name: str
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         yield from ()
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Backward adds the two branches' gradients.
 
         Eager torch runs dropout and add apart; torch.compile fuses both sums with the norm, so

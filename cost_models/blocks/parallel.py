@@ -13,7 +13,7 @@ from cost_models.blocks.records import Record, Split, Weight
 if TYPE_CHECKING:
     from cost_models.blocks import AnySublayer
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 class Parallel(Mixer):
@@ -21,19 +21,21 @@ class Parallel(Mixer):
 
     sources: ClassVar[tuple[str, ...]] = ("falcon-h1",)
     kind: Literal["parallel"] = "parallel"
-    branches: tuple[AnySublayer, ...] = Field(min_length=2, max_length=8)
+    branches: tuple[AnySublayer, ...] = Field(max_length=8)
 
     @property
     def label(self) -> str:
         return " + ".join(branch.label for branch in self.branches)
 
-    def missing(self, model: ModelSpec) -> str:
+    def missing(self, model: StackSpec) -> str:
+        if len(self.branches) < 2:
+            return "parallel needs two branches or more"
         return next(filter(None, (branch.missing(model) for branch in self.branches)), "")
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         for branch in self.branches:
             yield from branch.weights(model, split)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         for branch in self.branches:
             yield from branch.records(model, d)

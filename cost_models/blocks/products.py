@@ -17,7 +17,7 @@ from cost_models.fields import Spec, Width
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 class Product(Spec):
@@ -48,14 +48,14 @@ class Products(Sublayer):
     def label(self) -> str:
         return f"{len(self.products)} products" if self.products else "parameters"
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         elements = sum(product.elements for product in self.products)
         if elements:
             yield Weight("products", elements, matrix=True, tensors=len(self.products))
         if self.parameters:
             yield Weight("other parameters", float(self.parameters))
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         outputs = 0.0
         for product in self.products:
             yield Gemm(

@@ -69,7 +69,7 @@ class Gemm:
 
 @dataclass(frozen=True, eq=False)
 class FlashAttention:
-    """A fused attention kernel: executed FLOP of the forward pass (causal: half the square).
+    """A fused attention kernel: executed FLOP of the forward pass (causal: half of the square).
 
     query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
     """
@@ -82,6 +82,7 @@ class FlashAttention:
     unequal: bool = False
     version1: Array = 0.0
     version2: Array = 0.0
+    causal: bool = True
     module: str = "core_attn"
     active: Array = 1.0
     redone: Array = 0.0

@@ -30,7 +30,7 @@ from cost_models.blocks.records import (
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class Shape:
 
 
 class Recurrence(Mixer):
-    """Input projections, a short convolution, a scan over heads, a gated norm, the projection out."""
+    """A projection in, a short convolution, a scan over heads, a gated norm, a projection out."""
 
     @abstractmethod
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         """Its widths."""
 
     @abstractmethod
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """The parameters beside the input and output projections."""
 
-    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """What runs between the projections beside convolution and scan."""
         yield from ()
 
@@ -73,7 +73,7 @@ class Recurrence(Mixer):
         """Whether the input and the output projection have one."""
         return False, False
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         shape, hidden, (into, out) = self.shape(model), model.hidden_size, self.biases()
         width = np.divide(shape.projected, split.tp)
         yield Weight("mixer in", width * hidden, matrix=True)
@@ -84,7 +84,7 @@ class Recurrence(Mixer):
         if out:
             yield Weight("mixer out bias", float(hidden))
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         shape, hidden = self.shape(model), float(model.hidden_size)
         tokens = d.tokens
         width, inner = shape.projected / d.tp, shape.inner / d.tp

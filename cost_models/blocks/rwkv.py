@@ -24,7 +24,7 @@ from cost_models.sources import formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 @formula("flop", "rwkv")
@@ -40,22 +40,22 @@ class TimeMix(Recurrence):
     kind: Literal["rwkv_time_mix"] = "rwkv_time_mix"
     width: Width | None = Field(None, description="None: the model's hidden_size")
 
-    def _width(self, model: ModelSpec) -> int:
+    def _width(self, model: StackSpec) -> int:
         return self.width or model.hidden_size
 
-    def shape(self, model: ModelSpec) -> Shape:
+    def shape(self, model: StackSpec) -> Shape:
         width = self._width(model)
         return Shape(
             projected=3 * width, inner=width, heads=width, head_flop=wkv_flop(), token_s=0.0,
             gate=width, matrices=False,
         )  # fmt: skip
 
-    def small_weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Shares of the token before for key, value and receptance; decay and bonus by channel."""
         yield Weight("token shift", 3.0 * model.hidden_size, tensors=3)
         yield Weight("decays", np.divide(2 * self._width(model), split.tp), tensors=2)
 
-    def inner_records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         shifted = 3.0 * d.tokens * model.hidden_size
         yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)
         yield SavedTensor("shifted inputs", shifted, d.activation_bytes)
@@ -68,17 +68,17 @@ class ChannelMix(FeedForward):
     kind: Literal["rwkv_channel_mix"] = "rwkv_channel_mix"
     width: Width | None = Field(None, description="None: the model's ffn_hidden_size")
 
-    def _width(self, model: ModelSpec) -> int:
+    def _width(self, model: StackSpec) -> int:
         return self.width or model.ffn_hidden_size
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         hidden, width = model.hidden_size, np.divide(self._width(model), split.tp)
         yield Weight("token shift", 2.0 * hidden, tensors=2)
         yield Weight("fc1", width * hidden, matrix=True)
         yield Weight("fc2", width * hidden, matrix=True)
         yield Weight("receptance", float(hidden * hidden), matrix=True)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, width = float(model.hidden_size), self._width(model) / d.tp
         shifted, inner = 2.0 * d.tokens * hidden, d.tokens * width
         yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)

@@ -21,7 +21,7 @@ from cost_models.fields import Count
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
-    from cost_models.spec import ModelSpec
+    from cost_models.spec import StackSpec
 
 
 class ShortConvolution(Mixer):
@@ -32,7 +32,7 @@ class ShortConvolution(Mixer):
     taps: Count = 3
     bias: bool = False
 
-    def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         hidden = model.hidden_size
         width = np.divide(hidden, split.tp)
         yield Weight("mixer in", 3.0 * width * hidden, matrix=True)
@@ -41,7 +41,7 @@ class ShortConvolution(Mixer):
         if self.bias:
             yield Weight("mixer biases", 4.0 * width + hidden, tensors=3)
 
-    def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Ranks of context parallelism need the last taps - 1 tokens of the one before: nothing
         beside a layer's other messages, so it is not counted.
         """

@@ -392,7 +392,7 @@ def test_names_are_never_files(monkeypatch: pytest.MonkeyPatch) -> None:
     ("pattern", "pointer", "said"),
     [
         ([[{"kind": "atention"}]], "/0/0/kind", "did you mean attention"),
-        ([[{"kind": "mlp"}, {}]], "/0/1/kind", "must be one of attention, experts"),
+        ([[{"kind": "mlp"}, {}]], "/0/1/kind", "must be one of attention, compressed_attention"),
         ([[{"kind": "attention", "window": -3}]], "/0/0/window", "must be >= 1, got -3"),
         ([[{"kind": "attention", "windo": 1}]], "/0/0/windo", "did you mean window"),
         (
@@ -400,6 +400,7 @@ def test_names_are_never_files(monkeypatch: pytest.MonkeyPatch) -> None:
             "/0/0/branches/1/kind",
             "did you mean mlp",
         ),
+        ([[{"kind": "parallel", "branches": []}]], "", "parallel needs two branches"),
         ([[{"kind": "attention"}]] * 99, "", "99 layers of 32"),
         ([[{"kind": "latent_attention"}]], "", "latent_attention needs mla"),
         ([["attention"]], "/0/0", "must be an object"),

@@ -11,6 +11,7 @@ import numpy as np
 from cost_models.activation_memory import micro_batch
 from cost_models.blocks.records import FlashAttention, Kernel, Record
 from cost_models.blocks.records import Gemm as GemmKernel
+from cost_models.blocks.records import Pass as PassKernel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.request import PlanRequest
@@ -215,7 +216,7 @@ def _kernels(
                     flop=float(np.max(kernel.forward_flop)),
                 )
             )
-        elif kernel.kind:
+        elif isinstance(kernel, PassKernel) and kernel.kind:
             passes.append(
                 Pass(
                     kernel=kernel.kind,

@@ -1,0 +1,36 @@
+"""Hyper-connections: several residual streams, which every block reads and writes in mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from cost_models.blocks.base import Block
+from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+
+if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.spec import StackSpec
+
+
+class HyperConnection(Block):
+    """Of all streams of a token: what the block reads, what it adds to each, and how they mix."""
+
+    sources: ClassVar[tuple[str, ...]] = ("mhc", "deepseek-v4")
+
+    def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
+        streams = model.residual_streams
+        mixtures = (2 + streams) * streams
+        width = float(streams * model.hidden_size)
+        yield Weight("stream mixtures", mixtures * width, matrix=True, placeholder=False)
+        yield Weight("stream offsets", mixtures + 3.0, tensors=2)
+
+    def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
+        """Streams are read for the mixtures, for the block and with its output, then written."""
+        streams = float(model.residual_streams)
+        mixtures, size = (2.0 + streams) * streams, d.sharded_tokens * model.hidden_size
+        width = streams * model.hidden_size
+        yield Gemm("stream mixtures", d.sharded_tokens, mixtures, width, fp8=False)
+        moved = (4.0 * streams + 2.0) * size
+        yield Pass("streams", 2.0 * moved, 4.0 * moved)
+        yield SavedTensor("streams", streams * size, d.activation_bytes)
