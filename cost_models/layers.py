@@ -33,7 +33,11 @@ class LayerKind:
         return tuple(
             block
             for sublayer in self.sublayers
-            for block in (*mixed, norm_before(sublayer), sublayer, Residual(name=sublayer.norm))
+            for block in (
+                (*mixed, norm_before(sublayer), sublayer, Residual(name=sublayer.norm))
+                if sublayer.norms != 0.0
+                else (sublayer,)  # beside another one
+            )
         )
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
@@ -115,7 +119,7 @@ def _layers(pattern: tuple[tuple[Sublayer, ...], ...], residual_streams: int) ->
 
     def name(layer: tuple[Sublayer, ...]) -> str:
         said = [b.label for b in layer if several or not isinstance(b, Mixer)]
-        return " ".join(said or (b.label for b in layer))
+        return " ".join(filter(None, said or (b.label for b in layer))) or "empty"
 
     kinds = tuple(LayerKind(name(layer), layer, residual_streams) for layer in places)
     return Layers(kinds, tuple(places[layer] for layer in pattern))

@@ -256,6 +256,7 @@ class ModelSpec(StackSpec):
     vocab_size: Annotated[int, Field(ge=1, le=10_000_000)]
     tied_embeddings: bool = False
     lm_head_bias: bool = False
+    final_norm: bool = Field(True, description="a norm after the last layer")
     embedding_norm: bool = Field(False, description="a norm right after the embedding (BLOOM)")
     mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
         0, description="multi-token-prediction layers after the last one"

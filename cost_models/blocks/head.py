@@ -38,8 +38,9 @@ class Head(End):
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         rows = np.divide(padded_vocab_size(model.vocab_size, split.tp, self.divisible_by), split.tp)
-        norm = norm_parameters(model, model.hidden_size)
-        yield Weight("last norm", norm, tensors=1 + model.norm_bias)
+        if model.final_norm:
+            norm = norm_parameters(model, model.hidden_size)
+            yield Weight("last norm", norm, tensors=1 + model.norm_bias)
         if not model.tied_embeddings:
             yield Weight("head", rows * model.hidden_size, matrix=True)
         if model.lm_head_bias:
@@ -57,7 +58,8 @@ class Head(End):
         hidden = float(model.hidden_size)
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
         norm, logits = d.sharded_tokens * hidden, d.tokens * vocab
-        yield Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
+        if model.final_norm:
+            yield Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
         yield Pass(
             "cross-entropy",

@@ -40,13 +40,14 @@ class Products(Sublayer):
 
     sources: ClassVar[tuple[str, ...]] = ("derived",)
     gathers: ClassVar[bool] = False
+    norms: ClassVar[float | None] = 0.0
     kind: Literal["products"] = "products"
     products: tuple[Product, ...] = Field((), max_length=1000)
     parameters: Annotated[int, Field(ge=0, le=10**13)] = 0
 
     @property
     def label(self) -> str:
-        return f"{len(self.products)} products" if self.products else "parameters"
+        return f"{len(self.products)} products" if self.products else ""
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         elements = sum(product.elements for product in self.products)

@@ -1,0 +1,5 @@
+"""Models of families that no reader here knows: built without weights, and read from their modules."""
+
+from planner.huggingface.looking.model import Looked, look_at
+
+__all__ = ["Looked", "look_at"]

@@ -1,0 +1,110 @@
+"""One layer of a model as a list of blocks, and what no block describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from planner.huggingface.looking.feed_forwards import Fields, experts, mlp
+from planner.huggingface.looking.mixers import mixer
+from planner.huggingface.looking.module import Module, elements
+
+CROSS = ("encoder_attn", "crossattention", "cross_attn", "cross_attention", "EncDecAttention",
+         "encoder_decoder_attention", "encoder_attention")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module of a layer: its name, its block as a document, and the parameters left of it."""
+
+    name: str
+    block: Fields | None
+    left: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def total(self) -> int:
+        return sum(map(elements, self.shapes.values()))
+
+
+@dataclass
+class Layer:
+    """Parts in the order of the module's own; norms: elements of each, and its class."""
+
+    parts: list[Part] = field(default_factory=list)
+    norms: list[tuple[int, str]] = field(default_factory=list)
+    loose: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def read_layer(module: nn.Module, config: Any, index: int, hidden: int) -> Layer:
+    """Norms, blocks and loose parameters of one layer."""
+    layer = Layer()
+    for name, part in _parts(module):
+        if _is_norm(part, hidden):
+            count = sum(parameter.numel() for parameter in part.parameters())
+            layer.norms.append((count, type(part).__name__))
+            continue
+        own = Module(part)
+        if not own.shapes:
+            continue
+        layer.parts.append(_part(name, own, config, index, hidden))
+    for name, parameter in module.named_parameters(recurse=False):
+        layer.loose[name] = tuple(parameter.shape)
+    return layer
+
+
+def _is_norm(part: nn.Module, hidden: int) -> bool:
+    weight = getattr(part, "weight", None)
+    named = "norm" in type(part).__name__.lower()
+    return named and weight is not None and tuple(weight.shape) == (hidden,)
+
+
+def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules that are blocks; those that only hold blocks are opened."""
+    for name, part in module.named_children():
+        path = f"{prefix}{name}"
+        if _only_holds(part):
+            yield from _parts(part, path + ".")
+        else:
+            yield path, part
+
+
+def _only_holds(part: nn.Module) -> bool:
+    """Whether a module groups an attention or feed-forward with its own norm (T5, BERT)."""
+    if isinstance(part, nn.ModuleList):
+        return True
+    names = {name for name, _ in part.named_children()}
+    inner = {"SelfAttention", "EncDecAttention", "DenseReluDense", "self_attention", "mlp", "ffn"}
+    return bool(names & inner)
+
+
+def _part(name: str, own: Module, config: Any, index: int, hidden: int) -> Part:
+    moe = experts(own, config, hidden)
+    if moe is not None:
+        return Part(name, {"kind": "experts", "_moe": moe}, own.left(), own.shapes)
+    own.taken.clear()
+    block = mixer(own, config, index)
+    if block is not None and any(word in name for word in CROSS):
+        block["_cross"] = True
+    if block is None:
+        block = mlp(own, hidden)
+    if block is None:
+        own.taken.clear()
+    return Part(name, block, own.left(), own.shapes)
+
+
+def products_of(left: dict[str, tuple[int, ...]]) -> Fields | None:
+    """What is left of a module as matrix products (two dimensions or three) and parameters."""
+    products, others = [], 0
+    for name, shape in left.items():
+        if len(shape) in (2, 3) and min(shape) > 1 and name.endswith("weight"):
+            times = shape[0] if len(shape) == 3 else 1
+            products.append({"inputs": shape[-1], "outputs": shape[-2], "times": times})
+        else:
+            others += elements(shape)
+    if not products and not others:
+        return None
+    return {"kind": "products", "products": products, "parameters": others}
