@@ -26,7 +26,8 @@ class Encoder(End):
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         spec = self.spec
-        yield Weight("patches", float(spec.input_width * spec.hidden_size), matrix=True)
+        if spec.input_width is not None:
+            yield Weight("patches", float(spec.input_width * spec.hidden_size), matrix=True)
         if spec.position == "learned" and spec.max_position_embeddings is not None:
             yield Weight("patch positions", float(spec.max_position_embeddings * spec.hidden_size))
         layers = layers_of(spec)
@@ -35,7 +36,8 @@ class Encoder(End):
                 yield replace(
                     weight, elements=weight.elements * count, tensors=weight.tensors * count
                 )
-        yield Weight("encoder norm", norm_parameters(spec, spec.hidden_size))
+        if spec.final_norm:
+            yield Weight("encoder norm", norm_parameters(spec, spec.hidden_size))
         projector = sum(product.elements for product in spec.projector)
         yield Weight("projector", projector, matrix=True, tensors=len(spec.projector))
         yield Weight("other encoder parameters", float(spec.other_parameters))
@@ -43,7 +45,8 @@ class Encoder(End):
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         spec, own = self.spec, self._dims(d)
         hidden = float(spec.hidden_size)
-        yield Gemm("patches", own.sharded_tokens, hidden, float(spec.input_width), fp8=False)
+        if spec.input_width is not None:
+            yield Gemm("patches", own.sharded_tokens, hidden, float(spec.input_width), fp8=False)
         layers = layers_of(spec)
         for kind in layers.order:
             yield from layers.kinds[kind].records(spec, own)

@@ -118,6 +118,7 @@ class StackSpec(Spec):
     norm_bias: bool = Field(False, description="layernorm only; defaults to true for layernorm")
     norms_per_layer: Annotated[int, Field(ge=0, le=8)] = 2
     qk_norm: QKNorm = "none"
+    final_norm: bool = Field(True, description="a norm after the last layer")
     parallel_residual: bool = Field(False, description="attention and MLP read the same input")
     attention_sinks: bool = Field(False, description="one learned logit per head (gpt-oss)")
     bidirectional: bool = Field(False, description="attention sees later tokens too")
@@ -233,7 +234,9 @@ class EncoderSpec(StackSpec):
     span: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="positions of one image, which see each other; None: tokens"
     )
-    input_width: Width = Field(description="values of one patch or frame")
+    input_width: Width | None = Field(
+        None, description="values of one patch or frame; None: vectors are looked up"
+    )
     merge: Count = Field(1, description="positions that become one vector of the model")
     projector: tuple[Product, ...] = Field(
         (), max_length=100, description="matrices between its output and the model"
@@ -254,9 +257,11 @@ class ModelSpec(StackSpec):
 
     name: Name = "custom"
     vocab_size: Annotated[int, Field(ge=1, le=10_000_000)]
+    embedding_size: Width | None = Field(
+        None, description="width of the word table; None: hidden_size"
+    )
     tied_embeddings: bool = False
     lm_head_bias: bool = False
-    final_norm: bool = Field(True, description="a norm after the last layer")
     embedding_norm: bool = Field(False, description="a norm right after the embedding (BLOOM)")
     mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
         0, description="multi-token-prediction layers after the last one"
@@ -264,6 +269,7 @@ class ModelSpec(StackSpec):
     per_layer_input_size: Width | None = Field(
         None, description="width of the embedding of its own that each layer adds (Gemma 3n)"
     )
+    per_layer_input_vocab_size: Count | None = Field(None, description="None: vocab_size")
     other_parameters: Annotated[int, Field(ge=0, le=10**13)] = Field(
         0, description="before the first layer, beside what the other fields say"
     )

@@ -35,7 +35,7 @@ class Embedding(End):
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         rows = np.divide(padded_vocab_size(model.vocab_size, split.tp, self.divisible_by), split.tp)
-        yield Weight("word table", rows * model.hidden_size)
+        yield Weight("word table", rows * (model.embedding_size or model.hidden_size))
         if model.position == "learned" and model.max_position_embeddings is not None:
             yield Weight("positions", float(model.max_position_embeddings * model.hidden_size))
         if model.embedding_norm:
@@ -43,7 +43,8 @@ class Embedding(End):
             yield Weight("embedding norm", norm, tensors=1 + model.norm_bias)
         if model.per_layer_input_size is not None:
             width = model.num_layers * model.per_layer_input_size
-            yield Weight("per-layer table", rows * width)
+            own = model.per_layer_input_vocab_size
+            yield Weight("per-layer table", (np.divide(own, split.tp) if own else rows) * width)
             yield Weight("per-layer projection", float(width * model.hidden_size), matrix=True)
             yield Weight("per-layer norm", float(model.per_layer_input_size))
         if model.other_parameters:

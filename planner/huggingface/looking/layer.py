@@ -32,31 +32,39 @@ class Part:
 
 @dataclass
 class Layer:
-    """Parts in the order of the module's own; norms: elements of each, and its class."""
+    """Parts in the order of the module's own; norms: elements of each, and its class.
+
+    streams: parameters of its hyper-connections.
+    """
 
     parts: list[Part] = field(default_factory=list)
     norms: list[tuple[int, str]] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
     loose: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def read_layer(module: nn.Module, config: Any, index: int, hidden: int) -> Layer:
     """Norms, blocks and loose parameters of one layer."""
     layer = Layer()
+    alone: dict[str, nn.Module] = {}
     for name, part in _parts(module):
-        if _is_norm(part, hidden):
+        if is_norm(part, hidden):
             count = sum(parameter.numel() for parameter in part.parameters())
             layer.norms.append((count, type(part).__name__))
-            continue
-        own = Module(part)
-        if not own.shapes:
-            continue
-        layer.parts.append(_part(name, own, config, index, hidden))
+        elif name.endswith("_hc"):
+            layer.streams.append(sum(parameter.numel() for parameter in part.parameters()))
+        elif isinstance(part, nn.Linear) or name in ("intermediate", "output"):
+            alone[name] = part
+        elif any(True for _ in part.parameters()):
+            layer.parts.append(_part(name, Module(part), config, index, hidden))
+    if alone:
+        layer.parts += _together(alone, config, index, hidden)
     for name, parameter in module.named_parameters(recurse=False):
         layer.loose[name] = tuple(parameter.shape)
     return layer
 
 
-def _is_norm(part: nn.Module, hidden: int) -> bool:
+def is_norm(part: nn.Module, hidden: int) -> bool:
     weight = getattr(part, "weight", None)
     named = "norm" in type(part).__name__.lower()
     return named and weight is not None and tuple(weight.shape) == (hidden,)
@@ -79,6 +87,20 @@ def _only_holds(part: nn.Module) -> bool:
     names = {name for name, _ in part.named_children()}
     inner = {"SelfAttention", "EncDecAttention", "DenseReluDense", "self_attention", "mlp", "ffn"}
     return bool(names & inner)
+
+
+def _together(alone: dict[str, nn.Module], config: Any, index: int, hidden: int) -> Iterator[Part]:
+    """Single matrices of a layer: together its feed-forward, or an input of its own."""
+    gate, projection = (alone.get(f"per_layer_{n}") for n in ("input_gate", "projection"))
+    if gate is not None and projection is not None:
+        own = Module(nn.ModuleDict({"gate": gate, "projection": projection}))
+        size = own.matrices["gate"].outputs
+        own.take("gate", "projection")
+        block = {"kind": "per_layer_input", "size": size}
+        yield Part("per_layer_input", block, own.left(), own.shapes)
+        alone = {n: m for n, m in alone.items() if m is not gate and m is not projection}
+    if alone:
+        yield _part(" ".join(alone), Module(nn.ModuleDict(alone)), config, index, hidden)
 
 
 def _part(name: str, own: Module, config: Any, index: int, hidden: int) -> Part:

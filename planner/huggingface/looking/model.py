@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch import nn
 
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
-from planner.huggingface.looking.layer import Fields
-from planner.huggingface.looking.module import lists_of_layers
+from planner.huggingface.looking.layer import Fields, is_norm
+from planner.huggingface.looking.module import Module, elements, lists_of_layers
 from planner.huggingface.looking.stack import Stack, read_stack
 
 OTHER_INPUTS = (
@@ -55,6 +55,8 @@ def look_at(model: nn.Module, config: Any, name: str) -> Looked:
     tokens = encoders[0][1].fields["tokens"] if encoders else 1
     stack = read_stack(lists[path], text, _width(lists[path], text), tokens)
     fields = stack.fields | _ends(model, table, stack.fields["hidden_size"], path)
+    if encoders:
+        encoders[0][1].fields["projector"] += _connectors(model, path, [p for p, _ in encoders])
     fields["encoders"] = [each.fields for _, each in encoders]
     spec = ModelSpec.model_validate({**fields, "name": name})
     rest = sum(p.numel() for p in model.parameters()) - total_parameters(spec)
@@ -109,13 +111,18 @@ def _ends(model: nn.Module, table: nn.Module, hidden: int, path: str) -> Fields:
     weight = getattr(head, "weight", None)
     bias = getattr(head, "bias", None)
     fields: Fields = {
-        "vocab_size": int(rows),
+        # Some tables have a few rows more than the head, for images or padding.
+        "vocab_size": int(rows) if weight is None else min(int(rows), int(weight.shape[0])),
         "tied_embeddings": weight is None or weight is table.weight,
         "lm_head_bias": bias is not None,
         "final_norm": False,
     }
+    text = model.config.get_text_config(decoder=True)
+    fields["per_layer_input_size"] = getattr(text, "hidden_size_per_layer_input", None) or None
+    if fields["per_layer_input_size"]:
+        fields["per_layer_input_vocab_size"] = text.vocab_size_per_layer_input
     if width != hidden:
-        fields["tied_embeddings"] = True
+        fields["embedding_size"] = int(width)
     owner = path.rpartition(".")[0]
     for name, part in model.named_modules():
         inside = name.startswith(owner) and not name.startswith(path)
@@ -140,8 +147,10 @@ def _encoders(
     for path in lists:
         first = _root(path, decoder)
         largest = towers.get(first)
-        if path != decoder and first and (
-            largest is None or _size(lists[path]) > _size(lists[largest])
+        if (
+            path != decoder
+            and first
+            and (largest is None or _size(lists[path]) > _size(lists[largest]))
         ):
             towers[first] = path
     modules = dict(model.named_modules())
@@ -174,15 +183,24 @@ def _encoder(
     fields = dict(stack.fields)
     hidden = fields["hidden_size"]
     tokens = _positions(own)
+    rest = Module(tower)
+    inside = path.removeprefix(root + ".") + "."
+    patch = _patch(rest, inside, hidden)
+    outside = [part for name, part in tower.named_modules() if not name.startswith(inside[:-1])]
     fields |= {
+        "final_norm": any(is_norm(part, hidden) for part in outside),
         "name": "".join(c if c.isalnum() else " " for c in root).strip() or "encoder",
         "bidirectional": True,
         "tokens": tokens,
-        "input_width": _patch_width(tower, path, hidden),
+        "input_width": elements(rest.shapes[patch]) // hidden if patch else None,
         "merge": _merge(own, config),
         "position": "none",
     }
-    fields["projector"] = []
+    fields["projector"] = [
+        {"inputs": m.inputs, "outputs": m.outputs}
+        for m in rest.matrices.values()
+        if not m.name.startswith(inside) and f"{m.name}.weight" != patch
+    ]
     return Stack(fields, stack.exact, stack.approximate)
 
 
@@ -212,15 +230,26 @@ def _merge(own: Any, config: Any) -> int:
     return merge**2 if isinstance(merge, int) else 1
 
 
-def _patch_width(tower: nn.Module, path: str, hidden: int) -> int:
-    """Values of one patch: the inputs of the first weight that makes vectors of the width."""
-    for name, part in tower.named_modules():
-        weight = getattr(part, "weight", None)
-        if weight is None or "layers" in name or "blocks" in name:
+def _patch(tower: Module, layers: str, hidden: int) -> str | None:
+    """The first weight before the layers that makes vectors of their width."""
+    for name, shape in tower.shapes.items():
+        if name.startswith(layers) or "pos" in name or "token" in name:
             continue
-        if weight.dim() >= 2 and weight.shape[0] == hidden and not isinstance(part, nn.Embedding):
-            return int(weight.numel() // hidden)
-    return 1
+        if len(shape) >= 2 and shape[0] == hidden and name.endswith("weight"):
+            return name
+    return None
+
+
+def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[Fields]:
+    """Matrices between an encoder and the language model, which neither holds."""
+    text = decoder.rpartition(".")[0]
+    return [
+        {"inputs": m.inputs, "outputs": m.outputs}
+        for m in Module(model).matrices.values()
+        if not any(m.name.startswith(p + ".") for p in (text, *towers))
+        and m.name != "lm_head"
+        and not m.name.endswith(".lm_head")
+    ]
 
 
 def _outside(model: nn.Module, known: Iterable[str]) -> tuple[str, ...]:

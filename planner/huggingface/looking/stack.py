@@ -92,6 +92,7 @@ def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
         [(b["num_attention_heads"], b["num_query_groups"], b["head_dim"]) for b in attention]
     ) or _heads(blocks, config, hidden)
     norms = [norm for layer in read for norm in layer.norms]
+    streams = _streams(read, config, hidden)
     bias = bool(norms) and all(count == 2 * hidden for count, _ in norms)
     gated = moe["_gated"] if moe else _most([b["gated"] for b in dense]) or False
     fields: Fields = {
@@ -109,6 +110,7 @@ def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
         "norm_bias": bias,
         "qk_norm": _most([b["qk_norm"] for b in attention]) or "none",
         "position": "rope",
+        "residual_streams": streams,
         "attention_sinks": bool(compressed) or any(b.get("_sinks") for b in blocks),
     }
     if latent is not None:
@@ -118,6 +120,17 @@ def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
     if moe is not None:
         fields["moe"] = {k: v for k, v in moe.items() if not k.startswith("_")}
     return fields
+
+
+def _streams(read: Sequence[Layer], config: Any, hidden: int) -> int:
+    """Residual streams, where the layers' mixtures are those of hyper-connections."""
+    count = int(getattr(config, "hc_mult", 1))
+    own = count * (2 + count) * (count * hidden + 1) + 3
+    if all(layer.streams and set(layer.streams) == {own} for layer in read):
+        return count
+    for layer in read:
+        layer.loose |= {f"streams.{i}": (each,) for i, each in enumerate(layer.streams)}
+    return 1
 
 
 def _heads(blocks: Sequence[Fields], config: Any, hidden: int) -> tuple[int, int, int]:
