@@ -26,6 +26,7 @@ FOLDER = Path(__file__).parent / "fixtures" / "configurations"
 PUBLISHED = FOLDER / "published.jsonl"
 TABLE = FOLDER / "parameters.jsonl"
 REFUSED = FOLDER / "refused.json"
+DEFAULT = " (default)"  # the end of an id, after a model_type
 SECONDS = 120  # for one model
 
 # In the mappings of transformers, and no language model that is trained to predict a next token.
@@ -151,7 +152,8 @@ def auto_class(model_type: str) -> tuple[Kind, Any] | None:
     return None
 
 
-def default_types() -> list[str]:
+def defaults() -> list[str]:
+    """The ids of the default configurations."""
     from transformers.models.auto import modeling_auto as auto
 
     names = {
@@ -159,7 +161,7 @@ def default_types() -> list[str]:
         *auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
         *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     }
-    return sorted(name for name in names if auto_class(name))
+    return sorted(name + DEFAULT for name in names if auto_class(name))
 
 
 def build(id: str, model_type: str, source: str, config: Mapping[str, Any]) -> Row:
@@ -257,14 +259,15 @@ def built_row(id: str) -> Row:
         return build(id, row["config"]["model_type"], row["source"], row["config"])
     import transformers
 
-    stated = STATED.get(id, {})
+    model_type = id.removesuffix(DEFAULT)
+    stated = STATED.get(model_type, {})
     source = f"transformers {transformers.__version__} default"
-    return build(id, id, source + (f", with {', '.join(stated)}" if stated else ""), stated)
+    return build(id, model_type, source + (f", with {', '.join(stated)}" if stated else ""), stated)
 
 
 def build_table() -> None:
     with TABLE.open("w", encoding="utf-8") as file:
-        for id in [*published(), *default_types()]:
+        for id in [*published(), *defaults()]:
             row = built_row(id)
             kept = {key: value for key, value in asdict(row).items() if value is not None}
             print(json.dumps(kept), file=file, flush=True)
