@@ -13,6 +13,7 @@ from planner.huggingface.importer import TEXT_MODELS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 # Every import refuses a file without these: too much of the model would be guessed.
 REQUIRED = {

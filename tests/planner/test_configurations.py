@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from planner.huggingface import ImportedModel
+from planner.huggingface import FAMILIES, ImportedModel
+from planner.huggingface.importer import TEXT_MODELS
 from tests.configurations import (
     built_row,
     config_of,
@@ -28,6 +30,12 @@ SAMPLE = [
     "olmoe (default)",
 ]
 REWRITE = "python -m tests.configurations refused"
+
+
+def _known_text(config: dict[str, Any]) -> bool:
+    """Whether the text_config is of a family here and says how large the model is."""
+    text = config.get("text_config", {})
+    return text.get("model_type") in {*TEXT_MODELS, *FAMILIES} and "hidden_size" in text
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +66,18 @@ def test_is_counted_as_by_transformers_or_refused(id: str) -> None:
         assert planned_parameters(found) == expected_parameters(row, found)
 
 
+@pytest.mark.parametrize(
+    "id", [id for id, row in published().items() if _known_text(row["config"])]
+)
+def test_the_text_config_alone_is_the_backbone(id: str) -> None:
+    config, row = published()[id]["config"], table()[id]
+    assert row.parameters is not None
+    assert row.encoder is not None
+    found = planned({"tie_word_embeddings": config["tie_word_embeddings"], **config["text_config"]})
+    assert isinstance(found, ImportedModel), found
+    assert planned_parameters(found) == row.parameters - row.encoder
+
+
 def test_parts_are_all_of_the_model() -> None:
     for row in table().values():
         parts = [row.layers, row.embedding, row.head, row.encoder, row.other]
@@ -73,6 +93,7 @@ def test_no_fewer_are_planned_than_before() -> None:
     assert len({row.model_type for row in rows}) >= 37
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", SAMPLE)
 def test_the_table_is_what_transformers_counts(id: str) -> None:
     assert built_row(id) == table()[id]
