@@ -88,7 +88,7 @@ def read_request(
 
 def read_model(name: str, folder: Path) -> Any:
     """The document in a model file, or the name as it is where it is not that of a file."""
-    from planner.loading import load_document
+    from planner.loading import CONFIG_MARKS, load_document
     from planner.problems import RequestError
 
     path = folder / name
@@ -98,10 +98,10 @@ def read_model(name: str, folder: Path) -> Any:
         document = load_document(path)
     except RequestError as error:
         raise error.under("/model") from None
-    if "model_type" in document or "architectures" in document:
+    if not CONFIG_MARKS.isdisjoint(document) and not document.get("_name_or_path"):
         # A config.json lies in a folder named after the model.
         called = path.resolve().parent.name if path.stem == "config" else path.stem
-        document.setdefault("_name_or_path", called)
+        document["_name_or_path"] = called
     return document
 
 

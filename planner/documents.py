@@ -28,7 +28,7 @@ from planner.huggingface import (
 )
 from planner.huggingface.importer import OTHER_FILES
 from planner.limits import bounds, modules
-from planner.loading import plain
+from planner.loading import CONFIG_MARKS, plain
 from planner.problems import (
     MOST_PROBLEMS,
     Contradiction,
@@ -45,7 +45,7 @@ from planner.validation import check_field, looked_up, require_object, validate
 T = TypeVar("T")
 
 PARTS = ("model", "cluster", "training", "search", "plan", "profile", "guessed", "defaulted")
-_CONFIG_MARKS = frozenset({"model_type", "architectures", *OTHER_FILES})
+_CONFIG_MARKS = CONFIG_MARKS | OTHER_FILES.keys()
 _FLAT_FIELDS = frozenset(NodeGroup.model_fields) | {"preset"}
 _MOST_GROUPS = 16  # of a ClusterSpec
 _CLUSTER_FIELDS = frozenset(ClusterSpec.model_fields) - {"groups"}

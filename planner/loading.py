@@ -22,6 +22,8 @@ MAX_NODES = 20_000  # values in one document, aliases counted as often as they a
 MAX_DEPTH = 32
 MAX_INTEGER = 10**40  # far beyond every field's limit, and still cheap to print and compare
 MAX_STRING = 10_000
+# Keys of a Hugging Face config.json, which Python writes with Infinity and NaN where they stand.
+CONFIG_MARKS = frozenset({"model_type", "architectures"})
 
 # The core schema of YAML 1.2 with digit separators: 010 is ten, `no` a string, 1e12 a number.
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*\Z")
@@ -77,7 +79,8 @@ def parse_json(text: str | bytes, longest: int = MAX_STRING) -> Any:
 
     longest: characters of a string, where files are expected in strings.
     Raises json.JSONDecodeError or UnicodeDecodeError where it is not JSON at all, RequestError
-    where it is and goes beyond a limit, repeats a key or has NaN or an infinity.
+    where it is and goes beyond a limit, repeats a key or, outside of a config.json, has NaN or an
+    infinity.
     """
     try:
         value = json.loads(
@@ -92,33 +95,42 @@ def parse_json(text: str | bytes, longest: int = MAX_STRING) -> Any:
 
 
 def plain(value: Any, pointer: str = "", longest: int = MAX_STRING) -> Any:
-    """A copy of plain data within the limits of this module; tuples become lists."""
+    """A copy of plain data within the limits of this module; tuples become lists.
+
+    In a config.json NaN and the infinities become their names, so that a key that matters is
+    refused where it is read, and every other (such as `time_step_limit`) does no harm.
+    """
     budget = [MAX_NODES]
     return _plain(value, pointer, MAX_DEPTH, budget, longest)
 
 
-def _plain(value: Any, pointer: str, depth: int, budget: list[int], longest: int) -> Any:
+def _plain(
+    value: Any, pointer: str, depth: int, budget: list[int], longest: int, config: bool = False
+) -> Any:
     budget[0] -= 1
     if budget[0] < 0:
         raise _too_many()
     if value is None or isinstance(value, bool):
         return value
+    if config and isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
     if isinstance(value, (int, float, str)):
         return _scalar(value, pointer, longest)
     if depth == 0:
         raise _too_deep(pointer)
     if isinstance(value, dict):
         copy = {}
+        config = config or not CONFIG_MARKS.isdisjoint(value)
         for key, item in value.items():
             if not isinstance(key, str):
                 raise refuse(pointer, "wrong_type", "keys must be strings", key)
             at = join(pointer, key)
             _scalar(key, at)
-            copy[key] = _plain(item, at, depth - 1, budget, longest)
+            copy[key] = _plain(item, at, depth - 1, budget, longest, config)
         return copy
     if isinstance(value, (list, tuple)):
-        items = enumerate(value)
-        return [_plain(item, join(pointer, i), depth - 1, budget, longest) for i, item in items]
+        rest = (depth - 1, budget, longest, config)
+        return [_plain(item, join(pointer, i), *rest) for i, item in enumerate(value)]
     raise refuse(pointer, "wrong_type", f"must be plain data, got a {type(value).__name__}")
 
 

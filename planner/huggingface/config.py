@@ -149,9 +149,14 @@ class Config:
             return None
         return self.count(name, most=most, default=default)
 
-    def flag(self, name: str, default: bool) -> bool:
-        """The boolean under `name`; the default is listed when it is not stated."""
+    def flag(self, name: str, default: bool, *, null: bool | None = None) -> bool:
+        """The boolean under `name`; the default is listed when it is not stated.
+
+        null: what null says, where it is a statement of its own.
+        """
         value = self.data.get(name)
+        if value is None and null is not None and name in self.data:
+            return null
         if value is None:
             self.guess(name, default)
             return default

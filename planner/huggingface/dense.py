@@ -7,11 +7,11 @@ from planner.huggingface.parts import (
     RMSNORM_GATED,
     Fields,
     attention_bias,
-    even_heads,
     gqa,
     linear_biases,
     llama_shape,
     shape,
+    shared_width,
     window,
 )
 
@@ -110,7 +110,7 @@ def nemotron(config: Config) -> Fields:
 
 def stablelm(config: Config) -> Fields:
     fields = gqa(config, shape(config, tied=False), kv_heads=32)
-    even_heads(config, fields)
+    fields = shared_width(config, fields)
     config.require("qk_layernorm", False, "its norms differ for each head")
     parallel = config.flag("use_parallel_residual", False)
     return fields | {
@@ -133,7 +133,6 @@ def starcoder2(config: Config) -> Fields:
 
 def phi(config: Config) -> Fields:
     fields = llama_shape(config, tied=False) | linear_biases(True) | {"lm_head_bias": True}
-    even_heads(config, fields)
     return fields | {
         "norms_per_layer": 1,
         "parallel_residual": True,

@@ -110,9 +110,9 @@ def falcon(config: Config) -> Fields:
         fields["num_query_groups"] = config.count(
             "num_kv_heads", most=HEADS, default=heads, because="num_attention_heads"
         )
-    elif config.flag("multi_query", True):
+    elif config.flag("multi_query", True, null=False):
         fields["num_query_groups"] = 1
-    parallel = config.flag("parallel_attn", True)
+    parallel = config.flag("parallel_attn", True, null=False)
     norms = 2
     if parallel:
         norms = config.count("num_ln_in_parallel_attn", most=2, default=2 if new else 1)

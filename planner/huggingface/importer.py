@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -89,6 +89,33 @@ FAMILIES: dict[str, Family] = {
     "stablelm": Family(dense.stablelm, ("StableLmForCausalLM",)),
     "starcoder2": Family(dense.starcoder2, ("Starcoder2ForCausalLM",)),
 }
+
+
+class TextModel(NamedTuple):
+    """The family that a model of images and text has as its text_config, and other defaults."""
+
+    family: str
+    defaults: Mapping[str, int]
+
+
+TEXT_MODELS: dict[str, TextModel] = {
+    "glm4v_text": TextModel("glm4", {}),
+    "qwen2_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
+    "qwen2_5_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
+    "qwen2_5_omni_text": TextModel("qwen2", {"num_key_value_heads": 4}),
+    "qwen3_vl_text": TextModel("qwen3", {}),
+    "qwen3_vl_moe_text": TextModel(
+        "qwen3_moe",
+        {
+            "num_key_value_heads": 16,
+            "head_dim": 128,
+            "moe_intermediate_size": 1408,
+            "num_experts_per_tok": 4,
+            "num_experts": 60,
+        },
+    ),
+    "qwen3_omni_moe_text": TextModel("qwen3_moe", {}),
+}
 FAMILY_OF_ARCHITECTURE: dict[str, str] = {
     architecture: name for name, family in FAMILIES.items() for architecture in family.architectures
 }
@@ -142,10 +169,24 @@ def _reader(config: Mapping[str, Any]) -> Config:
         raise UnknownArchitecture((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
     if config.get("model_type") == "gemma3":
         return _gemma3_reader(config)
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in TEXT_MODELS:
+        return _text_reader(config, kind)
     guessed: list[str] = []
     family = _family(config, guessed)
     reader = Config(config, family)
     reader.guessed += guessed
+    return reader
+
+
+def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
+    """The text_config of a model of images and text, given alone."""
+    family, defaults = TEXT_MODELS[kind]
+    missing = {name: value for name, value in defaults.items() if name not in config}
+    reader = Config({**missing, **config}, family)
+    reader.guessed.append(f"model_type: {kind} alone, read as {family} with a head")
+    for name, value in missing.items():
+        reader.guessed.append(f"{name}: not stated, {value} (the default of {kind})")
     return reader
 
 
@@ -176,6 +217,8 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
         return by_architecture
     if stated is None or by_architecture == kind:
         return kind
+    if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
+        return kind  # a text_config may name the model that it is a part of
     if by_architecture is None and isinstance(stated, str) and stated.endswith("Model"):
         guessed.append(f"architectures: {shown(stated)} has no head, planned with one")
         return kind
@@ -189,8 +232,10 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     if not config:
         return Problem("", "the object is empty")
     what = next((text for key, text in OTHER_FILES.items() if config.get(key)), None)
-    keys = ", ".join(str(key)[:40] for key in list(config)[:12])
-    more = f" and {len(config) - 12} more" if len(config) > 12 else ""
+    # The name says nothing about the architecture, and may be that of the file.
+    names = [str(key)[:40] for key in config if key != "_name_or_path"]
+    keys = ", ".join(names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     found = f"model_type {shown(kind)}, architectures {shown(stated)}, keys {keys}{more}"
     message = f"this is {what}" if what else "unknown architecture"
     hints = nearest(kind, FAMILIES) if isinstance(kind, str) else ()

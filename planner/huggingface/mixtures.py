@@ -7,7 +7,6 @@ from planner.huggingface.parts import (
     RMSNORM_GATED,
     Fields,
     attention_bias,
-    even_heads,
     gqa,
     llama_shape,
     shape,
@@ -32,7 +31,8 @@ def mixtral(config: Config) -> Fields:
 
 def olmoe(config: Config) -> Fields:
     fields = llama_shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
-    even_heads(config, fields)
+    width = fields["hidden_size"] // fields["num_attention_heads"]
+    config.require("head_dim", width, "its query norm is as wide as hidden_size")
     moe = _routing(config, ("num_experts",), 64, 8)
     moe["expert_ffn_hidden_size"] = fields["ffn_hidden_size"]
     return fields | {"qk_norm": "full", "moe": moe}
@@ -162,7 +162,11 @@ def deepseek_v3(config: Config) -> Fields:
 
 
 def glm4_moe(config: Config) -> Fields:
-    fields = gqa(config, shape(config, tied=False), kv_heads=8) | RMSNORM_GATED | _mtp(config)
+    fields = (
+        gqa(config, shape(config, tied=False), kv_heads=8, even=False)
+        | RMSNORM_GATED
+        | _mtp(config)
+    )
     moe = _deepseek_experts(config, experts=128, top_k=8, expert_ffn=1408, shared=1, dense=1)
     moe |= _groups(config, 1, 1) | {"score_correction_bias": True}
     return fields | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
+from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config, shown
 
 Fields = dict[str, Any]
 
@@ -34,16 +34,22 @@ def shape(
 
 def mha(config: Config, fields: Fields) -> Fields:
     """As many key/value heads as heads, each hidden_size / num_attention_heads wide."""
-    even_heads(config, fields)
-    return {**fields, "num_query_groups": fields["num_attention_heads"], **_split(config, fields)}
+    fields = {**fields, "num_query_groups": fields["num_attention_heads"]}
+    return shared_width(config, fields)
 
 
 def gqa(
-    config: Config, fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None
+    config: Config,
+    fields: Fields,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    even: bool = True,
 ) -> Fields:
     """Key/value heads and head width; `kv_heads` and `head_dim` are family defaults.
 
     Null means one key/value head per head, also where an absent key has a default.
+    even: heads without a width of their own must share hidden_size without a rest.
     """
     heads = fields["num_attention_heads"]
     if kv_heads is None or config.data.get("num_key_value_heads", 0) is None:
@@ -60,21 +66,26 @@ def gqa(
     fields = {**fields, "num_query_groups": groups}
     if config.states("head_dim") or (head_dim is not None and "head_dim" not in config.data):
         return {**fields, "head_dim": config.count("head_dim", most=WIDTH, default=head_dim)}
-    fields |= _split(config, fields)
+    fields |= _split(config, fields, even)
     config.guess("head_dim", fields["head_dim"], "hidden_size / num_attention_heads")
     return fields
 
 
-def even_heads(config: Config, fields: Fields) -> None:
-    """Refuse a head width of its own where the family takes hidden_size / num_attention_heads."""
-    width = fields["hidden_size"] // fields["num_attention_heads"]
-    config.require("head_dim", width, "the heads share hidden_size")
+def shared_width(config: Config, fields: Fields) -> Fields:
+    """Heads of hidden_size / num_attention_heads, whatever head_dim says: the family ignores it."""
+    fields = fields | _split(config, fields)
+    if config.data.get("head_dim") not in (None, fields["head_dim"]):
+        stated, used = shown(config.data["head_dim"]), fields["head_dim"]
+        config.left_out.append(
+            f"head_dim: {stated} is ignored by {config.family}, heads are {used} wide"
+        )
+    return fields
 
 
-def _split(config: Config, fields: Fields) -> Fields:
-    """Heads that share hidden_size evenly."""
+def _split(config: Config, fields: Fields, even: bool = True) -> Fields:
+    """Heads that share hidden_size, rounded down where it need not be even."""
     hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
-    if hidden % heads and not config.problems:
+    if even and hidden % heads and not config.problems:
         config.refuse("num_attention_heads", f"hidden_size {hidden} is not a multiple of it")
     return {"head_dim": max(hidden // heads, 1)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from typing import Any
 
@@ -100,6 +101,14 @@ def test_a_config_is_read(client: TestClient) -> None:
     quantised = CONFIG | {"quantization_config": {"quant_method": "fp8"}}
     (warning,) = client.post("/v1/models/import", json=quantised).json()["warnings"]
     assert "quantization_config" in warning
+
+
+def test_infinity_where_it_does_not_matter_is_read(client: TestClient) -> None:
+    text = json.dumps(CONFIG | {"time_step_limit": [0.0, math.inf]})
+    assert "Infinity" in text
+    headers = {"content-type": "application/json"}
+    response = client.post("/v1/models/import", content=text, headers=headers)
+    assert response.status_code == 200, response.text
 
 
 def test_a_bad_config_says_where(client: TestClient) -> None:

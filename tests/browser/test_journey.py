@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ OWN: dict[str, Any] = {
     "rms_norm_eps": 1e-05,
     "tie_word_embeddings": True,
     "hidden_act": "silu",
+    "time_step_limit": [0.0, math.inf],  # Python writes it as Infinity, which is no JSON
 }
 CLIPBOARD = ["clipboard-read", "clipboard-write"]
 

@@ -352,6 +352,14 @@ def test_config_json(ask: Any, tmp_path: Path, where: str) -> None:
     assert json.loads(out)["request"]["model"]["name"] == "my-model"
 
 
+@pytest.mark.parametrize("stated", ["", None])
+def test_an_empty_name_is_that_of_the_folder(ask: Any, tmp_path: Path, stated: str | None) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**LLAMA_CONFIG, "_name_or_path": stated}))
+    _, out, _ = ask("model", str(config), "--json")
+    assert json.loads(out)["model"]["name"] == tmp_path.name
+
+
 def test_catalog_and_model(ask: Any) -> None:
     for kind in ("models", "accelerators", "clusters"):
         code, out, _ = ask("catalog", kind, "--json")

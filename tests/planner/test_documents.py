@@ -81,6 +81,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "wrong word": ({"model": {**DIMS, "norm": "rms"}}, "/model/norm", "not_allowed", "rmsnorm"),
     "escape sequence in a config": ({"model": {**LLAMA_CONFIG, "_name_or_path": "a\x1b[1m"}},
                                     "/model", "not_importable", "printable"),
+    "no number in a config": ({"model": {**LLAMA_CONFIG, "hidden_size": float("inf")}},
+                              "/model/hidden_size", "not_importable", "Infinity"),
     "encoder config": ({"model": {"model_type": "bert"}}, "/model/model_type", "not_importable",
                        "bert"),
     "tokenizer config": ({"model": {"tokenizer_class": "T"}}, "/model/model_type", "not_importable",

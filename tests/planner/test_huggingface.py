@@ -65,6 +65,28 @@ def test_name_is_given_or_found() -> None:
     assert model_from_config({**LLAMA, "_name_or_path": 7}).model.name == "llama"
 
 
+def test_the_text_config_of_a_model_of_images_is_a_model() -> None:
+    text = {**PUBLISHED["gemma-3-27b"]["text_config"], "model_type": "gemma3_text"}
+    text["architectures"] = ["Gemma3ForConditionalGeneration"]
+    assert model_from_config(text, "gemma-3-27b").model == preset("gemma-3-27b")
+
+    # That of Qwen2.5-VL 7B, whose text is Qwen2.5 7B.
+    text = {key: value for key, value in PUBLISHED["qwen2.5-7b"].items() if "key_value" not in key}
+    text |= {"model_type": "qwen2_5_vl_text", "num_attention_heads": 32}
+    imported = model_from_config(text | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]})
+    assert imported.model.num_query_groups == 8
+    assert imported.model.qkv_bias
+    assert imported.guessed[:2] == (
+        "model_type: qwen2_5_vl_text alone, read as qwen2 with a head",
+        "num_key_value_heads: not stated, 8 (the default of qwen2_5_vl_text)",
+    )
+
+
+def test_the_name_of_a_file_is_no_key_of_it() -> None:
+    found = problems({"model_type": "mixtrall", "_name_or_path": "mine", "hidden_size": 1})
+    assert "keys model_type, hidden_size)" in found["/model_type"]
+
+
 def test_architecture_names_the_family_when_the_type_does_not() -> None:
     imported = model_from_config({**PUBLISHED["deepseek-v3"], "model_type": "kimi_k2"})
     assert imported.model.moe == preset("deepseek-v3").moe
@@ -208,10 +230,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**LLAMA, "num_key_value_heads": 7},
         "64 heads are not a multiple of 7",
     ),
-    "a head width of its own where there is none": (
+    "a head width that the norms do not have": (
         "/head_dim",
-        {**PUBLISHED["gpt-neox-20b"], "head_dim": 128},
-        "only 96 can be planned",
+        {
+            "model_type": "olmoe",
+            "hidden_size": 2048,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "vocab_size": 50304,
+            "head_dim": 96,
+        },
+        "only 128 can be planned",
     ),
     "the family's key/value heads do not divide": (
         "/num_key_value_heads",

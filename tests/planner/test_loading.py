@@ -77,6 +77,17 @@ def test_problem_has_the_place() -> None:
     assert caught.value.problems[0].pointer == "/training/x/1"
 
 
+def test_a_config_may_hold_what_python_writes() -> None:
+    text = (
+        '{"model": {"model_type": "mamba2", "limits": [{"to": [0.0, Infinity]}, -Infinity, NaN]}}'
+    )
+    value = {"model_type": "mamba2", "limits": [{"to": [0.0, "Infinity"]}, "-Infinity", "NaN"]}
+    assert parse_text(text) == {"model": value}
+    with pytest.raises(RequestError) as caught:
+        parse_text('{"model": {"architectures": []}, "training": {"x": NaN}}')
+    assert caught.value.problems[0].pointer == "/training/x"
+
+
 def test_messages_are_true() -> None:
     with pytest.raises(RequestError) as caught:
         parse_text('{"a": ' + "9" * 900_000 + "}")

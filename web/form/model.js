@@ -17,6 +17,11 @@ const TITLES = { gpt: "GPT", "gpt-oss": "GPT-OSS", llama: "Llama", qwen: "Qwen",
 const title = (name) => TITLES[name] ?? name[0].toUpperCase() + name.slice(1);
 const OWN = "\0own";
 const LARGEST = 1_000_000; // characters of a config.json
+const STRING_OR_NOT_FINITE = /"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b/g;
+
+/** The value of a config.json, in which Python may have written Infinity and NaN: as their names. */
+const parsed = (source) =>
+  JSON.parse(source.replace(STRING_OR_NOT_FINITE, (found) => (found[0] === '"' ? found : `"${found}"`)));
 
 export function Model() {
   const models = useCatalog("models");
@@ -33,7 +38,7 @@ export function Model() {
     if (source.length > LARGEST) return failed([{ detail: "This is too long for a config.json." }]);
     let config;
     try {
-      config = JSON.parse(source);
+      config = parsed(source);
     } catch (error) {
       return failed([{ detail: `This is not JSON: ${error.message}.` }]);
     }

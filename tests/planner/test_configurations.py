@@ -1,0 +1,105 @@
+"""Published and default configurations: planned with the parameters that transformers counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from planner.huggingface import FAMILIES, ImportedModel
+from planner.huggingface.importer import TEXT_MODELS
+from tests.configurations import (
+    built_row,
+    config_of,
+    defaults,
+    expected_parameters,
+    planned,
+    planned_parameters,
+    published,
+    refused,
+    table,
+)
+
+# One of each kind, quick to build, to see that the table is what transformers says.
+SAMPLE = [
+    "Qwen3-0.6B",
+    "Qwen3-VL-2B-Instruct",
+    "mamba2 (default)",
+    "t5 (default)",
+    "olmoe (default)",
+]
+REWRITE = "python -m tests.configurations refused"
+
+
+def _known_text(config: dict[str, Any]) -> bool:
+    """Whether the text_config is of a family here and says how large the model is."""
+    text = config.get("text_config", {})
+    return text.get("model_type") in {*TEXT_MODELS, *FAMILIES} and "hidden_size" in text
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("transformers")
+
+
+def test_the_table_is_wide() -> None:
+    rows = table().values()
+    assert table().keys() == {*published(), *defaults()}
+    assert len(rows) >= 159
+    assert len({row.architecture for row in rows if row.parameters}) >= 120
+    kinds = Counter(row.kind for row in rows)
+    assert min(kinds[kind] for kind in ("decoder", "vision-language", "encoder-decoder")) >= 20
+    assert refused().keys() <= table().keys()
+
+
+@pytest.mark.parametrize("id", table())
+def test_is_counted_as_by_transformers_or_refused(id: str) -> None:
+    row = table()[id]
+    found = planned(config_of(row))
+    if not isinstance(found, ImportedModel):
+        assert refused().get(id) == found, f"refused otherwise than listed: {REWRITE}"
+        return
+    assert id not in refused(), f"is planned now: {REWRITE}"
+    if row.parameters is not None:
+        assert planned_parameters(found) == expected_parameters(row, found)
+
+
+@pytest.mark.parametrize(
+    "id", [id for id, row in published().items() if _known_text(row["config"])]
+)
+def test_the_text_config_alone_is_the_backbone(id: str) -> None:
+    config, row = published()[id]["config"], table()[id]
+    assert row.parameters is not None
+    assert row.encoder is not None
+    found = planned({"tie_word_embeddings": config["tie_word_embeddings"], **config["text_config"]})
+    assert isinstance(found, ImportedModel), found
+    assert planned_parameters(found) == row.parameters - row.encoder
+
+
+def test_parts_are_all_of_the_model() -> None:
+    for row in table().values():
+        parts = [row.layers, row.embedding, row.head, row.encoder, row.other]
+        assert (row.parameters is None) == (row.reason is not None), row.id
+        if row.parameters is not None:
+            assert sum(part or 0 for part in parts) == row.parameters, row.id
+
+
+def test_no_fewer_are_planned_than_before() -> None:
+    """Raise the numbers with every family that is added."""
+    rows = [row for row in table().values() if row.id not in refused()]
+    assert len(rows) >= 96
+    assert len({row.model_type for row in rows}) >= 37
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", SAMPLE)
+def test_the_table_is_what_transformers_counts(id: str) -> None:
+    assert built_row(id) == table()[id]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("id", sorted(table().keys() - set(SAMPLE)))
+def test_the_whole_table_is_what_transformers_counts(id: str) -> None:
+    assert built_row(id) == table()[id]
