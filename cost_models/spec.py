@@ -132,7 +132,7 @@ class StackSpec(Spec):
     full_attention_period: Count | None = Field(
         None, description="with a window: every n-th layer attends fully; None: no layer does"
     )
-    layer_pattern: tuple[Annotated[tuple[AnySublayer, ...], Field(max_length=16)], ...] = Field(
+    layer_pattern: tuple[Annotated[tuple[AnySublayer, ...], Field(max_length=64)], ...] = Field(
         (),
         max_length=10_000,
         description="the blocks of each layer, repeated over the layers; empty: attention and "

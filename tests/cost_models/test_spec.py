@@ -144,7 +144,7 @@ def test_lists_and_names_are_bounded() -> None:
         assert not accepts(ParallelPlan, "stage_layers", layers)
     assert accepts(ModelSpec, "layer_pattern", ((Attention(),),) * 10**4)
     assert not accepts(ModelSpec, "layer_pattern", ((Attention(),),) * (10**4 + 1))
-    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),) * 17,))
+    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),) * 65,))
     tier = NetworkTier(name="switch", bandwidth_bytes_per_s=1e9, latency_s=0.0)
     part = AcceleratorSpec(id="a", name="A", memory_bytes=1e9, memory_bytes_per_s=1e9)
     group = NodeGroup(accelerator=part, nodes=1, accelerators_per_node=1, network=(tier,))
