@@ -53,6 +53,7 @@ SOURCES: dict[str, str] = {
     "young-1974": "Young, A first order approximation to the optimum checkpoint interval, 1974",
     "mccandlish-2018": "McCandlish et al., Large-batch training, arXiv 1812.06162",
     "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
+    "muon": "Liu et al., Muon is Scalable for LLM Training (Moonlight), arXiv 2502.16982",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

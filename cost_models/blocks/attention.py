@@ -76,7 +76,11 @@ class Attention(Mixer):
         heads = np.divide(model.num_attention_heads, split.tp)
         kv_heads = np.divide(model.num_query_groups, split.tp)
         width = (heads + 2.0 * kv_heads) * model.head_dim
-        yield Weight("qkv", width * model.hidden_size, matrix=True, tensors=3)
+        groups = model.num_query_groups
+        yield Weight(
+            "qkv", width * model.hidden_size, matrix=True, tensors=3,
+            parts=(model.num_attention_heads, groups, groups),
+        )  # fmt: skip
         if model.qkv_bias:
             yield Weight("qkv bias", width, tensors=3)
         yield Weight("attention out", heads * model.head_dim * model.hidden_size, matrix=True)
