@@ -155,6 +155,9 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "no positions, kept weights": ask(
         (1, 2), "nope", **{**RUNS, "reshard_after_forward": False}, optimizer="sgd"
     ),
+    "Muon over tp and dp": ask((1, 4), "nope", **TP2, **RUNS, optimizer="muon"),
+    "Muon of experts": ask((1, 2), "moe", ep=2, **RUNS, optimizer="muon"),
+    "Adafactor": ask((1, 2), "nope", **{**RUNS, "zero_stage": 0}, optimizer="adafactor"),
     "hybrid shards": ask((1, 8), cp=2, dp_shard=4, **RUNS),
     "hybrid shards, pipeline": ask((1, 8), pp=2, dp_shard=2, **PIPE),
     "replicas over context": ask((1, 4), cp=2, **{**RUNS, "zero_stage": 0}),
@@ -556,6 +559,8 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "reduced in bf16 with ZeRO 3, pp 2": launch(
         training={"gradient_reduce_dtype": "bf16"}, pp=2, **PIPE
     ),
+    "Muon, not 8-bit Adam": refused(training={"optimizer": "adam_8bit"}),
+    "fails on DTensors that are split": refused(training={"optimizer": "adafactor"}),
     "needs sequence_parallel": refused(GPT, tp=2),
     "key/value heads do not divide": refused(tp=8),
     "pads none": refused(other("llama", vocab_size=32001), **TP2),
