@@ -142,6 +142,19 @@ def test_the_script_trains_in_four_processes_as_in_one(
     trains_as_one_process(tmp_path_factory, *ask((1, 4), pp=2, **TP2, **PIPE))
 
 
+@pytest.mark.parametrize("shape", [(96, 32), (32, 96)])
+def test_muon_makes_the_update_of_torchs_own(tmp_path: Path, shape: tuple[int, int]) -> None:
+    written(tmp_path, PYTORCH.write(*CASES["llama-muon"]))
+    orthogonal = load_script(tmp_path / "train.py").orthogonal
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(shape))
+    weight.grad = torch.randn(shape)
+    found = orthogonal(weight.grad.bfloat16()).float()
+    torch.optim.Muon([weight], lr=1.0, weight_decay=0.0).step()
+    larger = max(1, shape[0] / shape[1]) ** 0.5
+    torch.testing.assert_close(-found * larger, weight.detach(), atol=0.03, rtol=0.03)
+
+
 REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "tp2 pp2 dp2": ask((1, 8), pp=2, **TP2, **PIPE),
     "tp2 pp2 dp2, replicas": ask(
