@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.arrays import sum_of
 from cost_models.blocks.records import Weight
 from cost_models.kernels import gemm_flop
 from cost_models.sources import Array, formula
@@ -53,10 +54,16 @@ def factors(rows: Array, columns: Array) -> Array:
     return rows + columns
 
 
-@formula("flop", "muon")
-def newton_schulz_flop(rows: Array, columns: Array, steps: float = 5.0) -> Array:
-    """FLOP that make a matrix about orthogonal: A = X X', B = b A + c A A, X = a X + B X each step,
-    with the shorter side of X first.
+def newton_schulz_products(rows: Array, columns: Array) -> tuple[tuple[Array, Array, Array], ...]:
+    """(m, n, k) of the products of one step, with the shorter side of X first: A = X X',
+    B = b A + c A A, X = a X + B X.
     """
     m, n = np.minimum(rows, columns), np.maximum(rows, columns)
-    return steps * (gemm_flop(m, m, n) + gemm_flop(m, m, m) + gemm_flop(m, n, m))
+    return (m, m, n), (m, m, m), (m, n, m)
+
+
+@formula("flop", "muon")
+def newton_schulz_flop(rows: Array, columns: Array, steps: float = 5.0) -> Array:
+    """FLOP that make a matrix about orthogonal."""
+    each = sum_of(gemm_flop(*shape) for shape in newton_schulz_products(rows, columns))
+    return steps * each

@@ -23,7 +23,7 @@ from cost_models.blocks.records import Split, Weight
 from cost_models.gathered import Gathered, Setting
 from cost_models.kernel_times import HALF_BYTES, Machine
 from cost_models.kernels import gemm_s
-from cost_models.matrices import Matrix, factors, matrices
+from cost_models.matrices import Matrix, factors, matrices, newton_schulz_products
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.placement import Axis, Placement
 from cost_models.runtimes import traits
@@ -200,7 +200,8 @@ class MatrixOptimizer:
         size = len(self._g.state_plans)
 
         def spread(amount: Array) -> Array:
-            return at(np.broadcast_to(np.asarray(amount, dtype=np.float64), (size,)))
+            per_plan: Array = at(np.broadcast_to(np.asarray(amount, dtype=np.float64), (size,)))
+            return per_plan
 
         layers = [(spread(total(p, False)), spread(total(p, True))) for p in self._layers]
         first, last = (spread(total(pairs, False)) for pairs in self._ends)
@@ -229,7 +230,9 @@ def newton_schulz_s(matrix: Matrix, machine: Machine, steps: int) -> Array:
     chip = machine.accelerator
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or machine.matrix_flop_per_s
     rate = peak * machine.fitted.sustained_fraction(machine.profile.family)
-    m, n = np.minimum(matrix.rows, matrix.columns), np.maximum(matrix.rows, matrix.columns)
     bandwidth, efficiency = chip.memory_bytes_per_s, machine.profile.gemm["bf16"]
-    products = ((m, m, n), (m, m, m), (m, n, m))
-    return steps * sum_of(gemm_s(*shape, rate, bandwidth, efficiency) for shape in products)
+    one: Array = sum_of(
+        gemm_s(*shape, rate, bandwidth, efficiency)
+        for shape in newton_schulz_products(matrix.rows, matrix.columns)
+    )
+    return steps * one
