@@ -51,6 +51,7 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
         built = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     with torch.device("meta"):
         model = _class(built, folder).from_config(built, trust_remote_code=folder is not None)
+        model.tie_weights()
     found = look_at(model, built, "custom")
     return {
         "model": found.model.model_dump(mode="json", exclude_defaults=True),
