@@ -15,6 +15,7 @@ from cost_models.layers import LayerKind, layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.tuning import Tuned
 
 BACKWARD_PER_FORWARD = 2.0  # gradient of the input and of the weights, one GEMM each
 
@@ -84,9 +85,33 @@ def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: boo
     return float(matmul_flop(tokens, dense)) + mixing
 
 
-@formula("flop", "palm", "megatron-2")
+@formula("flop", "palm", "megatron-2", "lora")
 def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) -> float:
-    """Model FLOP of one optimizer step: forward and backward, nothing recomputed."""
+    """Model FLOP of one optimizer step: forward and backward, nothing recomputed.
+
+    Frozen matrices have no gradient of their weights: 4 FLOP for each parameter and token, not 6.
+    Adapters have one, and run forward beside them.
+    """
     tokens = float(training.tokens_per_iteration)
     forward = forward_flop(model, tokens, float(training.seq_length), causal)
-    return (1.0 + BACKWARD_PER_FORWARD) * forward
+    step = (1.0 + BACKWARD_PER_FORWARD) * forward
+    if not training.freezes:
+        return step
+    frozen, adapters = _changed_parameters(model, training)
+    return step + float(matmul_flop(tokens, 3.0 * adapters - frozen))
+
+
+def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float, float]:
+    """Elements that one token is multiplied with: of frozen matrices, of adapters."""
+    layers, frozen, adapters = layers_of(model), 0.0, 0.0
+    tuned, counts = Tuned(model, training), list(layers.counts)
+    counts[layers.order[-1]] += model.mtp_num_layers
+    for kind, count in zip(layers.kinds, counts, strict=True):
+        weights = [w for w in tuned.weights(kind, Split()) if w.matrix]
+        frozen += count * float(sum(w.elements * w.used for w in weights if not w.trained))
+        every = float(sum(w.elements * w.used for w in weights))
+        adapters += count * (every - layer_matrix_parameters(model, kind))
+    if not training.trains("head"):
+        frozen += (1.0 + model.mtp_num_layers) * model.hidden_size * model.vocab_size
+        frozen += 2.0 * model.mtp_num_layers * model.hidden_size**2
+    return frozen, adapters

@@ -53,6 +53,8 @@ SOURCES: dict[str, str] = {
     "young-1974": "Young, A first order approximation to the optimum checkpoint interval, 1974",
     "mccandlish-2018": "McCandlish et al., Large-batch training, arXiv 1812.06162",
     "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
+    "lora": "Hu et al., LoRA, arXiv 2106.09685",
+    "qlora": "Dettmers et al., QLoRA, arXiv 2305.14314",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

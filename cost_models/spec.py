@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from cost_models.adapters import AdapterTarget, clashing
 from cost_models.blocks import AnyMixer
 from cost_models.fields import (
     BytesPerSecond,
@@ -31,6 +32,8 @@ QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe"]
+Part = Literal["embedding", "norms", "mixers", "routers", "feed_forwards", "head"]
+FrozenDtype = Literal["as trained", "fp8", "nf4"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -343,9 +346,47 @@ class TrainingSpec(Spec):
     master_weights_dtype: Literal["fp32", "none"] = "fp32"
     optimizer_state_dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
     optimizer: Literal["adam", "sgd"] = "adam"
+    lora_rank: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0, description="rank of the adapters beside frozen matrices; 0: none"
+    )
+    lora_targets: tuple[AdapterTarget, ...] = Field(
+        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        min_length=1,
+        max_length=100,
+        description="matrices with adapters, as Megatron or Hugging Face names them; read where "
+        "lora_rank is given",
+    )
+    lora_dropout: Probability = Field(0.0, description="before the adapters")
+    frozen: tuple[Part, ...] = Field(
+        (), max_length=100, description="parts that are not trained; with lora_rank all of them"
+    )
+    frozen_dtype: FrozenDtype = Field(
+        "as trained", description="how frozen matrices of layers are stored; nf4: QLoRA's 4 bits"
+    )
     tokens: Annotated[float, Field(gt=0, le=1e18)] | None = Field(
         None, description="of the whole training; None: no days, cost or energy"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.lora_rank and self.frozen:
+            raise ValueError("lora_rank freezes every part; leave frozen out")
+        if set(self.frozen) == set(get_args(Part)):
+            raise ValueError("frozen names every part: nothing is left to train")
+        if self.frozen_dtype != "as trained" and not self.freezes:
+            raise ValueError("frozen_dtype needs lora_rank or frozen parts")
+        if twice := clashing(self.lora_targets):
+            raise ValueError(f"lora_targets {' and '.join(twice)} adapt the same matrix")
+        return self
+
+    @property
+    def freezes(self) -> bool:
+        """Whether a part of the model is not trained."""
+        return self.lora_rank > 0 or bool(self.frozen)
+
+    def trains(self, part: str) -> bool:
+        """Whether the weights of a part have gradients; adapters are no part of the model."""
+        return self.lora_rank == 0 and part not in self.frozen
 
     @property
     def weight_bytes(self) -> int:

@@ -73,7 +73,7 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     return data_parallel_seconds(
-        s.model, s.training, s.fabric, g.state_plans, g.held,
+        s.model, s.training, s.fabric, g.state_plans, g.held, g.trained,
         frozenset(np.unique(g.plans.zero_stage).tolist()),
     )  # fmt: skip
 

@@ -129,9 +129,9 @@ def _stages_s(s: Setting, g: Gathered) -> FloatArray:
     sent = messages(g) * message_s(g, dp) * (g.plans.pp > 1)
     tied = g.state.spread(dp.tied_reduce_s)
     slots = []
-    for slot, held in enumerate(g.stage_parameters):
+    for slot, trained in enumerate(g.trained_stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
-        once = sum(step.of(*held)) + tied * g.stages.spread(end)
+        once = sum(step.of(trained, g.stage_parameters[slot])) + tied * g.stages.spread(end)
         total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
         slots.append(float(np.max(total)))
     return np.array(slots)[g.table.slot_of[:, 0]]

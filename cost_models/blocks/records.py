@@ -28,6 +28,7 @@ class Weight:
     matrix: tokens are multiplied with it; used: by which share of them (experts: top_k of all).
     copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
     placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
+    trained: it has a gradient and optimizer states; else it is frozen.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Weight:
     copies: Array = 1.0
     tensors: float = 1
     placeholder: bool = True
+    trained: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,8 @@ class Gemm:
     """C[m,n] = A[m,k] B[k,n] forward; dgrad [m,k] = [m,n][n,k] and wgrad [k,n] = [k,m][m,n].
 
     groups > 1: that many equal products in one grouped launch, m being the rows of one.
-    fp8: follows the training precision; `weights` False: a product of two activations.
+    fp8: follows the training precision; `weights` False: a product of two activations; `trained`
+    False: its weights are frozen, so that the backward pass has no wgrad.
     gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
     input or the gradient of the output.
     redone: share that per-operator recompute ("op") runs again.
@@ -59,6 +62,7 @@ class Gemm:
     groups: Array = 1.0
     fp8: bool = True
     weights: bool = True
+    trained: bool = True
     tensor_cores: bool = True
     gathered_input: bool = False
     scattered_output: bool = False
