@@ -105,7 +105,7 @@ TRAINED = Amounts(frozen=0.0, frozen_end=0.0)
 
 def gathered_amounts(training: TrainingSpec) -> Amounts:
     """What ZeRO-3 gathers, in weights that are trained: frozen ones may be narrower."""
-    return Amounts(frozen=stored_bytes(training) / training.weight_bytes)
+    return Amounts(frozen=stored_bytes(training) / training.gathered_weight_bytes)
 
 
 def frozen_amounts(training: TrainingSpec, plans: Plans) -> Amounts:

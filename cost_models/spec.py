@@ -33,7 +33,7 @@ PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe"]
 Part = Literal["embedding", "norms", "mixers", "routers", "feed_forwards", "head"]
-FrozenDtype = Literal["as trained", "fp8", "nf4"]
+FrozenDtype = Literal["as trained", "nf4"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 

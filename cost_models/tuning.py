@@ -6,8 +6,9 @@ up to the output.
 
 Tensor parallelism splits both matrices of an adapter (Megatron-Bridge 067f987, peft/utils.py
 ParallelLinearAdapter): beside a column-parallel matrix by their outputs, beside a row-parallel one
-the first by its input, the second by its output, which is then gathered whole.  Routed experts of
-a rank share one adapter (peft/lora.py, share_expert_adapters).
+the first by its input, the second by its output, which is then gathered whole.  torch's DTensor
+splits what the matrix beside it splits, and sums the two outputs as one.  Routed experts of a rank
+share one adapter (peft/lora.py, share_expert_adapters).
 """
 
 from __future__ import annotations
@@ -65,17 +66,19 @@ CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes of one frozen weight of a layer, which has no other copy than those cast of it."""
     stored = stored_bytes(training)
-    kept = CAST_WEIGHT_BYTES.get(training.precision, 0.0) * runtime.keeps_cast_weights
-    own = stored * (training.frozen_dtype == training.precision) * (kept > 0)
-    total: Array = stored + kept - own
+    cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
+    # What is stored in fp8 is the one that stands as it is.
+    own = stored * (training.gathered_weight_bytes < training.weight_bytes)
+    total: Array = stored + (cast - own) * runtime.keeps_cast_weights
     return total
 
 
 @formula("byte", "qlora")
 def stored_bytes(training: TrainingSpec) -> float:
     """Bytes of one frozen weight of a layer as it is kept and gathered."""
-    narrow = {"fp8": 1.0, "nf4": NF4_BYTES}
-    return narrow.get(training.frozen_dtype, float(training.weight_bytes))
+    if training.frozen_dtype == "nf4":
+        return NF4_BYTES
+    return float(training.gathered_weight_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -144,17 +147,17 @@ class Tuned:
                 for record in block.records(self.model, d)
             ],
             d,
-            stored_bytes(self.training),
+            self.training.frozen_dtype == "nf4",
         )
 
     def end(self, block: Block, part: str, d: Dims) -> tuple[Record, ...]:
         """The embedding or the head, which are stored as they would be trained."""
         trained = self.training.trains(part)
         records = [(record, trained) for record in block.records(self.model, d)]
-        return self._changed(records, d, d.activation_bytes)
+        return self._changed(records, d, packed=False)
 
     def _changed(
-        self, records: list[tuple[Record, bool]], d: Dims, stored_bytes: float
+        self, records: list[tuple[Record, bool]], d: Dims, packed: bool
     ) -> tuple[Record, ...]:
         """The records of blocks, each with whether its part is trained, as they are run."""
         if not self.training.freezes:
@@ -165,7 +168,7 @@ class Tuned:
             if isinstance(record, Gemm) and record.weights and not trained
         }
         frozen = {gemm.name: gemm for gemm in gemms.values()}
-        unpacked = _unpacked(frozen.values(), stored_bytes, d)
+        unpacked = _unpacked(frozen.values(), d) if packed else {}
         changed: list[Record] = []
         for record, trained in records:
             match record:
@@ -209,13 +212,15 @@ class Tuned:
         """An adapter, or several, beside a frozen matrix.
 
         Each saves its input where dropout has made it one of its own, and what it projects it to.
-        The sum reads the matrix's output and the adapter's, which was scaled before.
+        The sum reads the matrix's output and the adapter's, which a pass has scaled before (PEFT
+        tuners/lora/layer.py, Bridge peft/utils.py) unless torch.compile joins the two.
         """
         shares = self._adapted.get(gemm.name, ())
         if not shares:
             return
         rank, count, row = float(self.training.lora_rank), len(shares), gemm.scattered_output
-        ranks = d.etp if gemm.grouped else d.tp
+        own = d.runtime.sums_adapters_with_matrices
+        ranks = own + (1.0 - own) * (d.etp if gemm.grouped else d.tp)
         tokens, inputs, outputs = gemm.m * gemm.groups, gemm.k, gemm.n * sum(shares)
         name, module = f"{gemm.name} adapter", gemm.module
 
@@ -234,7 +239,11 @@ class Tuned:
 
         yield product("down", rank / (1.0 if row else ranks), inputs)
         yield product("up", outputs / count / (ranks if row else 1.0), rank)
-        yield memory_bound("sum", 10.0 * tokens * outputs, 4.0 * tokens * outputs)
+        # Beside rows the sum is of sequence shards, but for torch's, which comes before them.
+        scattered = (1.0 - own) * row * (1.0 - d.sharded_tokens / d.tokens)
+        summed = tokens * outputs * (1.0 - scattered)
+        scaling = 4.0 * (1.0 - d.compiled) * summed
+        yield memory_bound("sum", 6.0 * summed + scaling, scaling)
         yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
         if self.training.lora_dropout:
@@ -244,12 +253,13 @@ class Tuned:
             yield saved("dropout mask", size, MASK_BYTES)
         # Beside columns the rank is gathered forward and its gradient summed backward; beside rows
         # it is summed, and the output, of which each rank has some columns, is gathered.
-        narrow = count * tokens * rank * d.activation_bytes
+        shared = (1.0 - own) * d.activation_bytes
+        narrow = shared * count * tokens * rank
         axis: Literal["tp", "etp"] = "etp" if gemm.grouped else "tp"
         around = ("all_reduce", "all_reduce" if row else "all_gather")
         yield Collective(around, narrow, axis, mirrored=False, module=module)
         if row:
-            whole = tokens * outputs * d.activation_bytes
+            whole = shared * tokens * outputs
             yield Collective(("all_gather",), whole, axis, module=module)
 
 
@@ -262,12 +272,10 @@ def _part(block: Block, name: str) -> str:
     return "routers" if name.startswith("router") else "feed_forwards"
 
 
-def _unpacked(gemms: Iterable[Gemm], stored_bytes: float, d: Dims) -> dict[str, Pass]:
-    """Frozen weights in fewer bytes than they are multiplied in are unpacked before each use."""
-    if stored_bytes >= d.activation_bytes:
-        return {}
+def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, Pass]:
+    """Weights in 4 bits are unpacked before each use (bitsandbytes, MatMul4Bit)."""
     # Passes are counted in half precision.
-    moved = (stored_bytes + d.activation_bytes) * HALF_BYTES / d.activation_bytes
+    moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
     sizes = {gemm.name: (gemm, moved * gemm.k * gemm.n * gemm.groups) for gemm in gemms}
     return {
         name: Pass(f"{name} unpacking", size, size, gemm.module, gemm.active)

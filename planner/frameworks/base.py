@@ -153,6 +153,7 @@ class Framework:
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
     mixers: kinds that it has words for where a model's layers follow a pattern of their own.
+    tuning: what it can train less than all weights with, as rules; None: untuned says why not.
     """
 
     name: str
@@ -172,9 +173,12 @@ class Framework:
     recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
     mixers: tuple[str, ...] = ()
+    tuning: tuple[Rule, ...] | None = None
+    untuned: str = "what is written for it trains every weight"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", (_mixers(self.mixers), *self.rules))
+        tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
+        object.__setattr__(self, "rules", (_mixers(self.mixers), *tuning, *self.rules))
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -223,6 +227,12 @@ def _mixers(carried: tuple[str, ...]) -> Rule:
         lambda c, p: f"no option says which layers have {', '.join(others(c.model))}",
         "degrees",
     )
+
+
+@cache
+def _untuned(why: str) -> Rule:
+    """Every weight is trained, by adapters none."""
+    return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 
 
 def unsupported(

@@ -161,4 +161,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="the script that is written trains every weight, without PEFT",
 )
