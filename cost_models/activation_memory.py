@@ -25,6 +25,7 @@ from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Work
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
 from cost_models.layers import LayerKind, layers_of
+from cost_models.packing import packed
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
@@ -51,7 +52,7 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
     return MicroBatch(
         d,
         kinds,
-        tuple(tuned.records(kind, d) for kind in kinds),
+        tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
         tuned.end(Embedding(), "embedding", d),
         tuned.end(Head(), "head", d),
     )

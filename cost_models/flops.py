@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from cost_models.blocks.records import FlashAttention, Gemm, Split
 from cost_models.dims import dims
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
+from cost_models.packing import FloatArray, lengths_of, packed_span
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
@@ -50,11 +53,17 @@ def layer_matrix_parameters(model: ModelSpec, kind: LayerKind) -> float:
 
 @formula("flop", "palm", "megatron-2")
 def mixing_flop(
-    model: ModelSpec, kind: LayerKind, tokens: float, seq_length: float, causal: bool
+    model: ModelSpec,
+    kind: LayerKind,
+    tokens: float,
+    seq_length: float,
+    causal: bool,
+    lengths: FloatArray | None = None,
 ) -> float:
     """Forward FLOP of a layer's products of activations with each other.
 
     Attention kernels run the causal half of Q K^T and P V: twice that is the whole square.
+    lengths: of the samples in a sequence, where it is not one.
     """
     training = TrainingSpec(seq_length=1, global_batch_size=1)
     d = replace(
@@ -64,14 +73,22 @@ def mixing_flop(
     total: Array = 0.0
     for record in kind.records(model, d):
         if isinstance(record, FlashAttention):
-            total = total + record.forward_flop * record.active * (1.0 if causal else 2.0)
+            span, whole = float(np.max(record.span)), 1.0 if causal else 2.0
+            share = 1.0 if lengths is None else packed_span(span, seq_length, lengths) / span
+            total = total + record.forward_flop * share * record.active * whole
         elif isinstance(record, Gemm) and not record.weights:
             total = total + gemm_flop(record.m, record.n, record.k) * record.groups * record.active
     return float(total)
 
 
 @formula("flop", "palm", "megatron-2")
-def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: bool) -> float:
+def forward_flop(
+    model: ModelSpec,
+    tokens: float,
+    seq_length: float,
+    causal: bool,
+    lengths: FloatArray | None = None,
+) -> float:
     """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
     layers, predictions = layers_of(model), model.mtp_num_layers
     counts = list(layers.counts)
@@ -81,7 +98,7 @@ def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: boo
     mixing = 0.0
     for kind, count in zip(layers.kinds, counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
-        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal)
+        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal, lengths)
     return float(matmul_flop(tokens, dense)) + mixing
 
 
@@ -93,7 +110,8 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
     Adapters have one, and run forward beside them.
     """
     tokens = float(training.tokens_per_iteration)
-    forward = forward_flop(model, tokens, float(training.seq_length), causal)
+    lengths = lengths_of(training) if training.sample_lengths else None
+    forward = forward_flop(model, tokens, float(training.seq_length), causal, lengths)
     step = (1.0 + BACKWARD_PER_FORWARD) * forward
     if not training.freezes:
         return step

@@ -363,6 +363,17 @@ class TrainingSpec(Spec):
     frozen_dtype: FrozenDtype = Field(
         "as trained", description="how frozen matrices of layers are stored; nf4: QLoRA's 4 bits"
     )
+    sample_lengths: tuple[Count, ...] = Field(
+        (),
+        max_length=10_000,
+        description="tokens of samples that are equally likely, such as the quantiles of a data "
+        "set; empty: each sequence is one sample",
+    )
+    packing: Literal["packed", "padded"] = Field(
+        "packed",
+        description="packed: samples fill sequences, and attend within themselves; padded: a "
+        "sequence is one sample and padding; read where sample_lengths are given",
+    )
     tokens: Annotated[float, Field(gt=0, le=1e18)] | None = Field(
         None, description="of the whole training; None: no days, cost or energy"
     )
@@ -418,5 +429,19 @@ class TrainingSpec(Spec):
         return master + moments * DTYPE_BYTES[self.optimizer_state_dtype]
 
     @property
-    def tokens_per_iteration(self) -> int:
+    def packs(self) -> bool:
+        """Whether sequences are several samples."""
+        return bool(self.sample_lengths) and self.packing == "packed"
+
+    @property
+    def positions_per_iteration(self) -> int:
+        """Tokens and padding."""
         return self.seq_length * self.global_batch_size
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        """Tokens without padding."""
+        if not self.sample_lengths or self.packing == "packed":
+            return self.positions_per_iteration
+        kept = (min(length, self.seq_length) for length in self.sample_lengths)
+        return round(self.global_batch_size * sum(kept) / len(self.sample_lengths))

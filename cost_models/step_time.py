@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.arrays import sum_of
+from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
+from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
@@ -169,6 +171,28 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return np.broadcast_to(total, (len(plans),))
+
+
+@formula("s", "derived")
+def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
+    """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
+
+    They meet once a step, with ZeRO-2 and 3 in every micro-batch; over the packs between, their
+    work averages out.  Not modelled: micro-batches of a pipeline that wait for a longer one.
+    """
+    plans, training = g.plans, s.training
+    if not training.packs:
+        return np.zeros(len(plans))
+    attention: Array = 0.0
+    for kernels, count in zip(times.kernels, g.table.totals, strict=True):
+        each = (t for t in kernels if isinstance(t.kernel, FlashAttention))
+        seconds = sum_of(t.forward_s + t.backward_s for t in each)
+        by_key = np.broadcast_to(seconds, (len(g.layer_plans),))
+        attention = attention + g.stages.spread(count) * g.layers.spread(by_key) / plans.pp
+    between = plans.micro_batch_size * np.where(plans.zero_stage >= 2, 1.0, g.micro_batches)
+    spread = variation(lengths_of(training), float(training.seq_length)) / np.sqrt(between)
+    lost: FloatArray = g.micro_batches * attention * spread * expected_maximum(plans.dp)
+    return np.broadcast_to(lost, (len(plans),))
 
 
 def _extra_s(g: Gathered, costs: Costs) -> Array:

@@ -34,7 +34,12 @@ from cost_models.blocks.records import (
     Working,
 )
 from cost_models.dims import Dims, dims
-from cost_models.layers import LayerKind
+from cost_models.layers import LayerKind, layers_of
+from cost_models.parameters import (
+    embedding_parameters,
+    output_layer_parameters,
+    total_parameters,
+)
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
@@ -261,6 +266,23 @@ class Tuned:
         if row:
             whole = shared * tokens * outputs
             yield Collective(("all_gather",), whole, axis, module=module)
+
+
+@formula("1", "lora")
+def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
+    """Parameters with gradients, of the whole model: what a checkpoint of tuning saves."""
+    total = total_parameters(model)
+    if not training.freezes:
+        return total
+    tuned, layers = Tuned(model, training), layers_of(model)
+    for kind, count in zip(layers.kinds, layers.counts, strict=True):
+        every = tuple(tuned.weights(kind, Split()))
+        total -= count * round(float(sum(w.elements for w in every if not w.trained)))
+        total += count * round(float(sum(w.elements for w in every if "adapter" in w.name)))
+    ends = {"embedding": embedding_parameters, "head": output_layer_parameters}
+    for part, parameters in ends.items():
+        total -= 0 if training.trains(part) else round(float(parameters(model, 1.0, 1)))
+    return total
 
 
 def _part(block: Block, name: str) -> str:

@@ -61,6 +61,8 @@ _TRAINING = (
     Field("lora_dropout", "training", "before the adapters", "NUMBER"),
     Field("frozen", "training", "parts that are not trained: embedding, head, ...", "NAMES"),
     Field("frozen_dtype", "training", "as trained, nf4 (QLoRA)", "NAME"),
+    Field("sample_lengths", "training", "equally likely ones, such as quantiles", "INTS"),
+    Field("packing", "training", "packed, padded; with sample lengths", "NAME"),
 )
 _SEARCH = (
     Field("objective", "search", "tokens_per_s, memory_headroom, cost", "NAME"),
@@ -118,7 +120,9 @@ _PIPELINE = (
 # Not of a request: a pipeline by itself, with times in place of a model.
 PIPELINE = {field.name: field for field in _PIPELINE}
 FIELDS = {field.name: field for field in (*_REQUEST, *_CLUSTER, *_TRAINING, *_SEARCH, *_PLAN)}
-LISTS = frozenset({"recompute_modules", "stage_layers", "open", "lora_targets", "frozen"})
+LISTS = frozenset(
+    {"recompute_modules", "stage_layers", "open", "lora_targets", "frozen", "sample_lengths"}
+)
 _PANELS = {
     "": "Model and cluster",
     "cluster": "Model and cluster",

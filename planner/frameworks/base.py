@@ -178,7 +178,8 @@ class Framework:
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
-        object.__setattr__(self, "rules", (_mixers(self.mixers), *tuning, *self.rules))
+        rules = (_mixers(self.mixers), *tuning, ONE_LENGTH, *self.rules)
+        object.__setattr__(self, "rules", rules)
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -242,6 +243,14 @@ def unsupported(
 ) -> Rule:
     """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
     return rule("framework_unsupported", legal, explain, level)
+
+
+ONE_LENGTH = unsupported(
+    lambda c, p: not c.training.sample_lengths,
+    "what is written reads mock data of one length: leave sample_lengths out to get the same flags "
+    "for a data set of your own",
+    "degrees",
+)
 
 
 def one_line(text: str) -> str:
