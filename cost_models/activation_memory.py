@@ -25,6 +25,7 @@ from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Work
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
 from cost_models.layers import LayerKind, layers_of
+from cost_models.objectives import head_records
 from cost_models.packing import packed
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
@@ -54,7 +55,7 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
         kinds,
         tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
         tuned.end(Embedding(), "embedding", d),
-        tuned.end(Head(), "head", d),
+        tuple(head_records(tuned.end(Head(), "head", d), training)),
     )
 
 

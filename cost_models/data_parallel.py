@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models import parameters
 from cost_models.arrays import sum_of
+from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
@@ -108,10 +109,11 @@ def gathered_amounts(training: TrainingSpec) -> Amounts:
     return Amounts(frozen=stored_bytes(training) / training.gathered_weight_bytes)
 
 
-def frozen_amounts(training: TrainingSpec, plans: Plans) -> Amounts:
-    """Bytes of frozen weights as they are kept."""
+def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Amounts:
+    """Bytes of frozen weights as they are kept, and of so many references of each weight."""
+    copy = reference * training.weight_bytes
     kept = frozen_bytes(training, traits(plans.runtime))
-    return Amounts(0.0, kept, float(training.weight_bytes))
+    return Amounts(copy, kept + copy, training.weight_bytes + copy)
 
 
 def held_parameters(
@@ -148,6 +150,9 @@ def held_parameters(
     # With a pipeline the last stage holds copies of the word table: one to share it with the head,
     # one to embed the tokens that multi-token prediction looks ahead to.
     copies = model.tied_embeddings + (model.mtp_num_layers > 0)
+    if tuned.training.loss == "reward":
+        head = np.asarray(norm_parameters(model, model.hidden_size) + model.hidden_size)
+        copies = False
     head = head + copies * np.where(plans.pp > 1, word_table, 0.0)
     # The layers of multi-token prediction are counted with the last stage's.
     predictions = model.mtp_num_layers * parameters.prediction_parameters(model, tp)

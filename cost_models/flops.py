@@ -14,6 +14,7 @@ from cost_models.blocks.records import FlashAttention, Gemm, Split
 from cost_models.dims import dims
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
+from cost_models.objectives import forward_share
 from cost_models.packing import FloatArray, lengths_of, packed_span
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
@@ -106,13 +107,17 @@ def forward_flop(
 def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) -> float:
     """Model FLOP of one optimizer step: forward and backward, nothing recomputed.
 
-    Frozen matrices have no gradient of their weights: 4 FLOP for each parameter and token, not 6.
-    Adapters have one, and run forward beside them.
+    A reference runs forward beside; a score has one column in place of logits.  Frozen matrices
+    have no gradient of their weights: 4 FLOP for each parameter and token, not 6.  Adapters have
+    one, and run forward beside them.
     """
     tokens = float(training.tokens_per_iteration)
     lengths = lengths_of(training) if training.sample_lengths else None
     forward = forward_flop(model, tokens, float(training.seq_length), causal, lengths)
-    step = (1.0 + BACKWARD_PER_FORWARD) * forward
+    step = (1.0 + BACKWARD_PER_FORWARD + forward_share(model, training)) * forward
+    if training.loss == "reward":
+        columns = model.hidden_size * (model.vocab_size - 1.0)
+        step -= (1.0 + BACKWARD_PER_FORWARD) * float(matmul_flop(tokens, columns))
     if not training.freezes:
         return step
     frozen, adapters = _changed_parameters(model, training)
@@ -129,7 +134,7 @@ def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float
         frozen += count * float(sum(w.elements * w.used for w in weights if not w.trained))
         every = float(sum(w.elements * w.used for w in weights))
         adapters += count * (every - layer_matrix_parameters(model, kind))
-    if not training.trains("head"):
+    if not training.trains("head") and training.loss != "reward":
         frozen += (1.0 + model.mtp_num_layers) * model.hidden_size * model.vocab_size
         frozen += 2.0 * model.mtp_num_layers * model.hidden_size**2
     return frozen, adapters

@@ -27,6 +27,7 @@ from cost_models.kernel_times import Machine
 from cost_models.keys import Groups, Key, KeyView
 from cost_models.layers import LayerKind
 from cost_models.network import Fabric
+from cost_models.objectives import reference_share
 from cost_models.placement import GROUP_FIELDS
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile
@@ -67,7 +68,7 @@ class Gathered:
 
     layers, state, stages: how plans share the keys above, and that of how layers fall on stages;
     layer_plans, state_plans: one row for each key.  held, trained: all weights, in the bytes of a
-    trained one, and those that are; frozen: bytes of the others, None where there are none.
+    trained one, and those that are; frozen: bytes of the others and of a reference; None: none.
     """
 
     plans: Plans
@@ -97,7 +98,7 @@ class Gathered:
     @cached_property
     def trained_layer_parameters(self) -> LayerParameters:
         """Those of them that are trained."""
-        return self.layer_parameters if self.frozen is None else self._per_layer(self.trained)
+        return self._per_layer(self.trained)
 
     @cached_property
     def stage_parameters(self) -> list[tuple[Array, Array]]:
@@ -107,13 +108,13 @@ class Gathered:
     @cached_property
     def trained_stage_parameters(self) -> list[tuple[Array, Array]]:
         """Those of them that are trained."""
-        if self.frozen is None:
+        if self.trained is self.held:
             return self.stage_parameters
         return self._per_stage(self.trained, self.trained_layer_parameters)
 
     @cached_property
     def frozen_stage_bytes(self) -> list[tuple[Array, Array]]:
-        """Bytes of the others, as they are kept."""
+        """Bytes of the others and of a reference, as they are kept."""
         if self.frozen is None:
             return [(0.0, 0.0)] * len(self.table.stage)
         return self._per_stage(self.frozen, self._per_layer(self.frozen))
@@ -152,7 +153,9 @@ def gather(s: Setting, plans: Plans) -> Gathered:
     trained, frozen = held, None
     if s.training.freezes:
         trained = held_parameters(s.model, state_plans, s.training, TRAINED)
-        kept = frozen_amounts(s.training, state_plans)
+    reference = reference_share(s.model, s.training)
+    if s.training.freezes or reference:
+        kept = frozen_amounts(s.training, state_plans, reference)
         frozen = held_parameters(s.model, state_plans, s.training, kept)
     return Gathered(
         plans, layers, layer_plans, state, state_plans, stages, table, micro,

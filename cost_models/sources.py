@@ -55,6 +55,8 @@ SOURCES: dict[str, str] = {
     "daly-2006": "Daly, A higher order estimate of the optimum checkpoint interval, FGCS 2006",
     "lora": "Hu et al., LoRA, arXiv 2106.09685",
     "qlora": "Dettmers et al., QLoRA, arXiv 2305.14314",
+    "dpo": "Rafailov et al., Direct Preference Optimization, arXiv 2305.18290",
+    "distillation": "Hinton et al., Distilling the Knowledge in a Neural Network, arXiv 1503.02531",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

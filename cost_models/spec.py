@@ -33,6 +33,7 @@ PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe"]
 Part = Literal["embedding", "norms", "mixers", "routers", "feed_forwards", "head"]
+Loss = Literal["next_token", "dpo", "reward", "distillation"]
 FrozenDtype = Literal["as trained", "nf4"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
@@ -363,6 +364,14 @@ class TrainingSpec(Spec):
     frozen_dtype: FrozenDtype = Field(
         "as trained", description="how frozen matrices of layers are stored; nf4: QLoRA's 4 bits"
     )
+    loss: Loss = Field(
+        "next_token",
+        description="dpo, distillation: a frozen reference or teacher runs forward beside; dpo, "
+        "reward: the sequences of the batch are pairs; reward: one score in place of logits",
+    )
+    teacher_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
+        None, description="of a dense teacher; None: as many as the model; read in distillation"
+    )
     sample_lengths: tuple[Count, ...] = Field(
         (),
         max_length=10_000,
@@ -386,6 +395,8 @@ class TrainingSpec(Spec):
             raise ValueError("frozen names every part: nothing is left to train")
         if self.frozen_dtype != "as trained" and not self.freezes:
             raise ValueError("frozen_dtype needs lora_rank or frozen parts")
+        if self.loss in ("dpo", "reward") and self.global_batch_size % 2:
+            raise ValueError(f"global_batch_size {self.global_batch_size} is not made of pairs")
         if twice := clashing(self.lora_targets):
             raise ValueError(f"lora_targets {' and '.join(twice)} adapt the same matrix")
         return self

@@ -10,6 +10,7 @@ from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
+from cost_models.objectives import forward_share, with_reference
 from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
@@ -37,9 +38,15 @@ class BlockTimes:
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
 
+        reference = forward_share(s.model, s.training)
         ends = (*self.NAMES[:4], *self.WITHIN)
-        self.layers = [columns(layer, (*self.NAMES, *self.WITHIN)) for layer in micro.layers]
-        self.embedding, self.head = columns(micro.embedding, ends), columns(micro.head, ends)
+        self.layers = [
+            with_reference(columns(layer, (*self.NAMES, *self.WITHIN)), reference)
+            for layer in micro.layers
+        ]
+        self.embedding, self.head = (
+            with_reference(columns(end, ends), reference) for end in (micro.embedding, micro.head)
+        )
         sharded = Sharded(s, g, dp)
         self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)

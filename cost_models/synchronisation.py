@@ -12,6 +12,7 @@ from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.gathered import Gathered, Setting
 from cost_models.measured import Linear, Measured
+from cost_models.objectives import forward_share
 from cost_models.parameters import tensors_of
 from cost_models.plans import Plans
 from cost_models.runtimes.base import Traits
@@ -52,6 +53,7 @@ class Sharded:
         self.gathers = (plans.zero_stage == 3) & (plans.reshard_after_forward > 0)
         self.reduces = (plans.zero_stage >= 2) & (plans.pp == 1)
         self.hides_gather = (plans.overlap_param_gather > 0).astype(np.float64)
+        self.forwards = 1.0 + forward_share(s.model, s.training)
         self.hides_reduce = (plans.overlap_grad_reduce > 0).astype(np.float64)
         self.held, self.trained = g.layer_parameters, g.trained_layer_parameters
         self.word_tables = [g.state.spread(held.embedding) for held in (g.held, g.trained)]
@@ -88,20 +90,22 @@ class Sharded:
         gathered, reduced = parameters
         gather_s = np.where(self.gathers, self.spread(gather), 0.0)
         reduce_s = np.where(self.reduces, self.spread(reduce), 0.0)
-        forward = np.maximum(gather_s - self.hides_gather * block["forward_s"], 0.0)
+        first_s = self.forwards * gather_s
+        forward = np.maximum(first_s - self.hides_gather * block["forward_s"], 0.0)
         under = block["backward_s"] + block["recompute_s"] + recomputed_s
         shown = gather_s * (1.0 - self.hides_gather) + reduce_s * (1.0 - self.hides_reduce)
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
         exposed = forward + shown + np.maximum(hidden - under, 0.0)
-        total = 2.0 * gather_s + reduce_s
+        total = first_s + gather_s + reduce_s
         beside = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
-        passing = 2.0 * self.weight_bytes * self.gathers * gathered
+        gathers = (1.0 + self.forwards) * self.gathers * gathered
+        passing = gathers * self.weight_bytes
         passing = passing + self.reduce_bytes * self.reduces * reduced
         lost = self.contention * passing * beside * (total > 0)
         if self.measured is not None and self.measured.contention is not None:
             lost = self.measured.contention * (total - exposed)
         # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
-        moved = 2.0 * self.gathers * gathered + self.reduces * reduced
+        moved = gathers + self.reduces * reduced
         copies = self.copied_s * moved
         if self.wrapper is not None:
             copies = self.wrapper.seconds(reduced, copies)

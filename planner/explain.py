@@ -271,6 +271,11 @@ def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
     elif training.frozen:
         yield "frozen", f"not trained: {', '.join(training.frozen)}"
+    if training.loss in ("dpo", "distillation"):
+        whose = "reference" if training.loss == "dpo" else "teacher"
+        own = training.loss == "dpo" and training.lora_rank
+        beside = "the weights without adapters" if own else "frozen weights of its own"
+        yield "reference", f"a {whose} runs forward in every micro-batch: {beside}"
     if training.sample_lengths:
         share = training.tokens_per_iteration / training.positions_per_iteration
         yield (

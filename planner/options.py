@@ -61,6 +61,8 @@ _TRAINING = (
     Field("lora_dropout", "training", "before the adapters", "NUMBER"),
     Field("frozen", "training", "parts that are not trained: embedding, head, ...", "NAMES"),
     Field("frozen_dtype", "training", "as trained, nf4 (QLoRA)", "NAME"),
+    Field("loss", "training", "next_token, dpo, reward, distillation", "NAME"),
+    Field("teacher_parameters", "training", "of a dense teacher, in distillation", "NUMBER"),
     Field("sample_lengths", "training", "equally likely ones, such as quantiles", "INTS"),
     Field("packing", "training", "packed, padded; with sample lengths", "NAME"),
 )

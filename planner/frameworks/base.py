@@ -178,7 +178,7 @@ class Framework:
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
-        rules = (_mixers(self.mixers), *tuning, ONE_LENGTH, *self.rules)
+        rules = (_mixers(self.mixers), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
         object.__setattr__(self, "rules", rules)
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
@@ -249,6 +249,16 @@ ONE_LENGTH = unsupported(
     lambda c, p: not c.training.sample_lengths,
     "what is written reads mock data of one length: leave sample_lengths out to get the same flags "
     "for a data set of your own",
+    "degrees",
+)
+
+
+NEXT_TOKEN = unsupported(
+    lambda c, p: c.training.loss == "next_token",
+    lambda c, p: (
+        f"what is written for it trains on the next token: {c.training.loss} is TRL's, "
+        "NeMo RL's or a loss of your own"
+    ),
     "degrees",
 )
 

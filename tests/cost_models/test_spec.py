@@ -71,6 +71,7 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1, 10**8, "TrainingSpec: seq_length global_batch_size"),
     (ABOVE_0, 1e18, "TrainingSpec: tokens"),
     (0, 10**5, "TrainingSpec: lora_rank"),
+    (1e6, 1e15, "TrainingSpec: teacher_parameters"),
     (0.0, BELOW_1, "TrainingSpec: lora_dropout"),
     (1, 10**6, "ParallelPlan: tp cp pp vpp dp ep etp micro_batch_size"),
     (0, 10**6, "ParallelPlan: dp_shard"),
@@ -97,7 +98,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "precision": "bf16", "fp8_recipe": "tensorwise", "gradient_dtype": "fp32",
         "gradient_reduce_dtype": "fp32", "master_weights_dtype": "fp32",
         "optimizer_state_dtype": "fp32", "optimizer": "adam", "frozen_dtype": "as trained",
-        "packing": "packed",
+        "packing": "packed", "loss": "next_token",
         "lora_targets": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
     },
     "ParallelPlan": {
