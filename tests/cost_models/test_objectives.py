@@ -87,7 +87,8 @@ def test_a_score_needs_no_logits() -> None:
     less = step_flop(LLAMA, training()) - step_flop(LLAMA, training(loss="reward"))
     assert less == pytest.approx(6 * tokens * LLAMA.hidden_size * (LLAMA.vocab_size - 1))
     frozen = step_flop(LLAMA, training(**LORA)) - step_flop(LLAMA, training(loss="reward", **LORA))
-    assert frozen == pytest.approx(4 * tokens * LLAMA.hidden_size * (LLAMA.vocab_size - 1))
+    # Frozen logits have two products, the score that is new all three.
+    assert frozen == pytest.approx(tokens * LLAMA.hidden_size * (4 * LLAMA.vocab_size - 6))
 
 
 def test_pairs_are_whole() -> None:
