@@ -352,7 +352,6 @@ class TrainingSpec(Spec):
     )
     lora_targets: tuple[AdapterTarget, ...] = Field(
         ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-        min_length=1,
         max_length=100,
         description="matrices with adapters, as Megatron or Hugging Face names them; read where "
         "lora_rank is given",
@@ -389,6 +388,8 @@ class TrainingSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.lora_rank and not self.lora_targets:
+            raise ValueError("lora_rank needs lora_targets")
         if self.lora_rank and self.frozen:
             raise ValueError("lora_rank freezes every part; leave frozen out")
         if set(self.frozen) == set(get_args(Part)):

@@ -235,7 +235,7 @@ def test_times_of_frozen_matrices_are_without_weight_gradients() -> None:
         ({"frozen_dtype": "nf4"}, "needs lora_rank or frozen"),
         ({"lora_rank": 8, "lora_targets": ("linear_qkv", "v_proj")}, "linear_qkv and v_proj adapt"),
         ({"lora_rank": 8, "lora_targets": ("o_proj", "o_proj")}, "adapt the same matrix"),
-        ({"lora_rank": 8, "lora_targets": ()}, "at least 1"),
+        ({"lora_rank": 8, "lora_targets": ()}, "needs lora_targets"),
         ({"lora_targets": ("linear_kqv",)}, "linear_qkv"),
         (
             {"frozen": ("embedding", "norms", "mixers", "routers", "feed_forwards", "head")},
