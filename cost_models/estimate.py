@@ -29,6 +29,7 @@ from cost_models.stages import stage_layers, virtual_layers
 from cost_models.step_time import (
     BlockTimes,
     data_parallel,
+    imbalance_s,
     message_s,
     step_time,
     straggler_s,
@@ -93,7 +94,8 @@ class CostModel:
         dp = data_parallel(self.setting, gathered)
         times = BlockTimes(self.setting, gathered, dp)
         parts = step_time(self.setting, gathered, dp, times)
-        parts["stragglers"] = straggler_s(self.setting, plans, parts)
+        waiting = imbalance_s(self.setting, gathered, times)
+        parts["stragglers"] = straggler_s(self.setting, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
             total, parts, memory.peak_bytes, memory, gathered.micro_batches, gathered, times.kernels

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
+from cost_models.data_parallel import HeldParameters
+from cost_models.gathered import FloatArray, Gathered, LayerParameters, Setting, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.optimizers import OPTIMIZERS
@@ -187,7 +188,7 @@ class _StepAmounts:
         keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
         self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
-        self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
+        self.table_gradient = g.state.spread(g.trained.embedding) * s.training.weight_bytes
         few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
         offloads = plans.offload_activations > 0
         self.most_resident = np.where(offloads, few, np.inf) if np.any(offloads) else None
@@ -311,8 +312,13 @@ def _states(
     gradients: Array = 0.0
     optimizer: Array = 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    for held, ranks in zip(g.stage_parameters[slot], shards, strict=True):
+    parameters = zip(
+        g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot], shards, strict=True
+    )
+    for held, frozen, ranks in parameters:
         weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
+        if g.frozen is not None:
+            weights = weights + state_memory.weight_bytes(frozen, 1.0, zero, ranks)
         gradients = gradients + state_memory.gradient_bytes(
             held, element.gradients, gradient_zero, ranks
         )
@@ -333,11 +339,11 @@ def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     step = sum_of(
         state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
-        for held, ranks in zip(g.stage_parameters[slot], shards, strict=True)
+        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
     ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
-    table = np.maximum(*ends) * g.state.spread(g.held.word_table)
-    whole: Array = sum_of(g.stage_parameters[slot])
+    table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
+    whole: Array = sum_of(g.trained_stage_parameters[slot])
     buckets = overheads.deepspeed_bucket_bytes(
         whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
     )
@@ -351,8 +357,8 @@ def _placeholder_bytes(g: Gathered, slot: int) -> Array:
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
     there = [at_stage(layers[slot]) for layers in g.table.layers]
-    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.held.word_table)
-    for kinds, parameters in g.held.placeholders.items():
+    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
+    for kinds, parameters in g.trained.placeholders.items():
         total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
 
@@ -366,12 +372,13 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
-    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * stage * half
+    masters: Array = sum_of(g.trained_stage_parameters[slot])
+    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
     if not np.any(plans.zero_stage == 3):
         return copied
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
-    layer = _gathered_layer(g)
+    layer = _gathered_layer(g, g.held, g.layer_parameters)
     ahead = np.minimum(layer, runtime.most_live_parameters)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
@@ -395,15 +402,16 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
     last = g.stages.spread(g.table.last[slot]) > 0
-    head = last * g.state.spread(g.held.word_table) * half
-    buckets: Array = _at_once(g, _gathered_layer(g)) * (reduced + half) + head
+    head = last * g.state.spread(g.trained.word_table) * half
+    layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
+    buckets: Array = _at_once(g, layer) * (reduced + half) + head
     return buckets
 
 
-def _gathered_layer(g: Gathered) -> Array:
+def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
-    layer = max_of(plain + expert for plain, expert in g.layer_parameters)
-    with_table = np.maximum(layer, g.state.spread(g.held.embedding))
+    layer = max_of(plain + expert for plain, expert in layers)
+    with_table = np.maximum(layer, g.state.spread(held.embedding))
     apart = np.asarray(g.runtime.gathers_root_weights) > 0
     together: Array = np.where(apart, layer, with_table)
     return together
@@ -426,6 +434,6 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     plans = g.plans
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
-    others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
+    others = (plans.tp - 1.0) * g.state.spread(g.trained.word_table)
     held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
     return held

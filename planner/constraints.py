@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.adapters import adapted
 from cost_models.keys import group
+from cost_models.layers import layers_of
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import (
     RECOMPUTE_MODULES,
@@ -29,6 +31,7 @@ from cost_models.runtimes import RUNTIMES, traits
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
+from cost_models.tuning import matrices
 from planner.answer import Reason
 
 BoolArray = NDArray[np.bool_]
@@ -367,7 +370,21 @@ def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
 
 
+def _adapters(c: Context, p: Plans) -> BoolArray:
+    if not c.training.lora_rank:
+        return np.ones((), dtype=np.bool_)
+    names = adapted(c.model, c.training.lora_targets).keys()
+    kinds = layers_of(c.model).kinds
+    return np.asarray(any(names & matrices(c.model, kind).keys() for kind in kinds))
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "adapters",
+        _adapters,
+        lambda c, p: f"{c.model.name} has no {', '.join(c.training.lora_targets)} to adapt",
+        "degrees",
+    ),
     Rule(
         "world_size",
         _world,

@@ -157,4 +157,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="the script that is written trains every weight",
 )
