@@ -283,7 +283,17 @@ class _Slot:
 
 
 def _states(s: Setting, g: Gathered, slot: int) -> tuple[Array, Array, Array]:
-    """Weights (one copy), gradients and optimizer states of one stage slot.
+    """Weights (one copy), gradients and optimizer states of one stage slot."""
+    weights, gradients, optimizer = state_parts(s, g, g.stage_parameters[slot])
+    gradients = gradients + _placeholder_bytes(g, slot)
+    stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
+    return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+
+
+def state_parts(
+    s: Setting, g: Gathered, parameters: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of (plain, expert) parameters.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
@@ -298,15 +308,13 @@ def _states(s: Setting, g: Gathered, slot: int) -> tuple[Array, Array, Array]:
     gradients: Array = 0.0
     optimizer: Array = 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    for held, ranks in zip(g.stage_parameters[slot], shards, strict=True):
+    for held, ranks in zip(parameters, shards, strict=True):
         weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
         gradients = gradients + state_memory.gradient_bytes(
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    gradients = gradients * copies + _placeholder_bytes(g, slot)
-    gradients = gradients + _whole_table_bytes(g, slot, element.gradients)
-    return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
+    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:

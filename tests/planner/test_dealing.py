@@ -1,0 +1,119 @@
+"""Layers dealt out to virtual stages, against every dealing there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from planner.dealing import Layers, Stages, dealt, held_bytes
+
+
+def every_dealing(count: int, stages: int, empty_ends: bool) -> Iterator[tuple[int, ...]]:
+    """Layers of each stage: all ways to cut, the ends perhaps empty."""
+    least = [int(not (empty_ends and place in (0, stages - 1))) for place in range(stages)]
+    spare = count - sum(least)
+    for cuts in combinations(range(spare + stages - 1), stages - 1):
+        bounds = (-1, *cuts, spare + stages - 1)
+        yield tuple(
+            low + end - begin - 1
+            for low, begin, end in zip(least, bounds[:-1], bounds[1:], strict=True)
+        )
+
+
+def rank_seconds(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
+    """Seconds of every rank, layer by layer."""
+    seconds, layer = [0.0] * stages.ranks, 0
+    for place, size in enumerate(sizes):
+        rank = int(stages.owner[place])
+        seconds[rank] += float(stages.fixed_s[place])
+        for index in range(layer, layer + size):
+            again = layers.again_s[index] if index - layer < layers.redone else 0.0
+            seconds[rank] += float(layers.seconds[index] + again)
+        layer += size
+    return seconds
+
+
+def rank_bytes(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
+    held, layer = [0.0] * stages.ranks, 0
+    for place, size in enumerate(sizes):
+        rank = int(stages.owner[place])
+        for index in range(layer, layer + size):
+            saved = layers.input_bytes if index - layer < layers.redone else layers.saved_bytes
+            held[rank] += float(layers.state_bytes[index])
+            held[rank] += float(stages.in_flight[rank] * saved[index])
+        layer += size
+    return held
+
+
+@st.composite
+def problems(draw: st.DrawFn, chunks: int) -> tuple[Layers, Stages, bool]:
+    """A few layers of a few kinds, few stages, a wave or a loop, tight memory or none."""
+    ranks = draw(st.integers(2, 4 if chunks == 1 else 3))
+    count = draw(st.integers(ranks * chunks, 9))
+    kinds = draw(st.integers(1, 3))
+    order = np.array(draw(st.lists(st.integers(0, kinds - 1), min_size=count, max_size=count)))
+
+    def per_kind(most: int) -> np.ndarray:
+        values = draw(st.lists(st.integers(1, most), min_size=kinds, max_size=kinds))
+        return np.array(values, dtype=np.float64)[order]
+
+    saved = per_kind(6)
+    layers = Layers(
+        per_kind(20), per_kind(5), per_kind(6), saved, np.minimum(saved, 1.0),
+        draw(st.sampled_from([0, 1, 2, count])),
+    )  # fmt: skip
+    ends = np.zeros(ranks * chunks)
+    ends[0], ends[-1] = draw(st.integers(0, 10)), draw(st.integers(0, 40))
+    rows = [np.arange(ranks)] * chunks
+    if draw(st.booleans()):
+        rows = [row[::-1] if place % 2 else row for place, row in enumerate(rows)]
+    in_flight = np.arange(ranks, 0, -1.0)
+    room = draw(st.sampled_from([1e9, 40.0, 25.0]))
+    stages = Stages(np.concatenate(rows), ends, in_flight, np.full(ranks, room))
+    return layers, stages, draw(st.booleans())
+
+
+def least(layers: Layers, stages: Stages, empty_ends: bool) -> float | None:
+    """Seconds of the busiest rank in the best dealing that fits."""
+    fitting = [
+        max(rank_seconds(layers, stages, sizes))
+        for sizes in every_dealing(len(layers.seconds), len(stages.owner), empty_ends)
+        if all(np.array(rank_bytes(layers, stages, sizes)) <= stages.room_bytes + 1e-6)
+    ]
+    return min(fitting, default=None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(chunks=1))
+def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
+    problem: tuple[Layers, Stages, bool],
+) -> None:
+    found, best = dealt(*problem), least(*problem)
+    event("fits" if best is not None else "nothing fits")
+    if found is None or best is None:
+        assert found is None and best is None
+        return
+    layers, stages, _ = problem
+    assert sum(found) == len(layers.seconds)
+    assert max(rank_seconds(layers, stages, found)) == pytest.approx(best)
+    assert held_bytes(layers, stages, found) == pytest.approx(rank_bytes(layers, stages, found))
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(chunks=2))
+def test_several_chunks(problem: tuple[Layers, Stages, bool]) -> None:
+    layers, stages, empty_ends = problem
+    found, best = dealt(*problem), least(*problem)
+    if found is None:
+        event(f"none found, best {best}")
+        return
+    assert best is not None
+    assert sum(found) == len(layers.seconds)
+    got = max(rank_seconds(layers, stages, found))
+    event(f"{round(got / best, 2)}")
+    assert np.all(held_bytes(layers, stages, found) <= stages.room_bytes + 1e-6)
