@@ -13,18 +13,18 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec
 from cost_models.stages import forward_layers, virtual_stages
-from planner.dealing import ENOUGH, Layers, Stages, busiest_s, dealt, held_bytes, least_s
+from planner.dealing import FloatArray, Layers, Stages, busiest_s, dealt, held_bytes, least_s
 from planner.layouts import layout_fields
 
 
 def dealt_plans(
-    model: CostModel, plans: Sequence[ParallelPlan]
+    model: CostModel, plans: Sequence[ParallelPlan], seconds: FloatArray, worth_s: float
 ) -> Iterator[tuple[int, ParallelPlan]]:
-    """(place, plan) of those whose layers may be dealt out otherwise: so that the busiest rank
-    takes the least time.
+    """(place, plan) of those whose layers may be dealt out so that a step takes less.
 
-    Time and memory of what is dealt follow from those of the plan as it is; whoever takes it prices
-    it.  Stages of two directions hold their layers twice and stay even.
+    seconds: of a step of each plan as it is; worth_s: what a dealing must be able to beat.  Its
+    time and memory follow from those of the plan; whoever takes it prices it.  Stages of two
+    directions hold their layers twice and stay even.
     """
     by_stages: dict[int, list[int]] = {}
     for place, plan in enumerate(plans):
@@ -34,27 +34,29 @@ def dealt_plans(
         rows = Plans.from_rows([plans[place] for place in places])
         amounts = layer_amounts(model.setting, rows)
         for column, place in enumerate(places):
-            for other in _dealt(model, plans[place], amounts, column):
+            share = worth_s / seconds[place]
+            for other in _dealt(model, plans[place], amounts, column, share):
                 yield place, other
 
 
 def _dealt(
-    model: CostModel, plan: ParallelPlan, amounts: LayerAmounts, column: int
+    model: CostModel, plan: ParallelPlan, amounts: LayerAmounts, column: int, share: float
 ) -> Iterator[ParallelPlan]:
+    """share: what the busiest rank may do at most, of what it does in a plan that fits."""
     spec = model.setting.model
     now = forward_layers(spec.num_layers, plan)
     layers = _layers(spec, plan, amounts, column, max(now))
     stages = _stages(model, plan, now, layers, amounts, column)
     fits = np.all(held_bytes(layers, stages, now) <= stages.room_bytes)
-    if fits and busiest_s(layers, stages, now) <= least_s(layers, stages) * (1.0 + ENOUGH):
+    if fits and least_s(layers, stages) > share * busiest_s(layers, stages, now):
         return
     sizes = dealt(layers, stages, empty_ends=True)
     found = {sizes}
     if sizes and min(sizes) == 0:  # not every runtime has a stage without layers
         found.add(dealt(layers, stages))
-    for sizes in found - {None, now}:
-        assert sizes is not None
-        yield relaid(plan, now, sizes)
+    for other in found - {None, now}:
+        assert other is not None
+        yield relaid(plan, now, other)
 
 
 def relaid(plan: ParallelPlan, now: tuple[int, ...], sizes: tuple[int, ...]) -> ParallelPlan:

@@ -34,8 +34,9 @@ _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 16
-# Seconds of a dealing that is worth its plan, over those of the usual split.
-FASTER = 1.0 - 1e-6
+# Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
+# the pipeline are not better than that.
+FASTER = 0.995
 
 Score = Callable[[Plans, Estimates], FloatArray]
 Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
@@ -109,12 +110,12 @@ def search(
         step(space.drawn, space.size, keep.best)
     if score is None and request.search.objective != "memory_headroom":
         rows, seconds = keep.short_list()
-        plans, origin = space.with_dealt(model, rows)
-        if len(origin):
-            faster = model.evaluate(plans).iteration_time_s < seconds[origin] * FASTER
-            if faster.any():
-                plans = plans.take(faster)
-                price(plans, model.evaluate(plans))
+        worth_s = FASTER * float(seconds.min(initial=np.inf))
+        plans = space.with_dealt(model, rows, seconds, worth_s)
+        if len(plans.tp):
+            plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
+        if len(plans.tp):
+            price(plans, model.evaluate(plans))
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible

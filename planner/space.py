@@ -347,24 +347,32 @@ class Space:
         counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
         return np.array(flat or [1], dtype=np.int64), starts, counts
 
-    def with_dealt(self, model: CostModel, rows: Sequence[ParallelPlan]) -> tuple[Plans, IntArray]:
-        """Legal plans with the layers of given ones dealt out by time, and the place of each's own.
+    def with_dealt(
+        self,
+        model: CostModel,
+        rows: Sequence[ParallelPlan],
+        seconds: FloatArray,
+        worth_s: float,
+    ) -> Plans:
+        """Legal plans with the layers of given ones dealt out by time; see dealt_plans.
 
         Their table of stage layers begins with that of the space.
         """
-        pairs = list(dealt_plans(model, rows)) if self._axes.deals else []
+        if not self._axes.deals:
+            rows = ()
+        dealt = [plan for _, plan in dealt_plans(model, rows, seconds, worth_s)]
         bounds = self.request.search.limits.get("recompute_num_layers")
         if bounds is not None:
-            pairs = [
-                (place, plan)
-                for place, plan in pairs
+            dealt = [
+                plan
+                for plan in dealt
                 if plan.recompute != "full" or within(bounds, plan.recompute_num_layers)
             ]
-        plans = Plans.from_rows([plan for _, plan in pairs], self._axes.split_table)
-        legal = np.ones(len(pairs), dtype=np.bool_)
-        for rule in self.rules if pairs else ():
+        plans = Plans.from_rows(dealt, self._axes.split_table)
+        legal = np.ones(len(dealt), dtype=np.bool_)
+        for rule in self.rules if dealt else ():
             legal &= rule.legal(self.context, plans)
-        return plans.take(legal), np.array([place for place, _ in pairs], dtype=np.int64)[legal]
+        return plans.take(legal)
 
     def accepted(self, plans: Plans) -> Plans:
         """Of whole plans that RULES pass, those that a framework's rules pass too."""

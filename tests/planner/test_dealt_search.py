@@ -18,7 +18,7 @@ from planner import frameworks, solve
 from planner.dealt_plans import dealt_plans
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.search import cost_model, search
-from tests.planner.drawn import requests
+from tests.planner.drawn import requests, with_usual_splits
 
 WIDE = ModelSpec(
     num_layers=32, hidden_size=4096, num_attention_heads=32, num_query_groups=8,
@@ -47,20 +47,12 @@ def best(request: PlanRequest) -> tuple[ParallelPlan, float]:
     return plan, float(cost_model(request).evaluate(Plans.of(plan)).iteration_time_s[0])
 
 
-def usual(request: PlanRequest) -> PlanRequest:
-    """The same with the usual splits only: naming no explicit one among them keeps them."""
-    limits = {**request.search.limits, "stage_layers": Bounds(values=((),))}
-    return request.model_copy(
-        update={"search": request.search.model_copy(update={"limits": limits})}
-    )
-
-
 def test_windows_first_and_full_attention_last() -> None:
     pattern = (*(Attention(window=1024),) * 24, *(Attention(),) * 8)
     model = WIDE.model_copy(update={"mixer_pattern": pattern})
     request = asked(model, LONG, tp=8, pp=4, cp=1, schedule="1f1b")
     plan, seconds = best(request)
-    even, even_s = best(usual(request))
+    even, even_s = best(with_usual_splits(request))
     assert even.stage_layers == ()
     layers = forward_layers(32, plan)
     assert layers[0] > 8 > layers[-1]
@@ -83,7 +75,7 @@ def test_layers_that_do_not_divide_get_a_plan(layers: int, pp: int, framework: s
 @settings(max_examples=25, deadline=None)
 @given(request=requests(most_layers=9, worlds=((1, 2), (1, 4), (2, 2)), least_layers=4))
 def test_dealing_is_never_slower_than_the_usual_splits(request: PlanRequest) -> None:
-    few = search(*solve.prepared(usual(request)), top_k=1).best
+    few = search(*solve.prepared(with_usual_splits(request)), top_k=1).best
     more = search(*solve.prepared(request), top_k=1).best
     if few:
         times = cost_model(request).evaluate(Plans.from_rows([*few, *more])).iteration_time_s
@@ -101,7 +93,7 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [other for _, other in dealt_plans(cost, [plan])]
+    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0)]
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))

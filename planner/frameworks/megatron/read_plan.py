@@ -317,5 +317,6 @@ def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[in
     vpp = len(parts) // pp
     if "m" in "".join(parts[:-1]):
         args.assume(f"{name}: multi-token prediction is costed beside the loss")
-    schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
-    return vpp, layout_fields(schedule, pp, vpp, tuple(counts))
+    if vpp == 1:
+        return vpp, {"stage_layers": tuple(counts)}
+    return vpp, layout_fields("interleaved-1f1b", pp, vpp, tuple(counts))

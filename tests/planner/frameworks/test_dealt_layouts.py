@@ -32,7 +32,6 @@ LOOP = {"pp": 4, "vpp": 2, "schedule": "interleaved-1f1b"}
 WAVE = {"pp": 4, "vpp": 2, "schedule": "zb-v"}
 CASES_OF: dict[str, Case] = {
     "megatron": dealt(launch(**INTERLEAVED), ALONE),
-    "megatron-bridge": dealt(launch(**INTERLEAVED), ALONE),
     "mindspeed": mindspeed.on_ascend(dealt(launch(**INTERLEAVED), ALONE)),
     "torchtitan": dealt(torchtitan.CASES["llama-interleaved-replicated"], ALONE, **LOOP, dp=4),
     "pytorch": dealt(pytorch.CASES["llama-interleaved-replicated"], FILLED, **LOOP, dp=4),
@@ -50,6 +49,14 @@ def test_what_is_written_reads_back(name: str) -> None:
     reading = framework.read(dict(made.files), None)
     assert reading.plan.stage_layers == plan.stage_layers
     assert (reading.plan.pp, reading.plan.vpp) == (plan.pp, plan.vpp)
+
+
+def test_a_recipe_of_the_bridge_has_the_same_layout() -> None:
+    request, plan = CASES_OF["megatron"]
+    made = frameworks.get("megatron-bridge").write(request, plan)
+    text = "E|ttt|tt|tt|ttt|tt|tttt|L"
+    assert [name for name, content in dict(made.files).items() if text in content]
+    assert [flag.value for flag in made.flags if "layout" in flag.name] == [text]
 
 
 def changed(model: str, **update: Any) -> ModelSpec:
