@@ -34,7 +34,7 @@ def dealt_plans(
         rows = Plans.from_rows([plans[place] for place in places])
         amounts = layer_amounts(model.setting, rows)
         for column, place in enumerate(places):
-            share = worth_s / seconds[place]
+            share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
             for other in _dealt(model, plans[place], amounts, column, share):
                 yield place, other
 

@@ -21,6 +21,7 @@ from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
+from planner.dealt_plans import dealt_plans
 from planner.progress import step
 from planner.request import PlanRequest
 from planner.space import Space
@@ -108,12 +109,8 @@ def search(
         space.seen(plans, estimates.iteration_time_s, estimates.peak_bytes <= capacity)
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
-    if score is None and request.search.objective != "memory_headroom":
-        rows, seconds = keep.short_list()
-        worth_s = FASTER * float(seconds.min(initial=np.inf))
-        plans = space.with_dealt(model, rows, seconds, worth_s)
-        if len(plans.tp):
-            plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
+    if score is None and request.search.objective != "memory_headroom" and space.deals:
+        plans = _dealt(model, space, *keep.short_list())
         if len(plans.tp):
             price(plans, model.evaluate(plans))
     rejected.update(space.rejected)
@@ -130,6 +127,15 @@ def search(
     )
     outcome.search_time_s = time.perf_counter() - began
     return outcome
+
+
+def _dealt(model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray) -> Plans:
+    """Plans of a short list with their layers dealt out by time, where that is worth it."""
+    worth_s = FASTER * float(seconds.min(initial=np.inf))
+    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s)])
+    if len(plans.tp):
+        plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
+    return plans
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:

@@ -26,7 +26,6 @@ from math import prod
 import numpy as np
 from pydantic import ValidationError
 
-from cost_models.estimate import CostModel
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
 from planner.answer import SpaceAxis
@@ -44,11 +43,9 @@ from planner.axes import (
     within,
 )
 from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule
-from planner.dealt_plans import dealt_plans
+from planner.prospects import Prospects
 from planner.request import PlanRequest
 
-# How much more dealt layers may save than the busiest rank's work: what recompute they spare.
-SPARED = 0.85
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
 
@@ -77,7 +74,6 @@ class Space:
         self.examples: dict[str, str] = {}
         self.dominated = 0
         self.drawn = self.size = 0
-        self._seen_s: FloatArray | None = None
 
     @cached_property
     def groups(self) -> Plans:
@@ -277,30 +273,24 @@ class Space:
         used = {int(c) for plans in self.layouts.values() for c in np.unique(plans.schedule)}
         return sorted(used)
 
+    @cached_property
+    def _prospects(self) -> Prospects | None:
+        """None where no layout is left out: the whole space is asked for, or a plan's own."""
+        axes = self._axes
+        if self.full or not axes.deals or axes.own is not None:
+            return None
+        return Prospects(self.groups, axes.dealt_share)
+
     def seen(self, plans: Plans, seconds: FloatArray, fits: BoolArray) -> None:
         """Take note of what plans took: where usual splits are slow, dealing will not save them."""
-        if self.full or not self._axes.deals or self._axes.own is not None:
-            return
-        if self._seen_s is None:
-            self._degrees = np.unique(_degrees(self.groups))
-            self._seen_s = np.full((2, len(self._degrees)), np.inf)
-        place = np.searchsorted(self._degrees, np.broadcast_to(_degrees(plans), seconds.shape))
-        np.minimum.at(self._seen_s, (fits.astype(np.int64), place), seconds)
+        if self._prospects is not None:
+            self._prospects.seen(plans, seconds, fits)
 
     def _hopeful(self, per_row: IntArray) -> IntArray:
-        """Candidates by group, none where dealt layers cannot become as fast as the best so far.
-
-        Their time falls about as the busiest rank's work does.
-        """
-        if self._seen_s is None:
+        """Candidates by group, none where dealt layers cannot become as fast as the best so far."""
+        if self._prospects is None:
             return per_row
-        groups = self.groups
-        share = {pp: self._axes.dealt_share(pp) for pp in np.unique(groups.pp).tolist()}
-        least = np.array([share[pp] for pp in groups.pp.tolist()]) * SPARED
-        misses, fitting = self._seen_s[:, np.searchsorted(self._degrees, _degrees(groups))]
-        seconds = np.where(np.isfinite(fitting), fitting, misses)
-        reach = np.where(np.isfinite(seconds), seconds, 0.0) * least
-        kept = np.where(reach <= self._seen_s[1].min(), per_row, 0)
+        kept = np.where(self._prospects.hopeful(), per_row, 0)
         left_out = int((per_row - kept).sum())
         self.dominated += left_out
         self.drawn += left_out
@@ -347,32 +337,25 @@ class Space:
         counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
         return np.array(flat or [1], dtype=np.int64), starts, counts
 
-    def with_dealt(
-        self,
-        model: CostModel,
-        rows: Sequence[ParallelPlan],
-        seconds: FloatArray,
-        worth_s: float,
-    ) -> Plans:
-        """Legal plans with the layers of given ones dealt out by time; see dealt_plans.
+    @property
+    def deals(self) -> bool:
+        """Whether layers may fall on stages as they are dealt out."""
+        return self._axes.deals
 
-        Their table of stage layers begins with that of the space.
-        """
-        if not self._axes.deals:
-            rows = ()
-        dealt = [plan for _, plan in dealt_plans(model, rows, seconds, worth_s)]
+    def legal(self, rows: Sequence[ParallelPlan]) -> Plans:
+        """Whole plans that every rule and limit passes; their table begins with the space's own."""
         bounds = self.request.search.limits.get("recompute_num_layers")
         if bounds is not None:
-            dealt = [
-                plan
-                for plan in dealt
-                if plan.recompute != "full" or within(bounds, plan.recompute_num_layers)
+            rows = [
+                row
+                for row in rows
+                if row.recompute != "full" or within(bounds, row.recompute_num_layers)
             ]
-        plans = Plans.from_rows(dealt, self._axes.split_table)
-        legal = np.ones(len(dealt), dtype=np.bool_)
-        for rule in self.rules if dealt else ():
-            legal &= rule.legal(self.context, plans)
-        return plans.take(legal)
+        plans = Plans.from_rows(rows, self._axes.split_table)
+        passes = np.ones(len(rows), dtype=np.bool_)
+        for rule in self.rules if rows else ():
+            passes &= rule.legal(self.context, plans)
+        return plans.take(passes)
 
     def accepted(self, plans: Plans) -> Plans:
         """Of whole plans that RULES pass, those that a framework's rules pass too."""
@@ -463,12 +446,6 @@ class Space:
             if name not in SEARCHED:
                 rows.append(SpaceAxis(axis=name, values=values, count=len(values)))
         return tuple(rows)
-
-
-def _degrees(plans: Plans) -> IntArray:
-    """One number for tp, cp and pp together."""
-    most = 1 << 20
-    return (plans.tp * most + plans.cp) * most + plans.pp
 
 
 def _batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:

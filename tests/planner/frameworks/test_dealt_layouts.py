@@ -56,7 +56,7 @@ def test_a_recipe_of_the_bridge_has_the_same_layout() -> None:
     made = frameworks.get("megatron-bridge").write(request, plan)
     text = "E|ttt|tt|tt|ttt|tt|tttt|L"
     assert [name for name, content in dict(made.files).items() if text in content]
-    assert [flag.value for flag in made.flags if "layout" in flag.name] == [text]
+    assert [flag.value for flag in made.flags if "layout" in flag.name] == [f'"{text}"']
 
 
 def changed(model: str, **update: Any) -> ModelSpec:
