@@ -219,6 +219,11 @@ OSS = other("gpt-oss")
 FP8 = {"precision": "fp8", "fp8_recipe": "rowwise"}
 NARROW = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
 REFUSED: list[tuple[str, str, Case]] = [
+    (
+        "layers_not_divisible",
+        "a model part has modules, got parts of 8,0,4,4 layers",
+        launch(pp=4, stage_layers=(8, 0, 4, 4), **PIPE),
+    ),
     ("framework_unsupported", "rotary", runs("nope")),
     ("framework_unsupported", "RMSNorm", runs(other("llama", norm="layernorm", norm_bias=True))),
     ("framework_unsupported", "two norms", runs(other("llama", norms_per_layer=4))),
