@@ -40,7 +40,7 @@ class Prospects:
         misses, fitting = self._least_s[:, np.searchsorted(self._known, self._groups)]
         seconds = np.where(np.isfinite(fitting), fitting, misses)
         reach = np.where(np.isfinite(seconds), seconds, 0.0) * self._share * SPARED
-        return np.asarray(reach <= self._least_s[1].min())
+        return np.asarray(reach <= self._least_s[1].min(initial=np.inf))
 
 
 def _degrees(plans: Plans) -> IntArray:
