@@ -117,7 +117,14 @@ class Gathered:
         """Bytes of the others and of a reference, as they are kept."""
         if self.frozen is None:
             return [(0.0, 0.0)] * len(self.table.stage)
-        return self._per_stage(self.frozen, self._per_layer(self.frozen))
+        return self._per_stage(self.frozen, self.frozen_layer_bytes)
+
+    @cached_property
+    def frozen_layer_bytes(self) -> LayerParameters:
+        """Bytes of the others in one layer of each kind."""
+        if self.frozen is None:
+            return ((0.0, 0.0),) * len(self.held.layers)
+        return self._per_layer(self.frozen)
 
     def _per_layer(self, held: HeldParameters) -> LayerParameters:
         at = self.state.spread

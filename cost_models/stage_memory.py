@@ -297,7 +297,28 @@ class _Slot:
 def _states(
     s: Setting, g: Gathered, slot: int, matrices: MatrixOptimizer | None
 ) -> tuple[Array, Array, Array]:
-    """Weights (one copy), gradients and optimizer states of one stage slot.
+    """Weights (one copy), gradients and optimizer states of one stage slot."""
+    weights, gradients, optimizer = state_parts(
+        s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
+    )
+    if matrices is not None:
+        kept = 1.0 - g.plans.offload_optimizer
+        optimizer = optimizer + matrices.state_bytes(slot) * _copies(g) * kept
+    gradients = gradients + _placeholder_bytes(g, slot)
+    stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
+    return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+
+
+def _copies(g: Gathered) -> Array:
+    """Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only."""
+    return by_schedule(g.plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
+
+
+def state_parts(
+    s: Setting, g: Gathered, trained: tuple[Array, Array], frozen: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
+    trained, and of the bytes of those that are not.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
@@ -306,28 +327,20 @@ def _states(
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
-    # Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only.
-    copies = by_schedule(plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
+    copies = _copies(g)
     weights: Array = 0.0
     gradients: Array = 0.0
     optimizer: Array = 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    parameters = zip(
-        g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot], shards, strict=True
-    )
-    for held, frozen, ranks in parameters:
+    for held, kept, ranks in zip(trained, frozen, shards, strict=True):
         weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
         if g.frozen is not None:
-            weights = weights + state_memory.weight_bytes(frozen, 1.0, zero, ranks)
+            weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
         gradients = gradients + state_memory.gradient_bytes(
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    if matrices is not None:
-        optimizer = optimizer + matrices.state_bytes(slot)
-    gradients = gradients * copies + _placeholder_bytes(g, slot)
-    gradients = gradients + _whole_table_bytes(g, slot, element.gradients)
-    return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
+    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:

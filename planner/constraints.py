@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any, Literal
 
 import numpy as np
@@ -191,10 +192,11 @@ def _layers(c: Context, p: Plans) -> BoolArray:
     single = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
     legal = np.where(p.pp == 1, single, whole)
     if p.stage_layers_table:
-        sums = np.array(
-            [0] + [sum(t) if min(t) >= 1 else -1 for t in p.stage_layers_table], dtype=np.int64
-        )
-        legal = np.where(p.stage_layers > 0, sums[p.stage_layers] == c.model.num_layers, legal)
+        sums, least = p.of_stage_layers(sum), p.of_stage_layers(min, 1)
+        # A virtual stage may hold the embedding, multi-token prediction or the head alone.
+        apart = (p.of_stage_layers(len) == virtual_stage_count(p)) & (p.pp > 1)
+        filled = (least >= 1) | (apart & (least >= 0))
+        legal = np.where(p.stage_layers > 0, (sums == c.model.num_layers) & filled, legal)
     return np.asarray(legal, dtype=np.bool_)
 
 
@@ -227,10 +229,12 @@ def _vpp(c: Context, p: Plans) -> BoolArray:
     last = np.where(p.last_stage_layers > 0, p.last_stage_layers, others) - middle
     legal = _divides(p.vpp, middle) & (per_chunk + first >= 1) & (per_chunk + last >= 1)
     legal &= p.pp > 1
-    if p.stage_layers_table:
-        common = np.array([0] + [np.gcd.reduce(t) for t in p.stage_layers_table])
-        legal = np.where(p.stage_layers > 0, _divides(p.vpp, common[p.stage_layers]), legal)
     loop = is_loop(p.schedule)
+    if p.stage_layers_table:
+        apart = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
+        common = p.of_stage_layers(lambda layers: gcd(*layers))
+        legal = np.where(p.stage_layers > 0, apart | _divides(p.vpp, common), legal)
+        folded |= apart
     return np.asarray(np.where(loop, (p.vpp == 1) | legal, folded))
 
 
@@ -239,7 +243,10 @@ def _vpp_text(c: Context, p: ParallelPlan) -> str:
         return f"{p.schedule} with vpp {p.vpp} needs pp > 1"
     if SCHEDULES[p.schedule].placement != "loop":
         count = int(virtual_stage_count(Plans.from_rows([p]))[0])
-        return f"{p.schedule} splits {c.model.num_layers} layers evenly over {count} virtual stages"
+        return (
+            f"{p.schedule} splits {c.model.num_layers} layers evenly over {count} virtual stages, "
+            "unless stage_layers names those of each"
+        )
     return f"the layers of a stage ({c.model.num_layers} over pp {p.pp}) do not split in {p.vpp}"
 
 

@@ -91,14 +91,16 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
     slots = gathered.table.slot_of[:, layout]
+    # Where the head is, multi-token prediction counts as layers.
+    heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
+    held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
     stages = []
     for stage in range(plan.pp):
         parts = {name: float(table.parts[name][stage, k]) for name in MEMORY_PARTS}
         stages.append(
             StageMemory(
                 stage=stage,
-                layers=int(gathered.table.layers[:, slots[stage], layout].sum())
-                - (request.model.mtp_num_layers if stage == plan.pp - 1 else 0),
+                layers=int(held[slots[stage]]),
                 in_flight=float(table.in_flight[stage, k]),
                 allocated_bytes=float(table.allocated_bytes[stage, k]),
                 reserved_bytes=float(table.reserved_bytes[stage, k]),

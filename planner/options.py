@@ -93,7 +93,7 @@ _PLAN = (
     Field("schedule", "plan", "gpipe, 1f1b, interleaved-1f1b", "NAME"),
     Field("first_stage_layers", "plan", "0: as the middle stages", "INT"),
     Field("last_stage_layers", "plan", "0: as the middle stages", "INT"),
-    Field("stage_layers", "plan", "layers of every stage", "INTS"),
+    Field("stage_layers", "plan", "layers of every stage, or virtual stage", "INTS"),
     Field("rank_order", "plan", "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp", "NAME"),
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
