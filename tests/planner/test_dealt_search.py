@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.mlp import MLP
 from cost_models.catalog.hardware import node_group
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
@@ -48,8 +49,9 @@ def best(request: PlanRequest) -> tuple[ParallelPlan, float]:
 
 
 def test_windows_first_and_full_attention_last() -> None:
-    pattern = (*(Attention(window=1024),) * 24, *(Attention(),) * 8)
-    model = WIDE.model_copy(update={"mixer_pattern": pattern})
+    mixers = (*(Attention(window=1024),) * 24, *(Attention(),) * 8)
+    pattern = tuple((mixer, MLP()) for mixer in mixers)
+    model = WIDE.model_copy(update={"layer_pattern": pattern})
     request = asked(model, LONG, tp=8, pp=4, cp=1, schedule="1f1b")
     plan, seconds = best(request)
     even, even_s = best(with_usual_splits(request))
