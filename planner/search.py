@@ -110,9 +110,9 @@ def search(
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
     if score is None and request.search.objective != "memory_headroom" and space.deals:
-        plans = _dealt(model, space, *keep.short_list())
-        if len(plans.tp):
-            price(plans, model.evaluate(plans))
+        dealt = _dealt(model, space, *keep.short_list())
+        if dealt is not None:
+            price(*dealt)
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -129,13 +129,20 @@ def search(
     return outcome
 
 
-def _dealt(model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray) -> Plans:
+def _dealt(
+    model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray
+) -> tuple[Plans, Estimates] | None:
     """Plans of a short list with their layers dealt out by time, where that is worth it."""
     worth_s = FASTER * float(seconds.min(initial=np.inf))
     plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s)])
-    if len(plans.tp):
-        plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
-    return plans
+    if not len(plans.tp):
+        return None
+    estimates = model.evaluate(plans)
+    faster = estimates.iteration_time_s < worth_s
+    if not np.all(faster):
+        plans = plans.take(faster)
+        estimates = model.evaluate(plans) if len(plans.tp) else estimates
+    return (plans, estimates) if len(plans.tp) else None
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
