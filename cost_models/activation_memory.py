@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Working
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
-from cost_models.ends import before_layers
+from cost_models.ends import frozen_encoders, trained_encoders
 from cost_models.layers import LayerKind, layers_of
 from cost_models.objectives import head_records
 from cost_models.packing import packed
@@ -37,12 +38,17 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The records of one micro-batch: of each kind of layer, of the embedding and of the head."""
+    """The records of one micro-batch: of each kind of layer, of the embedding and of the head.
+
+    frozen_encoders: those that nothing runs backward through.
+    """
 
     d: Dims
     kinds: tuple[LayerKind, ...]
     layers: tuple[tuple[Record, ...], ...]
     embedding: tuple[Record, ...]
+    encoders: tuple[Record, ...]
+    frozen_encoders: tuple[Record, ...]
     head: tuple[Record, ...]
 
 
@@ -54,8 +60,10 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
         d,
         kinds,
         tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
-        tuple(r for end in before_layers(model) for r in tuned.end(end, "embedding", d)),
-        tuple(head_records(tuned.end(Head(), "head", d), training)),
+        tuned.end(Embedding(), d),
+        tuple(r for own in trained_encoders(model, training) for r in own.records(model, d)),
+        tuple(r for own in frozen_encoders(model, training) for r in own.records(model, d)),
+        tuple(head_records(tuned.end(Head(), d), training)),
     )
 
 
@@ -161,7 +169,7 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
     return MicroBatchBytes(
         layers=tuple(layer(records) for records in micro.layers),
         layer_input=full(layer_input_bytes(model, d)),
-        embedding_saved=full(activation_bytes(micro.embedding, d)[0]),
+        embedding_saved=full(activation_bytes((*micro.embedding, *micro.encoders), d)[0]),
         head_saved=full(activation_bytes(micro.head, d)[0]),
         head_working=full(working_bytes(micro.head)),
         message=full(pipeline_message_bytes(sent, width, d.activation_bytes)),

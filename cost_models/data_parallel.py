@@ -17,6 +17,7 @@ from cost_models import parameters
 from cost_models.arrays import sum_of
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
+from cost_models.ends import before_layers
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
 from cost_models.overheads import placeholder_parameters
@@ -159,7 +160,12 @@ def held_parameters(
     return HeldParameters(
         layers=tuple(layers),
         placeholders=placeholders,
-        embedding=full(parameters.embedding_parameters(model, tp) * end("embedding")),
+        embedding=full(
+            sum_of(
+                parameters.elements(block.weights(model, Split(tp))) * end(block.part)
+                for block in before_layers(model)
+            )
+        ),
         word_table=full(word_table * end("embedding")),
         widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
         head=full(head * end("head")),

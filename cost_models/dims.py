@@ -31,6 +31,7 @@ class Dims:
     runtime: Traits
     sequences: Array
     seq_length: float
+    encoder_tokens: float | None
     tokens: Array
     sharded_tokens: Array
     tp: Array
@@ -84,6 +85,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         runtime=runtime,
         sequences=sequences,
         seq_length=float(training.seq_length),
+        encoder_tokens=training.encoder_tokens,
         tokens=tokens,
         sharded_tokens=tokens / (1.0 + (tp - 1.0) * plans.sequence_parallel),
         tp=tp,

@@ -12,7 +12,7 @@ from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
 from cost_models.dims import Dims
 from cost_models.layers import layers_of
-from cost_models.spec import EncoderSpec, ModelSpec
+from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
 
 
 class Encoder(End):
@@ -22,6 +22,7 @@ class Encoder(End):
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
+    part: ClassVar[str] = "encoders"
     spec: EncoderSpec
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
@@ -60,15 +61,29 @@ class Encoder(End):
 
     def _dims(self, d: Dims) -> Dims:
         """The sizes of its own sequences: images are apart from each other."""
-        span = float(self.spec.span or self.spec.tokens)
-        share = self.spec.tokens / d.seq_length
+        every = float(d.encoder_tokens or self.spec.tokens)
+        span = min(float(self.spec.span or self.spec.tokens), every)
+        share = every / d.seq_length
         return replace(
-            d, sequences=d.sequences * self.spec.tokens / span, seq_length=span,
+            d, sequences=d.sequences * every / span, seq_length=span,
             tokens=d.tokens * share, sharded_tokens=d.sharded_tokens * share,
         )  # fmt: skip
 
 
+def frozen_encoders(model: ModelSpec, training: TrainingSpec) -> tuple[Encoder, ...]:
+    """Encoders that nothing runs backward through."""
+    return () if training.trains(Encoder.part) else _encoders(model)
+
+
+def trained_encoders(model: ModelSpec, training: TrainingSpec) -> tuple[Encoder, ...]:
+    """Encoders that are trained with the model."""
+    return _encoders(model) if training.trains(Encoder.part) else ()
+
+
+def _encoders(model: ModelSpec) -> tuple[Encoder, ...]:
+    return tuple(Encoder(spec=spec) for spec in model.encoders)
+
+
 def before_layers(model: ModelSpec, divisible_by: int = 128) -> tuple[End, ...]:
     """The blocks before the first layer, which the first pipeline stage holds."""
-    encoders = (Encoder(spec=spec) for spec in model.encoders)
-    return (Embedding(divisible_by=divisible_by), *encoders)
+    return (Embedding(divisible_by=divisible_by), *_encoders(model))

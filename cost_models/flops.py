@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import Dims, dims
-from cost_models.ends import before_layers
+from cost_models.ends import before_layers, frozen_encoders
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
 from cost_models.objectives import forward_share
@@ -72,9 +72,9 @@ def mixing_flop(
     return products_flop(kind.records(model, _sizes(tokens, seq_length)), causal, False, packs)
 
 
-def _sizes(tokens: float, seq_length: float) -> Dims:
+def _sizes(tokens: float, seq_length: float, encoder_tokens: int | None = None) -> Dims:
     """The sizes of so many tokens on one rank."""
-    training = TrainingSpec(seq_length=1, global_batch_size=1)
+    training = TrainingSpec(seq_length=1, global_batch_size=1, encoder_tokens=encoder_tokens)
     return replace(
         dims(training, Plans.of(ParallelPlan())), tokens=tokens, sharded_tokens=tokens,
         seq_length=seq_length, sequences=tokens / seq_length,
@@ -114,6 +114,7 @@ def forward_flop(
     seq_length: float,
     causal: bool,
     lengths: FloatArray | None = None,
+    encoder_tokens: int | None = None,
 ) -> float:
     """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
     layers, predictions = layers_of(model), model.mtp_num_layers
@@ -121,7 +122,7 @@ def forward_flop(
     counts[layers.order[-1]] += predictions
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
-    d = _sizes(tokens, seq_length)
+    d = _sizes(tokens, seq_length, encoder_tokens)
     ends = (record for block in before_layers(model) for record in block.records(model, d))
     first = products_flop(ends, causal, weights=True)
     mixing = 0.0
@@ -141,11 +142,16 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
     """
     tokens = float(training.tokens_per_iteration)
     lengths = lengths_of(training) if training.sample_lengths else None
-    forward = forward_flop(model, tokens, float(training.seq_length), causal, lengths)
+    seq_length = float(training.seq_length)
+    forward = forward_flop(model, tokens, seq_length, causal, lengths, training.encoder_tokens)
     step = (1.0 + BACKWARD_PER_FORWARD + forward_share(model, training)) * forward
     if training.loss == "reward":
         columns = model.hidden_size * (model.vocab_size - 1.0)
         step -= (1.0 + BACKWARD_PER_FORWARD) * float(matmul_flop(tokens, columns))
+    d = _sizes(tokens, seq_length, training.encoder_tokens)
+    still = frozen_encoders(model, training)
+    records = (record for encoder in still for record in encoder.records(model, d))
+    step -= BACKWARD_PER_FORWARD * products_flop(records, causal, weights=True)
     if not training.freezes:
         return step
     frozen, adapters = _changed_parameters(model, training)

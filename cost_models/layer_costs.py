@@ -73,7 +73,7 @@ def micro_batch_seconds(
     priced = _Priced(machine, micro.d, Collectives(model, plans, micro.d, machine), len(plans))
     return MicroBatchSeconds(
         layers=tuple(priced.layer(records) for records in micro.layers),
-        embedding=priced.end(micro.embedding),
+        embedding=priced.end(micro.embedding, micro.encoders, micro.frozen_encoders),
         head=priced.end(micro.head),
     )
 
@@ -115,12 +115,31 @@ class _Priced:
             kernels=tuple(times.values()),
         )
 
-    def end(self, records: tuple[Record, ...]) -> BlockSeconds:
-        """The embedding or the head, which nothing recomputes."""
+    def end(
+        self,
+        records: tuple[Record, ...],
+        encoders: tuple[Record, ...] = (),
+        frozen_encoders: tuple[Record, ...] = (),
+    ) -> BlockSeconds:
+        """The embedding or the head, which nothing recomputes.
+
+        The host launches an encoder while the device is busy with layers, so that it never waits.
+        """
         full = self._full
         times = kernel_times(records, self._machine, self._d)
         tp, cp, _ = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp)
+        if encoders:
+            own = kernel_times(encoders, self._machine, self._d)
+            own_tp, own_cp, _ = self._network.of(encoders, own)
+            forward = forward + sum_of(t.forward_s for t in own.values())
+            backward = backward + sum_of(t.backward_s for t in own.values())
+            times, tp, cp = times | own, tp + own_tp, cp + own_cp
+        if frozen_encoders:
+            own = kernel_times(frozen_encoders, self._machine, self._d)
+            own_tp, own_cp, _ = self._network.of(frozen_encoders, own)
+            forward = forward + sum_of(t.forward_s for t in own.values())
+            forward = forward + own_tp.forward_s + own_cp.forward_s
         zero = np.zeros(self._size)
         return BlockSeconds(
             forward_s=full(forward),

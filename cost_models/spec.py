@@ -34,7 +34,7 @@ QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe", "none"]
-Part = Literal["embedding", "norms", "mixers", "routers", "feed_forwards", "head"]
+Part = Literal["embedding", "encoders", "norms", "mixers", "routers", "feed_forwards", "head"]
 Loss = Literal["next_token", "dpo", "reward", "distillation"]
 FrozenDtype = Literal["as trained", "nf4"]
 
@@ -447,6 +447,9 @@ class TrainingSpec(Spec):
     )
     teacher_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
         None, description="of a dense teacher; None: as many as the model; read in distillation"
+    )
+    encoder_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="positions of images or sound in a sequence; None: the encoder's own"
     )
     sample_lengths: tuple[Count, ...] = Field(
         (),

@@ -230,10 +230,9 @@ def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
     spread = g.stages.spread
     model, tuned = s.model, Tuned(s.model, s.training)
     each = [tensors_of(w for w in tuned.weights(kind, Split()) if w.trained) for kind in s.kinds]
-    first = sum(tensors_of(block.weights(model, Split())) for block in before_layers(model))
     ends = [
-        first * s.training.trains("embedding"),
-        tensors_of(Head().weights(model, Split())) * s.training.trains("head"),
+        sum(tensors_of(end.weights(model, Split())) * s.training.trains(end.part) for end in side)
+        for side in (before_layers(model), (Head(),))
     ]
     total: Array = spread(g.table.first[slot]) * ends[0] + spread(g.table.last[slot]) * ends[1]
     for layers, tensors in zip(g.table.layers, each, strict=True):

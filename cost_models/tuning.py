@@ -21,6 +21,7 @@ from typing import Literal
 from cost_models.adapters import adapted
 from cost_models.arrays import max_of
 from cost_models.blocks.base import Block, End, Mixer
+from cost_models.blocks.head import Head
 from cost_models.blocks.norm import MASK_BYTES, Norm
 from cost_models.blocks.records import (
     Collective,
@@ -34,12 +35,9 @@ from cost_models.blocks.records import (
     Working,
 )
 from cost_models.dims import Dims, dims
+from cost_models.ends import before_layers
 from cost_models.layers import LayerKind, layers_of
-from cost_models.parameters import (
-    embedding_parameters,
-    output_layer_parameters,
-    total_parameters,
-)
+from cost_models.parameters import elements, total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
@@ -155,9 +153,9 @@ class Tuned:
             self.training.frozen_dtype == "nf4",
         )
 
-    def end(self, block: End, part: str, d: Dims) -> tuple[Record, ...]:
+    def end(self, block: End, d: Dims) -> tuple[Record, ...]:
         """The embedding or the head, which are stored as they would be trained."""
-        trained = self.training.trains(part)
+        trained = self.training.trains(block.part)
         records = [(record, trained) for record in block.records(self.model, d)]
         return self._changed(records, d, packed=False)
 
@@ -279,9 +277,9 @@ def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
         every = tuple(tuned.weights(kind, Split()))
         total -= count * round(float(sum(w.elements for w in every if not w.trained)))
         total += count * round(float(sum(w.elements for w in every if "adapter" in w.name)))
-    ends = {"embedding": embedding_parameters, "head": output_layer_parameters}
-    for part, parameters in ends.items():
-        total -= 0 if training.trains(part) else round(float(parameters(model, 1.0, 1)))
+    for end in (*before_layers(model, 1), Head(divisible_by=1)):
+        if not training.trains(end.part):
+            total -= round(float(elements(end.weights(model, Split()))))
     return total
 
 

@@ -63,6 +63,7 @@ _TRAINING = (
     Field("frozen_dtype", "training", "as trained, nf4 (QLoRA)", "NAME"),
     Field("loss", "training", "next_token, dpo, reward, distillation", "NAME"),
     Field("teacher_parameters", "training", "of a dense teacher, in distillation", "NUMBER"),
+    Field("encoder_tokens", "training", "image positions in a sequence", "INT"),
     Field("sample_lengths", "training", "equally likely ones, such as quantiles", "INTS"),
     Field("packing", "training", "packed, padded; with sample lengths", "NAME"),
 )

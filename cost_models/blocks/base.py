@@ -34,9 +34,10 @@ class Block(Spec):
 
 
 class End(Spec):
-    """What stands before the first layer, or after the last one."""
+    """What stands before the first layer, or after the last one; part: as `frozen` names it."""
 
     sources: ClassVar[tuple[str, ...]]
+    part: ClassVar[str]
 
     @abstractmethod
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:

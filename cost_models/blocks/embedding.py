@@ -31,6 +31,7 @@ class Embedding(End):
     """The padded rows of the word table are split; learned positions and the norm are whole."""
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
+    part: ClassVar[str] = "embedding"
     divisible_by: int = 128
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:

@@ -34,6 +34,7 @@ class Head(End):
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch", "deepseek-v3")
+    part: ClassVar[str] = "head"
     divisible_by: int = 128
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
