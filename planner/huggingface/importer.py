@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,7 +14,6 @@ from cost_models.blocks.experts import Experts
 from cost_models.blocks.mlp import MLP
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
-from planner.huggingface import dense, gpt, mixtures
 from planner.huggingface.config import (
     Config,
     ModelImportError,
@@ -23,6 +22,7 @@ from planner.huggingface.config import (
     nearest,
     shown,
 )
+from planner.huggingface.families import FAMILIES, FAMILY_OF_ARCHITECTURE, TEXT_MODELS
 from planner.huggingface.parts import Fields
 
 
@@ -43,82 +43,6 @@ class ImportedModel:
     def notes(self) -> tuple[str, ...]:
         return self.guessed + self.left_out
 
-
-@dataclass(frozen=True)
-class Family:
-    """How one family's config is read, and the architectures that are built from it."""
-
-    read: Callable[[Config], Fields]
-    architectures: tuple[str, ...]
-
-
-FAMILIES: dict[str, Family] = {
-    "bloom": Family(gpt.bloom, ("BloomForCausalLM",)),
-    "chatglm": Family(dense.chatglm, ("ChatGLMModel", "ChatGLMForConditionalGeneration")),
-    "cohere": Family(dense.cohere, ("CohereForCausalLM",)),
-    "cohere2": Family(dense.cohere2, ("Cohere2ForCausalLM",)),
-    "deepseek_v2": Family(mixtures.deepseek_v2, ("DeepseekV2ForCausalLM",)),
-    "deepseek_v3": Family(mixtures.deepseek_v3, ("DeepseekV3ForCausalLM",)),
-    "falcon": Family(gpt.falcon, ("FalconForCausalLM",)),
-    "gemma": Family(dense.gemma, ("GemmaForCausalLM",)),
-    "gemma2": Family(dense.gemma2, ("Gemma2ForCausalLM",)),
-    "gemma3_text": Family(dense.gemma3, ("Gemma3ForCausalLM",)),
-    "glm": Family(dense.glm, ("GlmForCausalLM",)),
-    "glm4": Family(dense.glm4, ("Glm4ForCausalLM",)),
-    "glm4_moe": Family(mixtures.glm4_moe, ("Glm4MoeForCausalLM",)),
-    "gpt2": Family(gpt.gpt2, ("GPT2LMHeadModel",)),
-    "gpt_bigcode": Family(gpt.gpt_bigcode, ("GPTBigCodeForCausalLM",)),
-    "gpt_neox": Family(gpt.gpt_neox, ("GPTNeoXForCausalLM",)),
-    "gpt_oss": Family(mixtures.gpt_oss, ("GptOssForCausalLM",)),
-    "gptj": Family(gpt.gptj, ("GPTJForCausalLM",)),
-    "granite": Family(dense.llama, ("GraniteForCausalLM",)),
-    "llama": Family(dense.llama, ("LlamaForCausalLM",)),
-    "mistral": Family(dense.mistral, ("MistralForCausalLM",)),
-    "mixtral": Family(mixtures.mixtral, ("MixtralForCausalLM",)),
-    "mpt": Family(gpt.mpt, ("MptForCausalLM", "MPTForCausalLM")),
-    "nemotron": Family(dense.nemotron, ("NemotronForCausalLM",)),
-    "olmo2": Family(dense.olmo2, ("Olmo2ForCausalLM",)),
-    "olmoe": Family(mixtures.olmoe, ("OlmoeForCausalLM",)),
-    "opt": Family(gpt.opt, ("OPTForCausalLM",)),
-    "phi": Family(dense.phi, ("PhiForCausalLM",)),
-    "phi3": Family(dense.phi3, ("Phi3ForCausalLM",)),
-    "qwen2": Family(dense.qwen2, ("Qwen2ForCausalLM",)),
-    "qwen2_moe": Family(mixtures.qwen2_moe, ("Qwen2MoeForCausalLM",)),
-    "qwen3": Family(dense.qwen3, ("Qwen3ForCausalLM",)),
-    "qwen3_moe": Family(mixtures.qwen3_moe, ("Qwen3MoeForCausalLM",)),
-    "stablelm": Family(dense.stablelm, ("StableLmForCausalLM",)),
-    "starcoder2": Family(dense.starcoder2, ("Starcoder2ForCausalLM",)),
-}
-
-
-class TextModel(NamedTuple):
-    """The family that a model of images and text has as its text_config, and other defaults."""
-
-    family: str
-    defaults: Mapping[str, int]
-
-
-TEXT_MODELS: dict[str, TextModel] = {
-    "glm4v_text": TextModel("glm4", {}),
-    "qwen2_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
-    "qwen2_5_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
-    "qwen2_5_omni_text": TextModel("qwen2", {"num_key_value_heads": 4}),
-    "qwen3_vl_text": TextModel("qwen3", {}),
-    "qwen3_vl_moe_text": TextModel(
-        "qwen3_moe",
-        {
-            "num_key_value_heads": 16,
-            "head_dim": 128,
-            "moe_intermediate_size": 1408,
-            "num_experts_per_tok": 4,
-            "num_experts": 60,
-        },
-    ),
-    "qwen3_omni_moe_text": TextModel("qwen3_moe", {}),
-}
-FAMILY_OF_ARCHITECTURE: dict[str, str] = {
-    architecture: name for name, family in FAMILIES.items() for architecture in family.architectures
-}
 
 # Files that lie next to a config.json, by a key that only they have.
 OTHER_FILES: dict[str, str] = {
