@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.huggingface import dense, gpt, hybrids, mixtures
+from planner.huggingface import dense, gpt, hybrids, mixtures, vision
 from planner.huggingface.config import Config
 from planner.huggingface.parts import Fields
 
@@ -87,6 +87,45 @@ TEXT_MODELS: dict[str, TextModel] = {
     ),
     "qwen3_omni_moe_text": TextModel("qwen3_moe", {}),
 }
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A model of images and text: text is the kind of its text_config unless that says another;
+    encoder reads its vision_config, with the whole config and the language model's width.
+
+    encoder: None: the language model alone is planned.  tied: whether the embeddings are by default.
+    """
+
+    text: str
+    encoder: Callable[[Config, Config, int], Fields] | None
+    architectures: tuple[str, ...]
+    tied: bool = False
+
+
+WRAPPERS: dict[str, Wrapper] = {
+    "gemma3": Wrapper("gemma3_text", None, ("Gemma3ForConditionalGeneration",), True),
+    "glm4v": Wrapper("glm4v_text", vision.glm4v, ("Glm4vForConditionalGeneration",)),
+    "qwen2_5_vl": Wrapper(
+        "qwen2_5_vl_text", vision.qwen2_5_vl, ("Qwen2_5_VLForConditionalGeneration",)
+    ),
+    "qwen2_vl": Wrapper("qwen2_vl_text", vision.qwen2_vl, ("Qwen2VLForConditionalGeneration",)),
+    "qwen3_5": Wrapper("qwen3_5_text", vision.qwen3_5, ("Qwen3_5ForConditionalGeneration",)),
+    "qwen3_5_moe": Wrapper(
+        "qwen3_5_moe_text", vision.qwen3_5, ("Qwen3_5MoeForConditionalGeneration",)
+    ),
+    "qwen3_vl": Wrapper("qwen3_vl_text", vision.qwen3_vl, ("Qwen3VLForConditionalGeneration",)),
+    "qwen3_vl_moe": Wrapper(
+        "qwen3_vl_moe_text", vision.qwen3_vl, ("Qwen3VLMoeForConditionalGeneration",)
+    ),
+    "kimi_k25": Wrapper(
+        "deepseek_v3", vision.kimi_k25,
+        ("Kimi_K25ForConditionalGeneration", "KimiK25ForConditionalGeneration"), True,
+    ),
+    "mistral3": Wrapper("mistral", vision.mistral3, ("Mistral3ForConditionalGeneration",), True),
+}  # fmt: skip
+# Their vision_config may be null, and then they have none.
+NO_IMAGES = frozenset({"gemma4"})
 FAMILY_OF_ARCHITECTURE: dict[str, str] = {
     architecture: name for name, family in FAMILIES.items() for architecture in family.architectures
 }

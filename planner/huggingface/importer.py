@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,15 @@ from planner.huggingface.config import (
     nearest,
     shown,
 )
-from planner.huggingface.families import FAMILIES, FAMILY_OF_ARCHITECTURE, TEXT_MODELS
+from planner.huggingface.families import (
+    FAMILIES,
+    FAMILY_OF_ARCHITECTURE,
+    NO_IMAGES,
+    TEXT_MODELS,
+    WRAPPERS,
+    TextModel,
+    Wrapper,
+)
 from planner.huggingface.parts import Fields
 
 
@@ -77,22 +85,41 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     """
     if not isinstance(config, Mapping):
         raise UnknownArchitecture((Problem("", "a config.json is an object", shown(config)),))
-    reader = _reader(config)
+    kind = config.get("model_type")
+    wrapper = WRAPPERS.get(kind) if isinstance(kind, str) else None
+    reader = _reader(config) if wrapper is None else _wrapped(config, wrapper)
     fields = FAMILIES[reader.family].read(reader)
     _check_rest(reader)
+    if wrapper is not None and wrapper.encoder is not None:
+        fields |= _encoders(config, reader, wrapper.encoder, fields["hidden_size"])
     if reader.problems:
         raise ModelImportError(tuple(reader.problems))
+    named = wrapper if wrapper is not None and wrapper.encoder is not None else None
+    architecture = (named or FAMILIES[reader.family]).architectures[0]
     model = _model({**fields, "name": name or _own_name(config, reader.family)})
-    architecture = FAMILIES[reader.family].architectures[0]
     return ImportedModel(model, architecture, tuple(reader.guessed), tuple(reader.left_out))
+
+
+def _encoders(
+    config: Mapping[str, Any],
+    text: Config,
+    read: Callable[[Config, Config, int], Fields],
+    hidden: int,
+) -> Fields:
+    """The encoder of images, with the faults and guesses of the text's reader."""
+    kind = str(config["model_type"])
+    if kind in NO_IMAGES and config.get("vision_config") is None:
+        return {}
+    whole = Config(config, kind)
+    whole.problems, whole.guessed, whole.left_out = text.problems, text.guessed, text.left_out
+    encoder = read(whole.nested("vision_config"), whole, hidden)
+    return {"encoders": [encoder]}
 
 
 def _reader(config: Mapping[str, Any]) -> Config:
     """A reader of the family that the file names; raises where there is none."""
     if config.get("peft_type") is not None:
         raise UnknownArchitecture((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
-    if config.get("model_type") == "gemma3":
-        return _gemma3_reader(config)
     kind = config.get("model_type")
     if isinstance(kind, str) and kind in TEXT_MODELS:
         return _text_reader(config, kind)
@@ -114,16 +141,29 @@ def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
     return reader
 
 
-def _gemma3_reader(config: Mapping[str, Any]) -> Config:
-    """Gemma 3 with images: the language model is in text_config."""
+def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
+    """A reader of the language model in text_config; older files have its keys beside it."""
     text = config.get("text_config")
+    pointer = "/text_config"
+    if text is None and config.get("hidden_size") is not None:
+        text, pointer = {k: v for k, v in config.items() if k != "architectures"}, ""
+        text["model_type"] = wrapper.text
     if not isinstance(text, Mapping):
-        message = "must be an object: the language model of gemma3"
+        message = f"must be an object: the language model of {config['model_type']}"
         raise ModelImportError((Problem("/text_config", message, shown(text)),))
-    whole = ("tie_word_embeddings", "quantization_config")
-    outer = {name: config[name] for name in whole if name in config}
-    reader = Config({**outer, **text}, "gemma3_text", "/text_config")
-    reader.left_out.append("vision_config: left out, the language model alone is planned")
+    kind = text.get("model_type")
+    known = isinstance(kind, str) and (kind in FAMILIES or kind in TEXT_MODELS)
+    found = _family(text, []) if kind is not None and not known else kind or wrapper.text
+    family, defaults = TEXT_MODELS.get(found) or TextModel(found, {})
+    stated = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+    outer = {name: config[name] for name in ("quantization_config",) if name in config}
+    missing: dict[str, Any] = {"tie_word_embeddings": wrapper.tied, **defaults}
+    missing = {key: value for key, value in missing.items() if key not in {**text, **stated}}
+    reader = Config({**outer, **missing, **text, **stated}, family, pointer)
+    for name, value in missing.items():
+        reader.guess(name, value)
+    if wrapper.encoder is None:
+        reader.left_out.append("vision_config: left out, the language model alone is planned")
     return reader
 
 
