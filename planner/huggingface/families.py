@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.huggingface import dense, gpt, hybrids, mixtures, vision
+from planner.huggingface import dense, gpt, hybrids, mixtures, sparse, vision
 from planner.huggingface.config import Config
 from planner.huggingface.parts import Fields
 
@@ -26,6 +26,17 @@ FAMILIES: dict[str, Family] = {
     "cohere2": Family(dense.cohere2, ("Cohere2ForCausalLM",)),
     "deepseek_v2": Family(mixtures.deepseek_v2, ("DeepseekV2ForCausalLM",)),
     "deepseek_v3": Family(mixtures.deepseek_v3, ("DeepseekV3ForCausalLM",)),
+    "deepseek_v32": Family(sparse.deepseek_v32, ("DeepseekV32ForCausalLM",)),
+    "deepseek_v4": Family(sparse.deepseek_v4, ("DeepseekV4ForCausalLM",)),
+    "glm_moe_dsa": Family(sparse.glm_moe_dsa, ("GlmMoeDsaForCausalLM",)),
+    "kimi_linear": Family(sparse.kimi_linear, ("KimiLinearForCausalLM",)),
+    "llama4_text": Family(sparse.llama4, ("Llama4ForCausalLM",)),
+    "mimo_v2_flash": Family(sparse.mimo_v2_flash, ("MiMoV2FlashForCausalLM",)),
+    "minimax_m2": Family(sparse.minimax_m2, ("MiniMaxM2ForCausalLM",)),
+    "minimax_m3": Family(sparse.minimax_m3, ("MiniMaxM3ForCausalLM",)),
+    "minimax_m3_vl_text": Family(
+        sparse.minimax_m3, ("MiniMaxM3VLForCausalLM", "MiniMaxM3SparseForCausalLM")
+    ),
     "falcon": Family(gpt.falcon, ("FalconForCausalLM",)),
     "gemma": Family(dense.gemma, ("GemmaForCausalLM",)),
     "gemma2": Family(dense.gemma2, ("Gemma2ForCausalLM",)),
@@ -94,7 +105,7 @@ class Wrapper:
     """A model of images and text: text is the kind of its text_config unless that says another;
     encoder reads its vision_config, with the whole config and the language model's width.
 
-    encoder: None: the language model alone is planned.  tied: whether the embeddings are by default.
+    encoder: None: the language model alone is planned.  tied: the default of the embeddings.
     """
 
     text: str
@@ -117,6 +128,10 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen3_vl": Wrapper("qwen3_vl_text", vision.qwen3_vl, ("Qwen3VLForConditionalGeneration",)),
     "qwen3_vl_moe": Wrapper(
         "qwen3_vl_moe_text", vision.qwen3_vl, ("Qwen3VLMoeForConditionalGeneration",)
+    ),
+    "llama4": Wrapper("llama4_text", vision.llama4, ("Llama4ForConditionalGeneration",)),
+    "minimax_m3_vl": Wrapper(
+        "minimax_m3_vl_text", vision.minimax_m3, ("MiniMaxM3SparseForConditionalGeneration",)
     ),
     "kimi_k25": Wrapper(
         "deepseek_v3", vision.kimi_k25,
