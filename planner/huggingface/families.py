@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.huggingface import dense, gpt, hybrids, mixtures, sparse, vision
+from planner.huggingface import dense, gemma, gpt, hybrids, mixtures, recent, sparse, vision
 from planner.huggingface.config import Config
 from planner.huggingface.parts import Fields
 
@@ -37,6 +37,29 @@ FAMILIES: dict[str, Family] = {
     "minimax_m3_vl_text": Family(
         sparse.minimax_m3, ("MiniMaxM3VLForCausalLM", "MiniMaxM3SparseForCausalLM")
     ),
+    "apertus": Family(recent.apertus, ("ApertusForCausalLM",)),
+    "arcee": Family(recent.arcee, ("ArceeForCausalLM",)),
+    "cwm": Family(recent.cwm, ("CwmForCausalLM",)),
+    "ernie4_5": Family(recent.ernie4_5, ("Ernie4_5ForCausalLM",)),
+    "exaone4": Family(recent.exaone4, ("Exaone4ForCausalLM",)),
+    "gemma3n_text": Family(gemma.gemma3n, ("Gemma3nForCausalLM",)),
+    "gemma4_text": Family(gemma.gemma4, ("Gemma4ForCausalLM",)),
+    "helium": Family(recent.helium, ("HeliumForCausalLM",)),
+    "hunyuan_v1_dense": Family(recent.hunyuan, ("HunYuanDenseV1ForCausalLM",)),
+    "internlm2": Family(recent.internlm2, ("InternLM2ForCausalLM",)),
+    "internlm": Family(recent.internlm2, ("InternLMForCausalLM",)),
+    "internlm3": Family(recent.internlm3, ("InternLM3ForCausalLM",)),
+    "mimo": Family(recent.mimo, ("MiMoForCausalLM",)),
+    "minicpm3": Family(recent.minicpm3, ("MiniCPM3ForCausalLM",)),
+    "ministral": Family(recent.ministral, ("MinistralForCausalLM",)),
+    "ministral3": Family(recent.ministral3, ("Ministral3ForCausalLM",)),
+    "olmo": Family(recent.olmo, ("OlmoForCausalLM",)),
+    "olmo3": Family(recent.olmo3, ("Olmo3ForCausalLM",)),
+    "phi-msft": Family(recent.phi_msft, ("PhiForCausalLM", "MixFormerSequentialForCausalLM")),
+    "seed_oss": Family(recent.seed_oss, ("SeedOssForCausalLM",)),
+    "smollm3": Family(recent.smollm3, ("SmolLM3ForCausalLM",)),
+    "vaultgemma": Family(recent.vaultgemma, ("VaultGemmaForCausalLM",)),
+    "youtu": Family(recent.youtu, ("YoutuForCausalLM",)),
     "falcon": Family(gpt.falcon, ("FalconForCausalLM",)),
     "gemma": Family(dense.gemma, ("GemmaForCausalLM",)),
     "gemma2": Family(dense.gemma2, ("Gemma2ForCausalLM",)),
@@ -129,6 +152,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen3_vl_moe": Wrapper(
         "qwen3_vl_moe_text", vision.qwen3_vl, ("Qwen3VLMoeForConditionalGeneration",)
     ),
+    "gemma3n": Wrapper("gemma3n_text", None, ("Gemma3nForConditionalGeneration",), True),
+    "gemma4": Wrapper("gemma4_text", vision.gemma4, ("Gemma4ForConditionalGeneration",), True),
     "llama4": Wrapper("llama4_text", vision.llama4, ("Llama4ForConditionalGeneration",)),
     "minimax_m3_vl": Wrapper(
         "minimax_m3_vl_text", vision.minimax_m3, ("MiniMaxM3SparseForConditionalGeneration",)
@@ -141,6 +166,7 @@ WRAPPERS: dict[str, Wrapper] = {
 }  # fmt: skip
 # Their vision_config may be null, and then they have none.
 NO_IMAGES = frozenset({"gemma4"})
-FAMILY_OF_ARCHITECTURE: dict[str, str] = {
-    architecture: name for name, family in FAMILIES.items() for architecture in family.architectures
-}
+FAMILY_OF_ARCHITECTURE: dict[str, str] = {}
+for _name, _family in FAMILIES.items():
+    for _architecture in _family.architectures:
+        FAMILY_OF_ARCHITECTURE.setdefault(_architecture, _name)

@@ -179,7 +179,7 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
         found = "not stated" if kind is None else f"{shown(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture
-    if stated is None or by_architecture == kind:
+    if stated is None or stated in FAMILIES[kind].architectures:
         return kind
     if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
         return kind  # a text_config may name the model that it is a part of

@@ -65,6 +65,18 @@ def every_full(config: Config, layers: int) -> list[str]:
     )
 
 
+def rotary_layers(config: Config, layers: int) -> list[bool]:
+    """Whether each layer has rotary positions, which is what no_rope_layers says with a 1."""
+    stated = config.data.get("no_rope_layers")
+    if isinstance(stated, list) and stated:
+        if len(stated) != layers or any(flag not in (0, 1) for flag in stated):
+            config.refuse("no_rope_layers", f"must be a list of {layers} of 0 and 1")
+            return [True] * layers
+        return [bool(flag) for flag in stated]
+    period = config.count("no_rope_layer_interval", most=LAYERS, default=4)
+    return [(i + 1) % period != 0 for i in range(layers)]
+
+
 def dense_or_sparse(
     config: Config, layers: int, dense: int, name: str = "first_k_dense_replace"
 ) -> list[Fields]:

@@ -19,6 +19,7 @@ from planner.huggingface.patterns import (
     kinds,
     pattern,
     prediction,
+    rotary_layers,
     routed,
 )
 
@@ -303,18 +304,6 @@ def llama4(config: Config) -> Fields:
             "shared_expert_ffn_hidden_size": ffn,
         }
     return fields | pattern([list(pair) for pair in zip(mixers, feeds, strict=True)])
-
-
-def rotary_layers(config: Config, layers: int) -> list[bool]:
-    """Whether each layer has rotary positions, which is what no_rope_layers says with a 1."""
-    stated = config.data.get("no_rope_layers")
-    if isinstance(stated, list) and stated:
-        if len(stated) != layers or any(flag not in (0, 1) for flag in stated):
-            config.refuse("no_rope_layers", f"must be a list of {layers} of 0 and 1")
-            return [True] * layers
-        return [bool(flag) for flag in stated]
-    period = config.count("no_rope_layer_interval", most=LAYERS, default=4)
-    return [(i + 1) % period != 0 for i in range(layers)]
 
 
 def _llama4_mixers(config: Config, layers: int) -> Layer:
