@@ -145,7 +145,7 @@ def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
     """A reader of the language model in text_config; older files have its keys beside it."""
     text = config.get("text_config")
     pointer = "/text_config"
-    if text is None and config.get("hidden_size") is not None:
+    if text is None and wrapper.flat:
         text, pointer = {k: v for k, v in config.items() if k != "architectures"}, ""
         text["model_type"] = wrapper.text
     if not isinstance(text, Mapping):

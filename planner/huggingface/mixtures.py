@@ -120,15 +120,18 @@ def latent(
     nope: int = 128,
     rope: int = 64,
     value: int = 128,
+    layers: tuple[str, ...] = ("num_hidden_layers",),
+    ffn: str = "intermediate_size",
 ) -> Fields:
     """DeepSeek's attention: every head has its own keys and values, from one latent vector."""
-    fields = shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
+    fields = shape(config, tied=False, layers=layers) | RMSNORM_GATED
+    fields |= attention_bias(config, False)
     nope = config.count("qk_nope_head_dim", most=WIDTH, default=nope)
     rope = config.count("qk_rope_head_dim", most=WIDTH, default=rope)
     return fields | {
         "num_query_groups": fields["num_attention_heads"],
         "head_dim": nope + rope,
-        "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
+        "ffn_hidden_size": config.count(ffn, most=WIDTH),
         "attention_dropout": config.probability("attention_dropout", 0.0),
         "mla": {
             "kv_lora_rank": config.count("kv_lora_rank", most=WIDTH, default=kv_rank),

@@ -220,3 +220,56 @@ def phi_msft(config: Config) -> Fields:
             "attention_dropout": config.probability("attn_pdrop", 0.0),
         }
     )
+
+
+def nemotron_nas(config: Config) -> Fields:
+    """Llama, with the heads and the width of each layer as they were searched, or left out."""
+    fields = shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
+    fields["mlp_bias"] = config.flag("mlp_bias", False)
+    fields["attention_dropout"] = config.probability("attention_dropout", 0.0)
+    blocks = config.data.get("block_configs")
+    layers, hidden = fields["num_layers"], fields["hidden_size"]
+    if not isinstance(blocks, list) or len(blocks) != layers:
+        config.refuse("block_configs", f"must be a list of {layers}, one for each layer")
+        return fields
+    stack: list[list[Fields]] = []
+    for i in range(layers):
+        block = config.nested_in("block_configs", i)
+        mixer, feed = block.nested("attention"), block.nested("ffn")
+        stack.append(
+            [*_searched(mixer, hidden, _nas_attention(mixer, fields["num_attention_heads"]))]
+            + [*_searched(feed, hidden, _nas_mlp(feed, hidden))]
+        )
+    if empty := [i for i, layer in enumerate(stack) if not layer]:
+        config.refuse("block_configs", f"layer {empty[0]} has neither attention nor MLP")
+    return fields | pattern(stack)
+
+
+def _searched(part: Config, hidden: int, block: Fields) -> list[Fields]:
+    """A block, one matrix and a norm in its place, or nothing."""
+    if part.data.get("no_op"):
+        return []
+    if part.data.get("replace_with_linear"):
+        one = {"inputs": hidden, "outputs": hidden}
+        return [{"kind": "products", "products": [one], "parameters": hidden}]
+    return [block]
+
+
+def _nas_attention(part: Config, heads: int) -> Fields:
+    shared = part.data.get("n_heads_in_group")
+    if shared is None:
+        return ATTENTION
+    each = part.count("n_heads_in_group", most=heads)
+    window = part.optional("window_length", most=TOKENS, default=None)
+    return {**ATTENTION, "num_query_groups": max(heads // each, 1), "window": window}
+
+
+def _nas_mlp(part: Config, hidden: int) -> Fields:
+    """Two thirds of a multiple of the hidden size, rounded up to 256."""
+    factor = part.data.get("ffn_mult")
+    if factor is None:
+        return MLP
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1000:
+        part.refuse("ffn_mult", "must be a number above 0")
+        return MLP
+    return {**MLP, "width": -(-int(2 * factor * hidden / 3) // 256) * 256}

@@ -17,27 +17,12 @@ from planner.huggingface.patterns import (
     every,
     expert_width,
     kinds,
+    latent_experts,
     pattern,
     prediction,
     rotary_layers,
     routed,
 )
-
-
-def latent_experts(
-    config: Config, *, number: int = 256, chosen: int = 8, width: int = 2048, shared: int = 1
-) -> Fields:
-    """The expert keys of DeepSeek-V3, with the defaults of a family that took them over."""
-    ffn = expert_width(config, width)
-    count = config.count("n_shared_experts", "num_shared_experts", least=0, most=1000,
-                         default=shared)  # fmt: skip
-    names = ("n_routed_experts", "num_local_experts", "num_experts")
-    return {
-        **routed(config, experts=names, number=number, chosen=chosen),
-        "expert_ffn_hidden_size": ffn,
-        "shared_expert_ffn_hidden_size": count * ffn,
-        "score_correction_bias": True,
-    }
 
 
 def _indexer(config: Config, heads: int) -> Fields:
