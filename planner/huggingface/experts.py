@@ -90,7 +90,7 @@ def dots1(config: Config) -> Fields:
     listed = kinds(config, "layer_types", default, {SLIDING, FULL}, "full in the first layers")
     mixers = {SLIDING: {**ATTENTION, "window": size}, FULL: ATTENTION}
     if EXPERTS in feeds:
-        moe = latent_experts(config, number=128, chosen=6, width=1408, shared=2)
+        moe = latent_experts(config, number=None, chosen=None, width=1408, shared=None)
         fields["moe"] = moe | groups(config, 1, 1)
     return fields | pattern([[mixers[k], feed] for k, feed in zip(listed, feeds, strict=True)])
 

@@ -68,7 +68,7 @@ OTHER_FILES: dict[str, str] = {
     "bits": "the settings of a quantiser; config.json lies next to it",
     "temperature": "generation settings; config.json lies next to it",
     "is_encoder_decoder": "an encoder-decoder; only decoders can be planned",
-    "vision_config": "a model of images and text; only Gemma 3 can be planned",
+    "vision_config": "a model of images and text of no family here; its text_config may be one",
     "image_size": "a vision model",
     "type_vocab_size": "an encoder such as BERT; only decoders can be planned",
 }
@@ -202,7 +202,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     found = f"model_type {shown(kind)}, architectures {shown(stated)}, keys {keys}{more}"
     message = f"this is {what}" if what else "unknown architecture"
-    hints = nearest(kind, FAMILIES) if isinstance(kind, str) else ()
+    hints = nearest(kind, {**FAMILIES, **WRAPPERS}) if isinstance(kind, str) else ()
     if not hints and isinstance(stated, str):
         hints = nearest(stated, FAMILY_OF_ARCHITECTURE)
     return Problem("/model_type", f"{message} (found {found})", did_you_mean=hints)

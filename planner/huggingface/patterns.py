@@ -89,7 +89,8 @@ def dense_or_sparse(
         return [EXPERTS if flag else MLP for flag in frequency[:layers]]
     config.require("moe_layer_freq", 1, "every layer after the dense ones has experts")
     if not config.states("mlp_layer_types"):
-        dense = min(config.count(name, least=0, most=LAYERS, default=dense), layers)
+        dense = config.count(name, least=0, most=LAYERS, default=dense)
+    dense = min(dense, layers)
     default = ["dense"] * dense + ["sparse"] * (layers - dense)
     listed = kinds(
         config, "mlp_layer_types", default, {"dense", "sparse"}, f"the first {dense} are dense"
@@ -106,7 +107,7 @@ def routed(
     config: Config,
     *,
     experts: tuple[str, ...],
-    number: int,
+    number: int | None,
     top_k: tuple[str, ...] = ("num_experts_per_tok",),
     chosen: int | None,
 ) -> Fields:
@@ -123,7 +124,12 @@ def expert_width(config: Config, default: int, *names: str) -> int:
 
 
 def latent_experts(
-    config: Config, *, number: int = 256, chosen: int = 8, width: int = 2048, shared: int = 1
+    config: Config,
+    *,
+    number: int | None = 256,
+    chosen: int | None = 8,
+    width: int = 2048,
+    shared: int | None = 1,
 ) -> Fields:
     """The expert keys of DeepSeek-V3, with the defaults of a family that took them over."""
     ffn = expert_width(config, width)

@@ -134,6 +134,8 @@ def arcee(config: Config) -> Fields:
 def helium(config: Config) -> Fields:
     fields = llama_shape(config, tied=False, kv_heads=20, head_dim=128) | RMSNORM_GATED
     config.require("mlp_bias", False, "its MLPs have no bias")
+    width = fields["hidden_size"] // fields["num_attention_heads"]
+    config.require("head_dim", width, "its output projection is as wide as hidden_size")
     return fields | {"qkv_bias": config.flag("attention_bias", False)}
 
 
@@ -236,10 +238,9 @@ def nemotron_nas(config: Config) -> Fields:
     for i in range(layers):
         block = config.nested_in("block_configs", i)
         mixer, feed = block.nested("attention"), block.nested("ffn")
-        stack.append(
-            [*_searched(mixer, hidden, _nas_attention(mixer, fields["num_attention_heads"]))]
-            + [*_searched(feed, hidden, _nas_mlp(feed, hidden))]
-        )
+        attention = _nas_attention(mixer, fields["num_attention_heads"])
+        first = _searched(mixer, hidden, attention)
+        stack.append([*first, *_searched(feed, hidden, _nas_mlp(feed, hidden))])
     if empty := [i for i, layer in enumerate(stack) if not layer]:
         config.refuse("block_configs", f"layer {empty[0]} has neither attention nor MLP")
     return fields | pattern(stack)

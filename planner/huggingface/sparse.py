@@ -143,6 +143,9 @@ def _v4_kinds(config: Config, layers: int) -> list[str]:
 def kimi_linear(config: Config) -> Fields:
     """Kimi delta attention, and latent attention without positions in every fourth layer."""
     fields = latent(config, q_rank=None) | {"position": "none"} | prediction(config)
+    if config.states("routed_expert_hidden_size"):
+        message = "experts behind a latent, as of Kimi K3, have no public code to plan by"
+        config.refuse("routed_expert_hidden_size", message)
     linear = config.nested("linear_attn_config")
     head_dim = _either(config, linear, "linear_head_dim", "head_dim", 128)
     heads = _either(config, linear, "linear_num_heads", "num_heads", 32)

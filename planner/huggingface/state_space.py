@@ -9,7 +9,6 @@ from planner.huggingface.parts import (
     attention_bias,
     gqa,
     llama_shape,
-    mha,
     shape,
 )
 from planner.huggingface.patterns import (
@@ -267,8 +266,7 @@ def rwkv(config: Config) -> Fields:
 
 def recurrent_gemma(config: Config) -> Fields:
     """Griffin: recurrent units, and attention in a window in every third layer."""
-    fields = mha(config, shape(config, tied=True)) | RMSNORM_GATED
-    groups = config.optional("num_key_value_heads", most=HEADS, default=None)
+    fields = gqa(config, shape(config, tied=True)) | RMSNORM_GATED
     config.require("attention_bias", False, "its projections in have no bias")
     hidden, layers = fields["hidden_size"], fields["num_layers"]
     width = config.optional("lru_width", most=WIDTH, default=None) or hidden
@@ -289,7 +287,6 @@ def recurrent_gemma(config: Config) -> Fields:
     return (
         fields
         | {
-            "num_query_groups": groups or fields["num_attention_heads"],
             "ffn_hidden_size": max(config.count("intermediate_size", most=WIDTH) // 2, 1),
             "attention_dropout": config.probability("attention_dropout", 0.0),
             "attention_output_bias": True,
