@@ -202,7 +202,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     found = f"model_type {shown(kind)}, architectures {shown(stated)}, keys {keys}{more}"
     message = f"this is {what}" if what else "unknown architecture"
-    hints = nearest(kind, {**FAMILIES, **WRAPPERS}) if isinstance(kind, str) else ()
+    hints = nearest(kind, [*FAMILIES, *WRAPPERS]) if isinstance(kind, str) else ()
     if not hints and isinstance(stated, str):
         hints = nearest(stated, FAMILY_OF_ARCHITECTURE)
     return Problem("/model_type", f"{message} (found {found})", did_you_mean=hints)
