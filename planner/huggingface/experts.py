@@ -286,7 +286,8 @@ def step3p5(config: Config) -> Fields:
 
 def _without_mtp(config: Config, layers: int) -> Config:
     """Lists may go on with the layers of multi-token prediction."""
-    extra = config.data.get("num_nextn_predict_layers") or 0
+    stated = config.data.get("num_nextn_predict_layers")
+    extra = stated if type(stated) is int else 0
     data = {
         name: value[:layers] if isinstance(value, list) and len(value) == layers + extra else value
         for name, value in config.data.items()

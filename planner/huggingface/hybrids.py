@@ -13,6 +13,7 @@ from planner.huggingface.patterns import (
     delta_net,
     every_full,
     expert_width,
+    numbered,
     pattern,
     prediction,
     routed,
@@ -43,10 +44,7 @@ def _qwen_experts(config: Config, *, number: int, chosen: int) -> Fields:
 def qwen3_next(config: Config) -> Fields:
     fields = llama_shape(config, tied=False, kv_heads=2, head_dim=256) | RMSNORM_GATED
     step = config.count("decoder_sparse_step", most=LAYERS, default=1)
-    dense = config.data.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
-        config.refuse("mlp_only_layers", "must be a list of layer numbers")
-        dense = []
+    dense = numbered(config, "mlp_only_layers") or set()
     layers = range(fields["num_layers"])
     feeds = [MLP if i in dense or (i + 1) % step else EXPERTS for i in layers]
     if EXPERTS in feeds:
@@ -75,7 +73,8 @@ def _nemotron_kinds(config: Config) -> list[str]:
     for name in ("layers_block_type", "layer_types"):
         words = config.data.get(name)
         if words is not None:
-            if isinstance(words, list) and words and all(w in NEMOTRON_KINDS for w in words):
+            known = isinstance(words, list) and bool(words)
+            if known and all(isinstance(w, str) and w in NEMOTRON_KINDS for w in words):
                 return [NEMOTRON_KINDS[word] for word in words]
             config.refuse(name, f"must be a list of {', '.join(NEMOTRON_KINDS)}")
             return [FULL]

@@ -18,10 +18,27 @@ FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention
 
 def pattern(layers: Sequence[Layer]) -> Fields:
     """The shortest list of layers that repeats into these."""
-    for length in range(1, len(layers)):
-        if all(layers[i] == layers[i % length] for i in range(len(layers))):
-            return {"layer_pattern": list(layers[:length])}
-    return {"layer_pattern": list(layers)}
+    places: dict[str, int] = {}
+    order = [places.setdefault(repr(layer), len(places)) for layer in layers]
+    # Of each beginning, how much of its end is also how it begins (Knuth, Morris and Pratt).
+    borders = [0] * len(order)
+    for i in range(1, len(order)):
+        length = borders[i - 1]
+        while length and order[i] != order[length]:
+            length = borders[length - 1]
+        borders[i] = length + (order[i] == order[length])
+    return {"layer_pattern": list(layers[: len(order) - borders[-1]])}
+
+
+def numbered(config: Config, name: str) -> set[int] | None:
+    """Layers that the file lists by their numbers; None where it lists none."""
+    stated = config.data.get(name)
+    if stated is None:
+        return None
+    if not isinstance(stated, list | tuple) or any(type(layer) is not int for layer in stated):
+        config.refuse(name, "must be a list of layer numbers")
+        return set()
+    return set(stated)
 
 
 def kinds(
@@ -42,7 +59,7 @@ def kinds(
     if not isinstance(stated, list) or len(stated) != len(default):
         config.refuse(name, f"must be a list of {len(default)}, one for each layer")
         return list(default)
-    if any(kind not in allowed for kind in stated):
+    if any(not isinstance(kind, str) or kind not in allowed for kind in stated):
         config.refuse(name, f"may hold only {', '.join(sorted(allowed))}")
         return list(default)
     return stated

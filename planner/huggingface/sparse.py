@@ -18,6 +18,7 @@ from planner.huggingface.patterns import (
     expert_width,
     kinds,
     latent_experts,
+    numbered,
     pattern,
     prediction,
     rotary_layers,
@@ -132,7 +133,7 @@ def _v4_choice(config: Config) -> Fields:
 def _v4_kinds(config: Config, layers: int) -> list[str]:
     ratios = config.data.get("compress_ratios")
     if isinstance(ratios, list) and not config.states("layer_types"):
-        if len(ratios) < layers or any(ratio not in V4_KINDS for ratio in ratios):
+        if len(ratios) < layers or any(type(r) is not int or r not in V4_KINDS for r in ratios):
             config.refuse("compress_ratios", f"must be a list of {layers} of 0, 4 and 128")
             return [SLIDING] * layers
         return [V4_KINDS[ratio] for ratio in ratios[:layers]]
@@ -196,8 +197,8 @@ def _kimi_experts(config: Config) -> Fields:
 
 def _kimi_kinds(config: Config, linear: Config, layers: int) -> list[str]:
     """Layers with full attention are numbered from 1 where they are listed."""
-    full = linear.data.get("full_attn_layers")
-    if isinstance(full, list) and not config.states("layer_types"):
+    full = numbered(linear, "full_attn_layers")
+    if full is not None and not config.states("layer_types"):
         return [FULL if i + 1 in full else LINEAR for i in range(layers)]
     default = [FULL if i and i % 4 == 0 else LINEAR for i in range(layers)]
     return kinds(config, "layer_types", default, {FULL, LINEAR}, "full in every fourth layer")
@@ -276,13 +277,10 @@ def llama4(config: Config) -> Fields:
         "ffn_hidden_size": config.count("intermediate_size_mlp", most=WIDTH, default=16_384),
         "attention_dropout": config.probability("attention_dropout", 0.0),
     }
-    sparse = config.data.get("moe_layers")
+    sparse = numbered(config, "moe_layers")
     if sparse is None:
         step = config.count("interleave_moe_layer_step", most=LAYERS, default=1)
-        sparse = list(layers)[step - 1 :: step]
-    elif not isinstance(sparse, list):
-        config.refuse("moe_layers", "must be a list of layer numbers")
-        sparse = list(layers)
+        sparse = set(layers[step - 1 :: step])
     mixers = _llama4_mixers(config, len(layers))
     feeds = [EXPERTS if i in sparse else MLP for i in layers]
     if EXPERTS in feeds:

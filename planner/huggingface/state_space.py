@@ -21,6 +21,7 @@ from planner.huggingface.patterns import (
     expert_width,
     kinds,
     mamba2,
+    numbered,
     pattern,
     routed,
 )
@@ -127,10 +128,7 @@ def jamba(config: Config) -> Fields:
 def bamba(config: Config) -> Fields:
     fields = llama_shape(config, tied=False, kv_heads=8) | RMSNORM_GATED
     fields |= attention_bias(config, False) | {"mlp_bias": config.flag("mlp_bias", False)}
-    full = config.data.get("attn_layer_indices") or []
-    if not isinstance(full, list):
-        config.refuse("attn_layer_indices", "must be a list of layer numbers")
-        full = []
+    full = numbered(config, "attn_layer_indices") or set()
     block = mamba2(config, fields["hidden_size"])
     mixers = [ATTENTION if i in full else block for i in range(fields["num_layers"])]
     return fields | pattern([[mixer, MLP] for mixer in mixers])
@@ -179,10 +177,7 @@ def _lfm2_mixers(config: Config, fields: Fields) -> Layer:
     bias = config.flag("conv_bias", False)
     taps = config.count("conv_L_cache", most=TOKENS, default=3)
     mixers = {"conv": {"kind": "short_convolution", "taps": taps, "bias": bias}, FULL: ATTENTION}
-    full = config.data.get("full_attn_idxs")
-    if full is not None and not isinstance(full, list):
-        config.refuse("full_attn_idxs", "must be a list of layer numbers")
-        full = None
+    full = numbered(config, "full_attn_idxs")
     default = [FULL if full is None or i in full else "conv" for i in range(layers)]
     return [mixers[kind] for kind in kinds(config, "layer_types", default, mixers, "attention")]
 
@@ -201,8 +196,8 @@ def lfm2(config: Config) -> Fields:
     width = config.count(name, most=WIDTH)
     multiple = config.count("block_multiple_of", most=WIDTH, default=256)
     factor = config.data.get("block_ffn_dim_multiplier", 1.0)
-    if isinstance(factor, bool) or not isinstance(factor, int | float | None):
-        config.refuse("block_ffn_dim_multiplier", "must be a number or null")
+    if factor is not None and not (type(factor) in (int, float) and 0 < factor < WIDTH):
+        config.refuse("block_ffn_dim_multiplier", "must be a number above 0, or null")
         factor = None
     if config.flag("block_auto_adjust_ff_dim", True):
         width = int(2 * width / 3)
@@ -280,7 +275,8 @@ def recurrent_gemma(config: Config) -> Fields:
     }
     mixers = {"recurrent": recurrent, "attention": {**ATTENTION, "window": window}}
     listed = config.data.get("block_types") or ["recurrent", "recurrent", "attention"]
-    if not isinstance(listed, list | tuple) or any(kind not in mixers for kind in listed):
+    known = isinstance(listed, list | tuple) and all(isinstance(kind, str) for kind in listed)
+    if not known or any(kind not in mixers for kind in listed):
         config.refuse("block_types", "may hold only recurrent and attention")
         listed = ["attention"]
     repeated = [listed[i % len(listed)] for i in range(layers)]

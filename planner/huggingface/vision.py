@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
 from planner.huggingface.parts import Fields
-from planner.huggingface.patterns import ATTENTION, MLP, pattern
+from planner.huggingface.patterns import ATTENTION, MLP, numbered, pattern
 
 SIDE = 100_000  # pixels, or patches
 USUAL_PATCHES = 1024  # of an image whose size the file leaves open
@@ -112,10 +112,9 @@ def qwen2_5_vl(config: Config, whole: Config, text: int) -> Fields:
     )  # fmt: skip
     fields["input_width"] *= _frames(config)
     side = config.count("window_size", most=SIDE, default=112) // _square(config, "patch_size", 14)
-    full = config.data.get("fullatt_block_indexes", [7, 15, 23, 31])
-    if not isinstance(full, list | tuple):
-        config.refuse("fullatt_block_indexes", "must be a list of layer numbers")
-        full = []
+    full = numbered(config, "fullatt_block_indexes")
+    if full is None:
+        full = {7, 15, 23, 31}
     windowed: Fields = {"kind": "attention", "chunk": max(side, 1) ** 2}
     mixers = [ATTENTION if i in full else windowed for i in range(fields["num_layers"])]
     out = config.count("out_hidden_size", most=WIDTH, default=3584)
