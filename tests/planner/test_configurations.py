@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -109,3 +110,17 @@ def test_the_table_is_what_transformers_counts(id: str) -> None:
 @pytest.mark.parametrize("id", sorted(table().keys() - set(SAMPLE)))
 def test_the_whole_table_is_what_transformers_counts(id: str) -> None:
     assert built_row(id) == table()[id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({row.model_type for row in table().values()}))
+def test_any_value_gives_a_model_or_a_fault(kind: str) -> None:
+    row = next(row for row in table().values() if row.model_type == kind)
+    config = config_of(row)
+    for key, value in config.items():
+        if isinstance(value, dict):
+            continue
+        first = [[{}, *value[1:]], [-1, *value[1:]]] if isinstance(value, list) and value else []
+        for bad in (*first, {}, [{}], -1, 10**30, "x", math.inf, None):
+            found = planned({**config, key: bad})  # any other error than a fault is raised
+            assert isinstance(found, ImportedModel | str)
