@@ -115,11 +115,6 @@ def dense_or_sparse(
     return [MLP if kind == "dense" else EXPERTS for kind in listed]
 
 
-def layer_count(config: Config, *names: str) -> int:
-    """Layers, few enough to write each of them down."""
-    return config.count(*(names or ("num_hidden_layers",)), most=LAYERS)
-
-
 def routed(
     config: Config,
     *,

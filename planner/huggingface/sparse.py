@@ -26,11 +26,11 @@ from planner.huggingface.patterns import (
 )
 
 
-def _indexer(config: Config, heads: int) -> Fields:
+def _indexer(config: Config, heads: int, top_k: int = 2048) -> Fields:
     return {
         "num_heads": config.count("index_n_heads", most=HEADS, default=heads),
         "head_dim": config.count("index_head_dim", most=WIDTH, default=128),
-        "top_k": config.count("index_topk", most=TOKENS, default=2048),
+        "top_k": config.count("index_topk", most=TOKENS, default=top_k),
     }
 
 
@@ -103,7 +103,7 @@ def deepseek_v4(config: Config) -> Fields:
     some, many = (
         rates.count(V4_KINDS[rate], most=TOKENS, default=rate) for rate in (4, 128)
     )  # fmt: skip
-    choice = {**_indexer(config, 64)} if config.states("index_topk") else _v4_choice(config)
+    choice = _indexer(config, 64, top_k=512)
     mixers = {
         SLIDING: common,
         V4_KINDS[4]: {**common, "compression": some, "choice": choice},
@@ -124,10 +124,6 @@ def deepseek_v4(config: Config) -> Fields:
         | prediction(config)
         | pattern([[mixers[kind], EXPERTS] for kind in listed])
     )
-
-
-def _v4_choice(config: Config) -> Fields:
-    return {**_indexer(config, 64), "top_k": 512}
 
 
 def _v4_kinds(config: Config, layers: int) -> list[str]:
