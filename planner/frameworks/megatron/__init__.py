@@ -1,4 +1,4 @@
-"""Megatron-LM: one bash script around torchrun and `pretrain_gpt.py`, runnable on mock data."""
+"""Megatron-LM: one bash script around torchrun and its program, runnable on mock data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import launch
+from planner.frameworks.megatron import hybrid, launch, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
@@ -29,7 +29,11 @@ FIELDS = {
     "cp": says("--context-parallel-size"),
     "cp_kind": says("--cp-comm-type", note="when cp > 1"),
     "pp": says("--pipeline-model-parallel-size"),
-    "vpp": says("--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"),
+    "vpp": says(
+        "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout",
+        note="of a hybrid model: --hybrid-layer-pattern",
+    ),
     "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
     "dp_shard": says("--num-distributed-optimizer-instances", note="dp x cp / dp_shard"),
     "ep": says("--expert-model-parallel-size"),
@@ -55,7 +59,9 @@ FIELDS = {
     "last_stage_layers": says(
         "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"
     ),
-    "stage_layers": says("--pipeline-model-parallel-layout"),
+    "stage_layers": says(
+        "--pipeline-model-parallel-layout", note="of a hybrid model: --hybrid-layer-pattern"
+    ),
     "rank_order": says("--use-tp-pp-dp-mapping"),
     "offload_optimizer": says("--optimizer-cpu-offload", "--optimizer-offload-fraction"),
     "offload_activations": says("--cpu-offloading-num-layers", note="without pipeline, recompute"),
@@ -134,6 +140,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
     missing = uncarried.of(request.model, UNCARRIED)
+    program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",
         VERSIONS,
@@ -143,7 +150,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         variables,
         missing,
         paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
-        program='"$MEGATRON_PATH/pretrain_gpt.py"',
+        program=f'"$MEGATRON_PATH/{program}"',
     )
     return Bundle(
         framework="megatron",
@@ -173,4 +180,7 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    blocks=patterns.BLOCKS,
+    parts=patterns.PARTS,
+    lacks=patterns.lacks,
 )
