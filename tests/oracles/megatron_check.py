@@ -13,8 +13,8 @@ all pass) with `error`, and what the stages that passed found out:
     optimizer OptimizerConfig and DistributedDataParallelConfig, as its training loop makes them
     batch     its micro-batch calculator and the interleaved schedule's rule: `micro_batches`
     groups    initialize_model_parallel on torch's fake process group: `groups`, by axis
-    model     GPTModel or HybridModel for every stage and chunk, on the meta device: `layers` and `parameters` of
-              the first tensor-parallel rank, [stage][chunk]
+    model     GPTModel or HybridModel for every stage and chunk, on the meta device: `layers` and
+              `parameters` of the first tensor-parallel rank, [stage][chunk]
 
 Importing takes seconds, a question a fraction of one: every question is judged in a fork of the
 process that has imported everything, so that nothing Megatron keeps globally reaches the next.
@@ -213,7 +213,9 @@ class Judge:
 
         args, config = self.args, self.built
         config.perform_initialization = False
-        random.get_cuda_rng_tracker().is_initialized = lambda: True
+        tracker = random.get_cuda_rng_tracker()
+        tracker.is_initialized = lambda: True
+        tracker.fork = lambda *names: contextlib.nullcontext()
         build = hybrid_builder if args.hybrid_layer_pattern else gpt_builder
         chunks = args.virtual_pipeline_model_parallel_size
         layers, parameters = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import Note
@@ -9,6 +10,7 @@ from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, patterns
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.uncarried import (
@@ -22,6 +24,8 @@ from planner.frameworks.uncarried import (
 from planner.request import PlanRequest
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
+# Of models whose context or prediction layers core 0.18 builds otherwise.
+EXPERIMENTAL = "core 0.19 to main (0.20)"
 
 FIELDS = {
     "tp": says("--tensor-model-parallel-size"),
@@ -136,6 +140,12 @@ UNCARRIED = (
 )
 
 
+def versions(model: ModelSpec) -> str:
+    """The versions that train this model."""
+    linear = patterns.blocks_of(model, GatedDeltaNet)
+    return EXPERIMENTAL if linear or sparse(model) else VERSIONS
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
@@ -143,7 +153,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",
-        VERSIONS,
+        versions(request.model),
         request,
         plan,
         arguments,
@@ -154,7 +164,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     return Bundle(
         framework="megatron",
-        versions=VERSIONS,
+        versions=versions(request.model),
         main="launch.sh",
         files={"launch.sh": script},
         flags=(*variables, *arguments),

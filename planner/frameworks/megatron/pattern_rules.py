@@ -19,6 +19,7 @@ from planner.frameworks.megatron.hybrid import blocks_per_layer
 from planner.frameworks.megatron.patterns import blocks_of, is_hybrid
 
 _FULL = code("recompute", "full")
+_ALL_GATHER = code("cp_kind", "all_gather")
 FP8_MULTIPLE = 16
 
 
@@ -48,7 +49,8 @@ def _fp8_widths(c: Context, p: Plans) -> BoolArray:
     return legal
 
 
-def _sparse(model: ModelSpec) -> bool:
+def sparse(model: ModelSpec) -> bool:
+    """Whether an indexer picks the keys of latent attention."""
     return any(block.indexer is not None for block in blocks_of(model, LatentAttention))
 
 
@@ -78,11 +80,13 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (not _sparse(c.model)) | (p.cp == 1),
-        "before core 0.19 its sparse attention has no context parallelism",
+        lambda c, p: (not sparse(c.model)) | (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
+        lambda c, p: (
+            f"sparse attention with context parallelism gathers keys: all_gather, not {p.cp_kind}"
+        ),
     ),
     unsupported(
-        lambda c, p: not _sparse(c.model) or not c.model.attention_output_bias,
+        lambda c, p: not sparse(c.model) or not c.model.attention_output_bias,
         "sparse attention goes without biases in linear layers",
     ),
     unsupported(

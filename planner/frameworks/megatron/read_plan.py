@@ -9,6 +9,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Unsupported
 from planner.frameworks.megatron import layout
+from planner.frameworks.megatron.read_patterns import hybrid_pattern
 from planner.frameworks.megatron_words import degrees
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -269,11 +270,20 @@ def _dispatcher(args: Arguments) -> str:
 
 def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
     """(vpp, the fields that say how layers fall on stages)."""
-    text = args.text("--pipeline-model-parallel-layout")
+    text, pattern = args.text("--pipeline-model-parallel-layout"), hybrid_pattern(args)
+    if "|" in pattern:
+        parts = pattern.split("/")[0].split("|")
+        return _laid_out(args, model, pp, "--hybrid-layer-pattern", [len(one) for one in parts])
     first = args.integer("--decoder-first-pipeline-num-layers")
     last = args.integer("--decoder-last-pipeline-num-layers")
     if text:
-        return _laid_out(args, model, pp, text)
+        name = "--pipeline-model-parallel-layout"
+        try:
+            counts = [part.count("t") for part in layout.parsed(text)]
+        except ValueError as error:
+            args.refuse(f"{name} {text[:100]}: {error}", name, code="vpp_layout")
+            return 1, {}
+        return _laid_out(args, model, pp, name, counts)
     extra = [
         int(args.has("--account-for-embedding-in-pipeline-split")),
         int(args.has("--account-for-loss-in-pipeline-split")),
@@ -301,20 +311,23 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
     return vpp, {"first_stage_layers": max(first, 0), "last_stage_layers": max(last, 0)}
 
 
-def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
-    """The plan whose layout is that of the string, or the nearest with its layers per stage."""
-    name, shown = "--pipeline-model-parallel-layout", text[:100]
-    try:
-        parts = layout.parsed(text)
-        counts = [part.count("t") for part in parts]
-        if len(parts) % pp:
-            raise ValueError(f"{len(parts)} chunks are no multiple of pp {pp}")
-        if sum(counts) != model.num_layers:
-            raise ValueError(f"it has {sum(counts)} of {model.num_layers} layers")
-    except ValueError as error:
-        args.refuse(f"{name} {shown}: {error}", name, code="vpp_layout")
+def _laid_out(
+    args: Arguments, model: ModelSpec, pp: int, name: str, counts: list[int]
+) -> tuple[int, dict[str, Any]]:
+    """The plan that has these layers in its chunks, or the nearest with its layers per stage.
+
+    name: of the option that says them.
+    """
+    wrong = ""
+    if len(counts) % pp:
+        wrong = f"{len(counts)} chunks are no multiple of pp {pp}"
+    elif sum(counts) != model.num_layers:
+        wrong = f"it has {sum(counts)} of {model.num_layers} layers"
+    if wrong:
+        shown = args.text(name)[:100]
+        args.refuse(f"{name} {shown}: {wrong}", name, code="vpp_layout")
         return 1, {}
-    vpp = len(parts) // pp
+    vpp = len(counts) // pp
     stages = tuple(sum(counts[stage::pp]) for stage in range(pp))
     ends: list[dict[str, Any]] = [
         {"first_stage_layers": stages[0], "last_stage_layers": stages[-1]},
