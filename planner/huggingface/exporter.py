@@ -15,7 +15,7 @@ from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
 from planner.huggingface.importer import FAMILIES, model_from_config
 from planner.huggingface.layer_keys import Fields, layers_of
-from planner.huggingface.patterned import Form, forms
+from planner.huggingface.patterned import FORMS, Form, forms
 
 Keys = dict[str, Any]
 
@@ -191,6 +191,12 @@ def config_of(model: ModelSpec) -> Keys | None:
         if not _differences(model, config):
             return config
     return None
+
+
+def has_buffers(config: Keys) -> bool:
+    """Whether a model whose layers differ has values beside its parameters."""
+    form = FORMS.get(config["model_type"])
+    return form is not None and form.buffers
 
 
 def _patterned(model: ModelSpec) -> Iterator[tuple[str, Keys, tuple[str, ...]]]:

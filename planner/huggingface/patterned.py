@@ -35,13 +35,15 @@ from planner.huggingface.layer_keys import (
 class Form:
     """A family: the class, its keys for a model, the fields of the model that it builds from them.
 
-    bare: its attention has no positions, whatever the model says.
+    bare: its attention has no positions, whatever the model says.  buffers: it keeps values beside
+    its parameters: balancing biases or decays.
     """
 
     architecture: str
     keys: Callable[[ModelSpec], Keys]
     built: Callable[[Keys], Fields]
     bare: bool = False
+    buffers: bool = False
 
 
 def _deepseek_v32(model: ModelSpec) -> Keys:
@@ -216,13 +218,15 @@ FORMS: dict[str, Form] = {
     "qwen3_next": Form("Qwen3NextForCausalLM", recurrent.qwen3_next, recurrent.qwen3_next_built),
     "mamba2": Form("Mamba2ForCausalLM", recurrent.mamba2, recurrent.mamba2_built, bare=True),
     "nemotron_h": Form(
-        "NemotronHForCausalLM", recurrent.nemotron_h, recurrent.nemotron_h_built, bare=True
+        "NemotronHForCausalLM", recurrent.nemotron_h, recurrent.nemotron_h_built, True, buffers=True
     ),
     "bamba": Form("BambaForCausalLM", recurrent.bamba, recurrent.bamba_built),
     "lfm2": Form("Lfm2ForCausalLM", recurrent.lfm2, recurrent.lfm2_built),
-    "lfm2_moe": Form("Lfm2MoeForCausalLM", recurrent.lfm2_moe, recurrent.lfm2_built),
-    "deepseek_v32": Form("DeepseekV32ForCausalLM", _deepseek_v32, _deepseek_v32_built),
-    "minimax": Form("MiniMaxForCausalLM", _minimax, _minimax_built),
+    "lfm2_moe": Form("Lfm2MoeForCausalLM", recurrent.lfm2_moe, recurrent.lfm2_built, buffers=True),
+    "deepseek_v32": Form(
+        "DeepseekV32ForCausalLM", _deepseek_v32, _deepseek_v32_built, buffers=True
+    ),
+    "minimax": Form("MiniMaxForCausalLM", _minimax, _minimax_built, buffers=True),
     "llama4_text": Form("Llama4ForCausalLM", _llama4, _llama4_built),
     "smollm3": Form("SmolLM3ForCausalLM", _smollm3, _smollm3_built),
     "gemma3_text": Form(

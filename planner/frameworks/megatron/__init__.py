@@ -90,6 +90,10 @@ def _plain_rotary(model: ModelSpec) -> bool:
     return rotary(model) and model.mla is None
 
 
+def _alike_rotary(model: ModelSpec) -> bool:
+    return _plain_rotary(model) and not model.layer_pattern
+
+
 def _free_scores(model: ModelSpec) -> bool:
     """Whether the flags leave the router's scores at their default."""
     moe = model.moe
@@ -110,7 +114,7 @@ UNCARRIED = (
     Uncarried("norm epsilon", "--norm-epsilon (1e-5)"),
     Uncarried("rotary base", "--rotary-base (10000)", rotary),
     Uncarried("share of a head that rotates", "--rotary-percent (1.0)", _plain_rotary),
-    Uncarried("layers without rotation", "--no-rope-freq (none)", _plain_rotary),
+    Uncarried("layers without rotation", "--no-rope-freq (none)", _alike_rotary),
     Uncarried(
         "rope scaling", "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)", _plain_rotary
     ),
