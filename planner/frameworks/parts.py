@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cost_models.blocks import SUBLAYERS, kind_of
+from cost_models.blocks.experts import Experts
+from cost_models.blocks.mlp import MLP
 from cost_models.spec import ModelSpec
 
 Has = Callable[[ModelSpec], bool]
@@ -33,13 +35,15 @@ PARTS: dict[str, tuple[Has, str]] = {
         "routed experts in a latent width",
     ),
 }
+# What is in every framework's layers, pattern or none.
+PLAIN = {MLP(), Experts()}
 EVERY_PART = tuple(PARTS)
 EVERY_BLOCK = tuple(map(kind_of, SUBLAYERS))
 
 
 def unsaid(model: ModelSpec, blocks: tuple[str, ...], parts: tuple[str, ...]) -> Iterator[str]:
     """A sentence for what a model has beyond these kinds of blocks and parts."""
-    pattern = {block for layer in model.layer_pattern for block in layer}
+    pattern = {block for layer in model.layer_pattern for block in layer} - PLAIN
     others = sorted({block.label for block in pattern if block.kind not in blocks})
     if others:
         yield f"no option says which layers have {', '.join(others)}"
