@@ -11,10 +11,13 @@ from cost_models.spec import ModelSpec
 
 Keys = dict[str, Any]
 Fields = dict[str, Any]
-Layer = list[dict[str, Any]]
+Blocks = dict[str, Any]
+Layer = list[Blocks]
 Kind = TypeVar("Kind", bound=Sublayer)
 
-ATTENTION, MLP, EXPERTS = {"kind": "attention"}, {"kind": "mlp"}, {"kind": "experts"}
+ATTENTION: Blocks = {"kind": "attention"}
+MLP: Blocks = {"kind": "mlp"}
+EXPERTS: Blocks = {"kind": "experts"}
 
 
 def layers_of(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
