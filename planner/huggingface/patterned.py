@@ -17,6 +17,7 @@ from planner.huggingface.layer_keys import (
     ATTENTION,
     EXPERTS,
     MLP,
+    Blocks,
     Fields,
     Keys,
     attends,
@@ -72,7 +73,7 @@ def _deepseek_v32(model: ModelSpec) -> Keys:
 def _deepseek_v32_built(keys: Keys) -> Fields:
     names = {"num_heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
     indexer = {option: keys[name] for option, name in names.items()}
-    latent = {"kind": "latent_attention", "indexer": indexer}
+    latent: Blocks = {"kind": "latent_attention", "indexer": indexer}
     layers = [[latent, EXPERTS if k == "sparse" else MLP] for k in keys["mlp_layer_types"]]
     shared = keys["n_shared_experts"] * keys["moe_intermediate_size"]
     more = {"shared_expert_ffn_hidden_size": shared, **group_fields(keys)}

@@ -166,12 +166,12 @@ def nemotron_h_built(keys: Keys) -> Fields:
 
 def _mamba(keys: Keys, *names: str) -> dict[str, Any]:
     """The block whose options stand under these keys; those that are missing have a default."""
-    options = ("num_heads", "head_dim", "state_size", "num_groups", "convolution")
-    options += ("convolution_bias", "bias", "chunk_size")
-    found = {
-        option: keys[name] for option, name in zip(options, names, strict=True) if name in keys
-    }
-    return {"kind": "mamba2", **found}
+    options = (
+        "num_heads", "head_dim", "state_size", "num_groups", "convolution", "convolution_bias",
+        "bias", "chunk_size",
+    )  # fmt: skip
+    pairs = zip(options, names, strict=True)
+    return {"kind": "mamba2"} | {option: keys[name] for option, name in pairs if name in keys}
 
 
 def bamba(model: ModelSpec) -> Keys:
