@@ -39,7 +39,7 @@ class Shape:
 
     projected: of what the hidden state is projected to, split over ranks; convolved: of that, what
     a short convolution runs over; scanned: what goes into the scan; inner: what comes out of it;
-    gate: what multiplies it; heads: of the scan.
+    gate: what multiplies it; heads: of the scan; norms: of its output, for each token.
     head_flop: executed per token and head; token_s: see Scan.
     """
 
@@ -50,6 +50,7 @@ class Shape:
     token_s: float
     convolved: int = 0
     gate: int = 0
+    norms: int = 0
     fused_convolution: bool = False
     matrices: bool = True
 
@@ -107,10 +108,10 @@ class Recurrence(Mixer):
             shape.token_s, shape.matrices,
         )  # fmt: skip
         yield SavedTensor("scan output", tokens * inner, d.activation_bytes)
-        # A norm over the output, times the gate.
+        # Norms over the output, times the gate.
         moved = tokens * (2.0 * inner + gate)
         yield Pass("gated norm", 2.0 * moved, 4.0 * moved)
-        yield SavedTensor("mixer norm statistics", tokens * heads, FP32_BYTES)
+        yield SavedTensor("mixer norm statistics", tokens * shape.norms / d.tp, FP32_BYTES)
         yield SavedTensor("gated scan output", tokens * inner, d.input_bytes)
         out = Gemm("mixer out", tokens, hidden, inner, scattered_output=True, redone=1.0)
         yield out

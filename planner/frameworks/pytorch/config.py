@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pprint import pformat
+from textwrap import indent
 from typing import Any
 
 from cost_models.plans import ParallelPlan
@@ -11,9 +13,12 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stages import chunk_layers, spread, stage_layers
 from planner.constraints import Context
 from planner.frameworks.base import Flag
+from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
 from planner.frameworks.torch_sharding import shard_degree
+
+WIDTH = 100  # of a line of the script
 
 # Fields of a model under their own names, with what each is for.
 MODEL = {
@@ -62,6 +67,7 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
+PATTERN = ("blocks", "layer_pattern")  # where layers follow a pattern of their own
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in FREE))
@@ -82,6 +88,10 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
+    if model.layer_pattern:
+        blocks, layers = patterns.entries(model)
+        yield "blocks", blocks, "by name; what is None is the model's"
+        yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
     yield "seq_length", training.seq_length, "tokens of one sequence"
     yield "tp", plan.tp, "ranks that split every matrix"
     yield (
@@ -131,7 +141,8 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 def _python(value: Any) -> str:
     """A value as Python writes it, names in double quotes (no name has a quote in it)."""
-    return repr(value).replace("'", '"')
+    written = pformat(value, width=WIDTH - 6, sort_dicts=False, compact=True)
+    return indent(written, "    ").lstrip().replace("'", '"')
 
 
 def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
@@ -180,6 +191,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
         moe=experts or None,
+        layer_pattern=patterns.pattern(config),
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})
     replicate, shard = config["dp_replicate"], config["dp_shard"]
