@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,18 +92,27 @@ class Gathered:
         The word table stands on the first stage; the head, a tied copy and what multi-token
         prediction adds stand once on the last one.
         """
-        at_stage, at_state = self.stages.spread, self.state.spread
-        word_table = at_state(self.held.embedding)
-        head = at_state(self.held.head + self.held.mtp)
+        at = self.state.spread
+        ends = at(self.held.embedding), at(self.held.head + self.held.mtp)
+        return self.by_stage(self.layer_parameters, *ends)
+
+    def by_stage(
+        self, layers: Iterable[tuple[Array, Array]], first: Array, last: Array
+    ) -> list[tuple[Array, Array]]:
+        """(plain, expert) sums over a stage of each slot, per plan: of a layer of each kind, and of
+        what stands before the first and after the last.
+        """
+        at_stage, kinds = self.stages.spread, tuple(layers)
         slots = []
         for slot in range(len(self.table.stage)):
-            first, last = at_stage(self.table.first[slot]), at_stage(self.table.last[slot]) > 0
-            plain: Array = first * word_table + last * head
+            is_first = at_stage(self.table.first[slot])
+            is_last = at_stage(self.table.last[slot]) > 0
+            plain: Array = is_first * first + is_last * last
             expert: Array = 0.0
-            for kind, (per_layer, per_layer_expert) in enumerate(self.layer_parameters):
-                layers = at_stage(self.table.layers[kind][slot])
-                plain = plain + layers * per_layer
-                expert = expert + layers * per_layer_expert
+            for kind, (per_layer, per_layer_expert) in enumerate(kinds):
+                count = at_stage(self.table.layers[kind][slot])
+                plain = plain + count * per_layer
+                expert = expert + count * per_layer_expert
             slots.append((plain, expert))
         return slots
 

@@ -67,6 +67,7 @@ SOURCES: dict[str, str] = {
     "mhc": "Xie et al., mHC: Manifold-Constrained Hyper-Connections, arXiv 2512.24880",
     "gemma-3n": "Gemma 3n model code, transformers 5.23 (per-layer embeddings)",
     "longcat": "LongCat-Flash, arXiv 2509.01322 (zero-computation experts, shortcut MoE)",
+    "muon": "Liu et al., Muon is Scalable for LLM Training (Moonlight), arXiv 2502.16982",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

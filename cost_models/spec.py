@@ -23,6 +23,7 @@ from cost_models.fields import (
     Spec,
     Width,
 )
+from cost_models.optimizers import OPTIMIZERS, OptimizerName
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
@@ -132,7 +133,7 @@ class StackSpec(Spec):
     full_attention_period: Count | None = Field(
         None, description="with a window: every n-th layer attends fully; None: no layer does"
     )
-    layer_pattern: tuple[Annotated[tuple[AnySublayer, ...], Field(max_length=16)], ...] = Field(
+    layer_pattern: tuple[Annotated[tuple[AnySublayer, ...], Field(max_length=64)], ...] = Field(
         (),
         max_length=10_000,
         description="the blocks of each layer, repeated over the layers; empty: attention and "
@@ -411,8 +412,14 @@ class TrainingSpec(Spec):
     )
     gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     master_weights_dtype: Literal["fp32", "none"] = "fp32"
-    optimizer_state_dtype: Literal["fp32", "bf16", "fp8"] = "fp32"
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer_state_dtype: Literal["fp32", "bf16", "fp8"] = Field(
+        "fp32", description="of Adam's moments, momentum or variance; adam_8bit has its own"
+    )
+    optimizer: OptimizerName = Field(
+        "adam",
+        description="sgd: with momentum; adam_8bit: states in 8 bits with a scale per block; "
+        "muon: Adam for what is no hidden matrix, and distributed with ZeRO 1",
+    )
     tokens: Annotated[float, Field(gt=0, le=1e18)] | None = Field(
         None, description="of the whole training; None: no days, cost or energy"
     )
@@ -441,10 +448,15 @@ class TrainingSpec(Spec):
 
     @property
     def optimizer_bytes_per_parameter(self) -> float:
-        """Master copy plus moments, bytes per parameter."""
-        master = self.master_weight_bytes
-        moments = 2 if self.optimizer == "adam" else 1
-        return master + moments * DTYPE_BYTES[self.optimizer_state_dtype]
+        """Master copy plus moments, bytes per parameter (of what is no matrix, if those differ)."""
+        moments = OPTIMIZERS[self.optimizer].moments
+        return self.master_weight_bytes + moments * self.moment_bytes
+
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes of one number that the optimizer keeps."""
+        own = OPTIMIZERS[self.optimizer].moment_bytes
+        return DTYPE_BYTES[self.optimizer_state_dtype] if own is None else own
 
     @property
     def tokens_per_iteration(self) -> int:

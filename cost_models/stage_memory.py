@@ -17,6 +17,8 @@ from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.keys import KeyView
+from cost_models.matrix_optimizers import MatrixOptimizer
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
@@ -69,7 +71,9 @@ class StageMemory:
     def __init__(self, s: Setting, g: Gathered, all_stages: bool) -> None:
         amounts = _StepAmounts(s, g)
         # What does not depend on what is in flight, once for stages that are composed alike.
-        self._slots = [_Slot(s, g, slot, amounts) for slot in range(len(g.table.stage))]
+        apart = OPTIMIZERS[s.training.optimizer].by_matrix
+        matrices = MatrixOptimizer(s, g) if apart else None
+        self._slots = [_Slot(s, g, slot, amounts, matrices) for slot in range(len(g.table.stage))]
         self._places = tuple(_stages(g) if all_stages else _candidates(g))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.total_bytes = np.zeros(self._shape)
@@ -203,10 +207,17 @@ class _StepAmounts:
 class _Slot:
     """Stages of one composition: what they hold whatever is in flight, and what depends on it."""
 
-    def __init__(self, s: Setting, g: Gathered, slot: int, step: _StepAmounts) -> None:
+    def __init__(
+        self,
+        s: Setting,
+        g: Gathered,
+        slot: int,
+        step: _StepAmounts,
+        matrices: MatrixOptimizer | None,
+    ) -> None:
         table, at_stage = g.table, g.stages.spread
         self._of = step
-        self._weights, self._gradients, self._optimizer = _states(s, g, slot)
+        self._weights, self._gradients, self._optimizer = _states(s, g, slot, matrices)
         self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
         self._step = _step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
@@ -282,7 +293,9 @@ class _Slot:
         }
 
 
-def _states(s: Setting, g: Gathered, slot: int) -> tuple[Array, Array, Array]:
+def _states(
+    s: Setting, g: Gathered, slot: int, matrices: MatrixOptimizer | None
+) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of one stage slot.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
@@ -304,6 +317,8 @@ def _states(s: Setting, g: Gathered, slot: int) -> tuple[Array, Array, Array]:
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
+    if matrices is not None:
+        optimizer = optimizer + matrices.state_bytes(slot)
     gradients = gradients * copies + _placeholder_bytes(g, slot)
     gradients = gradients + _whole_table_bytes(g, slot, element.gradients)
     return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)

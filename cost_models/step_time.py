@@ -142,14 +142,14 @@ def step_time(
         "forward": m * forward,
         "backward": m * backward,
         "recompute": m * recompute,
-        "tp_comm": m * share("tp_s"),
+        "tp_comm": m * share("tp_s") + step.tensor_parallel,
         "cp_comm": m * share("cp_s"),
         "ep_comm": m * share("ep_s"),
         "pp_comm": _pipeline_s(s, g, dp, forward, backward),
         "bubble": bubble,
-        "dp_comm": m * zero_s + step[0],
-        "optimizer": step[1],
-        "offload": step[2] + activation_offload_s(s, g, forward, backward + recompute),
+        "dp_comm": m * zero_s + step.data_parallel,
+        "optimizer": step.optimizer,
+        "offload": step.offload + activation_offload_s(s, g, forward, backward + recompute),
     }
     n = len(plans)
     return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,9 @@ from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.ends import before_layers
 from cost_models.gathered import Gathered, Setting
+from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.measured import Linear, Measured
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.parameters import tensors_of
 from cost_models.plans import Plans
 from cost_models.runtimes.base import Traits
@@ -140,10 +144,20 @@ class _Wrapper:
         return chosen
 
 
+@dataclass(frozen=True)
+class StepSeconds:
+    """Once per step: communication that shows, the optimizer's update, its offload."""
+
+    data_parallel: Array
+    tensor_parallel: Array
+    optimizer: Array
+    offload: Array
+
+
 def step_seconds(
     s: Setting, g: Gathered, dp: DataParallelSeconds, forward: Array, backward: Array
-) -> tuple[Array, Array, Array]:
-    """(exposed data-parallel communication, optimizer, optimizer offload) once per step.
+) -> StepSeconds:
+    """What comes once per step.
 
     Gradients reduce under the last micro-batch's backward, weights gather under the first
     forward; of each at least the last or first bucket shows.  A later stage ends its
@@ -160,6 +174,9 @@ def step_seconds(
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
+    apart = OPTIMIZERS[training.optimizer].by_matrix
+    matrices = MatrixOptimizer(s, g) if apart else None
+    tensor: Array = 0.0
     exposed: Array = 0.0
     optimizer: Array = 0.0
     offload: Array = 0.0
@@ -181,18 +198,22 @@ def step_seconds(
         if measured is not None and measured.contention is not None:
             lost = measured.contention * (reduce_s + gather_s)
         shown = shown + lost * np.maximum(beside, 0.0)
-        exposed = np.maximum(exposed, shown)
         owned = plain / shards[0] + expert / shards[1]
         seconds = owned * step_bytes / bandwidth
         if measured is not None and measured.optimizer is not None:
             tensors = _tensors(s, g, slot)
             seconds = tensors * measured.optimizer[0] + owned * measured.optimizer[1]
             seconds = seconds * measured.slowdown("memory", s.nodes.accelerators_per_node)
+        if matrices is not None:
+            more = matrices.step(slot, step_bytes, bandwidth)
+            seconds, shown = seconds + more.update_s, shown + more.shard_gather_s
+            tensor = np.maximum(tensor, more.tensor_gather_s)
+        exposed = np.maximum(exposed, shown)
         optimizer = np.maximum(optimizer, seconds)
         if np.any(plans.offload_optimizer):
             offload = np.maximum(offload, _offload_s(s, plans, owned))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
-    return exposed + at_state(dp.tied_reduce_s), optimizer, offload
+    return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
 
 def _tensors(s: Setting, g: Gathered, slot: int) -> Array:

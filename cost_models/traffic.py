@@ -15,6 +15,7 @@ import numpy as np
 
 from cost_models.data_parallel import EMBEDDING
 from cost_models.gathered import FloatArray, Gathered, Setting, gather
+from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.network import Fabric, crossings, link_bytes
 from cost_models.placement import AXES, Axis, members
 from cost_models.plans import ParallelPlan, Plans
@@ -128,10 +129,11 @@ def _stages_s(s: Setting, g: Gathered) -> FloatArray:
     times, step = BlockTimes(s, g, dp), StepCollectives(s, g, dp)
     sent = messages(g) * message_s(g, dp) * (g.plans.pp > 1)
     tied = g.state.spread(dp.tied_reduce_s)
+    matrices = MatrixOptimizer(s, g)
     slots = []
     for slot, held in enumerate(g.stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
-        once = sum(step.of(*held)) + tied * g.stages.spread(end)
+        once = sum(step.of(*held)) + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
         total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
         slots.append(float(np.max(total)))
     return np.array(slots)[g.table.slot_of[:, 0]]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.keys import group
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import (
     RECOMPUTE_MODULES,
     VOCABULARIES,
@@ -362,6 +363,10 @@ def _offload(c: Context, p: Plans) -> BoolArray:
     return np.asarray(legal | (group.host_link_bytes_per_s is not None))
 
 
+def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
+    return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "world_size",
@@ -412,6 +417,13 @@ RULES: tuple[Rule, ...] = (
         "offload",
         _offload,
         lambda c, p: "offload needs host_link_bytes_per_s in the cluster",
+    ),
+    Rule(
+        "offload",
+        _offloads_elementwise,
+        lambda c, p: (
+            f"{OPTIMIZERS[c.training.optimizer].title} needs whole matrices: no step on the host"
+        ),
     ),
 )
 # A bound of the default space, not of what can run: a request that limits tp itself lifts it.

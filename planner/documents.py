@@ -25,6 +25,7 @@ from planner.huggingface import (
     ModelImportError,
     UnknownArchitecture,
     model_from_config,
+    model_from_modules,
 )
 from planner.huggingface.importer import OTHER_FILES
 from planner.limits import bounds, modules
@@ -86,9 +87,16 @@ def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
 
 
 def import_model(config: Any) -> ImportedModel:
-    """The model of a Hugging Face config.json.  Raises RequestError."""
+    """The model of a Hugging Face config.json.  Raises RequestError.
+
+    A family without a reader is built by transformers, where it is installed.
+    """
+    document = plain(config)
     try:
-        return model_from_config(plain(config))
+        try:
+            return model_from_config(document)
+        except UnknownArchitecture as unknown:
+            return model_from_modules(document, unknown)
     except ModelImportError as error:
         raise _import_error(error) from None
 

@@ -13,6 +13,7 @@ from cost_models.dims import dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
+from cost_models.optimizers import OPTIMIZERS, Optimizer
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import RUNTIMES
@@ -246,6 +247,9 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
             + "; the rest of every collective is exposed",
         ),
     ]
+    rule = OPTIMIZERS[request.training.optimizer]
+    if rule.by_matrix:
+        notes.append(("optimizer", _matrices(rule, plan)))
     moe = request.model.moe
     if moe is not None:
         load = f"busiest expert rank at {moe.imbalance_factor:g} x the mean load"
@@ -256,6 +260,21 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
     return [Note(code=code, text=text) for code, text in notes]
+
+
+def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
+    """What the update of a matrix is taken to be."""
+    if rule.factored:
+        return "a matrix keeps one number per row and per column, in place of bytes per parameter"
+    where = "each rank updates all of its matrices"
+    if plan.zero_stage and RUNTIMES[plan.runtime].gathers_sharded_matrices:
+        where = "every rank gathers and updates all matrices of its shard group"
+    elif plan.zero_stage:
+        where = "each rank of a shard group updates whole matrices of its own"
+    return (
+        f"matrices keep one moment less; {rule.newton_schulz_steps} Newton-Schulz steps on whole "
+        f"ones, {where}; tables, head, norms and biases have Adam"
+    )
 
 
 def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:

@@ -55,7 +55,7 @@ _TRAINING = (
     Field("gradient_reduce_dtype", "training", "gradient reduction: fp32, bf16, fp16", "NAME"),
     Field("master_weights_dtype", "training", "fp32, none", "NAME"),
     Field("optimizer_state_dtype", "training", "fp32, bf16, fp8", "NAME"),
-    Field("optimizer", "training", "adam, sgd", "NAME"),
+    Field("optimizer", "training", "adam, adam_8bit, sgd, adafactor, muon", "NAME"),
 )
 _SEARCH = (
     Field("objective", "search", "tokens_per_s, memory_headroom, cost", "NAME"),

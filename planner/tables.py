@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import PlanReport
@@ -123,7 +124,11 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
-        if isinstance(value, dict):
+        if name == "layer_pattern":
+            value = _layers_said(model) if value else value
+        elif name == "encoders":
+            value = "; ".join(f"{e.name}, {e.num_layers} layers" for e in model.encoders)
+        elif isinstance(value, dict):
             value = ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
         if value != usual[name]:
             grid.add_row(f"  {name}", str(value))
@@ -133,6 +138,13 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
         if lines:
             rows += [Text(heading), *(prose(line, hanging=2) for line in lines)]
     return Group(*rows)
+
+
+def _layers_said(model: ModelSpec) -> str:
+    """How many layers there are of each kind."""
+    layers = layers_of(model)
+    counted = zip(layers.counts, layers.kinds, strict=True)
+    return ", ".join(f"{count} {kind.name}" for count, kind in counted)
 
 
 def catalog_screen(entries: Sequence[Entry]) -> RenderableType:

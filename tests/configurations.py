@@ -1,7 +1,8 @@
 """Configurations of models as a table: how large each is by transformers, on the meta device.
 
 `python -m tests.configurations build` builds every model again and writes the table (minutes);
-`python -m tests.configurations refused` writes the list of those that the planner refuses today.
+`python -m tests.configurations refused` writes the list of those that no reader here reads;
+`python -m tests.configurations looked` reads every one from its modules and writes how well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ FOLDER = Path(__file__).parent / "fixtures" / "configurations"
 PUBLISHED = FOLDER / "published.jsonl"
 TABLE = FOLDER / "parameters.jsonl"
 REFUSED = FOLDER / "refused.json"
+LOOKED = FOLDER / "looked.jsonl"
 DEFAULT = " (default)"  # the end of an id, after a model_type
 SECONDS = 120  # for one model
 
@@ -83,6 +85,21 @@ class Row:
     reason: str | None = None
 
 
+@dataclass(frozen=True)
+class Look:
+    """What was read from the modules of one configuration's model.
+
+    exact: modules of a layer that a block describes; approximate: whose products are counted;
+    left: the share of all parameters that nothing describes, in percent.
+    """
+
+    id: str
+    exact: tuple[str, ...] = ()
+    approximate: tuple[str, ...] = ()
+    left: float = 0.0
+    refused: str | None = None
+
+
 @cache
 def published() -> dict[str, dict[str, Any]]:
     """Published configurations by name, with where they were found."""
@@ -92,6 +109,17 @@ def published() -> dict[str, dict[str, Any]]:
 @cache
 def table() -> dict[str, Row]:
     return {row["id"]: Row(**row) for row in _rows(TABLE)}
+
+
+@cache
+def looks() -> dict[str, Look]:
+    """How well every model was read from its modules when the table was written."""
+    rows = (json.loads(line, object_hook=_tuples) for line in LOOKED.read_text().splitlines())
+    return {row["id"]: Look(**row) for row in rows}
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
 
 
 def refused() -> dict[str, str]:
@@ -166,9 +194,6 @@ def defaults() -> list[str]:
 
 def build(id: str, model_type: str, source: str, config: Mapping[str, Any]) -> Row:
     """One model as it is built on the meta device."""
-    import torch
-    from transformers import CONFIG_MAPPING
-
     found = auto_class(model_type)
     if found is None:
         reason = f"transformers has no model_type {model_type} of its own"
@@ -176,16 +201,42 @@ def build(id: str, model_type: str, source: str, config: Mapping[str, Any]) -> R
     kind, auto = found
     rest = {key: value for key, value in config.items() if key not in _STORAGE}
     try:
-        with _time_limit(SECONDS), torch.device("meta"):
-            built = CONFIG_MAPPING[model_type].from_dict(rest)
-            model = auto.from_config(built)
-            model.tie_weights()
+        with _time_limit(SECONDS):
+            model = _on_meta(model_type, auto, rest)
             counts = _counts(model, kind)
     except Exception as error:  # whatever transformers raises is the reason
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return Row(id, model_type, source, _architecture(config), kind, reason=text)
     total = sum(count or 0 for count in counts.values())
     return Row(id, model_type, source, type(model).__name__, kind, total, **counts)
+
+
+def _on_meta(model_type: str, auto: Any, config: Mapping[str, Any]) -> Any:
+    import torch
+    from transformers import CONFIG_MAPPING
+
+    with torch.device("meta"):
+        model = auto.from_config(CONFIG_MAPPING[model_type].from_dict(dict(config)))
+        model.tie_weights()
+    return model
+
+
+def look(row: Row) -> Look:
+    """One model, read from its modules; its parameters are those of the table."""
+    from planner.huggingface.looking import look_at
+
+    found = auto_class(row.model_type)
+    assert found is not None
+    config = {key: value for key, value in config_of(row).items() if key not in _STORAGE}
+    try:
+        with _time_limit(SECONDS):
+            model = _on_meta(row.model_type, found[1], config)
+            read = look_at(model, model.config, "looked")
+    except ValueError as error:
+        return Look(row.id, refused=" ".join(str(error).split())[:200])
+    assert total_parameters(read.model) == row.parameters, row.id
+    left = round(100.0 * read.model.other_parameters / total_parameters(read.model), 2)
+    return Look(row.id, read.exact, read.approximate, left)
 
 
 _STORAGE = {"model_type", "quantization_config"}  # how weights are stored is no part of a model
@@ -281,6 +332,15 @@ def write_refused() -> None:
     print(f"{len(answers) - len(listed)} planned, {len(listed)} refused")
 
 
+def write_looked() -> None:
+    with LOOKED.open("w", encoding="utf-8") as file:
+        for row in table().values():
+            if row.parameters is not None:
+                read = look(row)
+                print(json.dumps(asdict(read)), file=file, flush=True)
+                print(read)
+
+
 if __name__ == "__main__":
     os.environ["HF_HUB_OFFLINE"] = "1"
-    {"build": build_table, "refused": write_refused}[sys.argv[1]]()
+    {"build": build_table, "refused": write_refused, "looked": write_looked}[sys.argv[1]]()

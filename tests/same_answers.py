@@ -63,7 +63,7 @@ def training(random: Random) -> TrainingSpec:
         fp8_param_gather=pick((False, True)),
         gradient_dtype=gradient,
         gradient_reduce_dtype=gradient,
-        optimizer=pick(("adam", "adam", "sgd")),
+        optimizer=pick(("adam", "adam", "sgd", "muon", "adafactor", "adam_8bit")),
         optimizer_state_dtype=pick(("fp32", "bf16")),
         tokens=pick((None, 1e12)),
     )

@@ -134,7 +134,10 @@ class Attention(Mixer):
         keys, values = self._projected()
         width = self._qkv_width(model, heads, kv_heads)
         products = 1 + keys + values
-        yield Weight("qkv", width * model.hidden_size, matrix=True, tensors=products)
+        parts = (every, *(groups,) * (products - 1))
+        yield Weight(
+            "qkv", width * model.hidden_size, matrix=True, tensors=products, parts=parts,
+        )  # fmt: skip
         if model.qkv_bias:
             yield Weight("qkv bias", width, tensors=products)
         yield Weight("attention out", heads * value_dim * model.hidden_size, matrix=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from cost_models.blocks.records import Record, Split, Weight
 from cost_models.fields import Spec
@@ -58,6 +60,11 @@ class Sublayer(Block):
     gathers: ClassVar[bool] = True
     module: ClassVar[str] = ""
     kind: str
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The kind is written even where defaults are not: a document is not read without it."""
+        return {"kind": self.kind, **write(self)}
 
     def missing(self, model: StackSpec) -> str:
         """What the model does not say and this block needs; empty where nothing is missing."""

@@ -35,9 +35,11 @@ class Embedding(End):
 
     def weights(self, model: ModelSpec, split: Split) -> Iterator[Weight]:
         rows = np.divide(padded_vocab_size(model.vocab_size, split.tp, self.divisible_by), split.tp)
-        yield Weight("word table", rows * (model.embedding_size or model.hidden_size))
+        table = model.embedding_size or model.hidden_size
+        yield Weight("word table", rows * table, side=table)
         if model.position == "learned" and model.max_position_embeddings is not None:
-            yield Weight("positions", float(model.max_position_embeddings * model.hidden_size))
+            size = float(model.max_position_embeddings * model.hidden_size)
+            yield Weight("positions", size, side=model.hidden_size)
         if model.embedding_norm:
             norm = norm_parameters(model, model.hidden_size)
             yield Weight("embedding norm", norm, tensors=1 + model.norm_bias)

@@ -76,15 +76,17 @@ class LatentAttention(Mixer):
         query_rank = mla.q_lora_rank or 0
         down = mla.kv_lora_rank + mla.qk_rope_head_dim + query_rank
         several = 1 + (query_rank > 0)
-        yield Weight("mla down", down * hidden, matrix=True, tensors=several)
+        parts = (query_rank, down - query_rank) if query_rank else ()
+        yield Weight("mla down", down * hidden, matrix=True, tensors=several, parts=parts)
         if model.qkv_bias:
             yield Weight("mla down bias", down, tensors=several)
         norms = norm_parameters(model, mla.kv_lora_rank + query_rank)
         yield Weight("mla norms", norms, tensors=several * (1 + model.norm_bias))
         head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        yield Weight("mla q up", heads * head_dim * (query_rank or hidden), matrix=True)
+        query = query_rank or hidden
+        yield Weight("mla q up", heads * head_dim * query, matrix=True, side=query)
         up = mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
-        yield Weight("mla kv up", heads * up, matrix=True)
+        yield Weight("mla kv up", heads * up, matrix=True, side=mla.kv_lora_rank)
         gates = {"none": 0, "head": 1, "element": mla.v_head_dim}[self.gate]
         if gates:
             yield Weight("attention gate", heads * gates * hidden, matrix=True)

@@ -28,6 +28,8 @@ class Weight:
     matrix: tokens are multiplied with it; used: by which share of them (experts: top_k of all).
     copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
     placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
+    side: of a tensor with two dimensions, the one that tensor parallelism does not split; None: the
+    hidden size of a matrix, else one dimension.  parts: shares of tensors that are not equal.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Weight:
     copies: Array = 1.0
     tensors: float = 1
     placeholder: bool = True
+    side: float | None = None
+    parts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

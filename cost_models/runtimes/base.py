@@ -88,6 +88,8 @@ class Traits:
     """The gradient of a word table that is split by rows exists for all rows."""
     copies_sharded_parameters: Array = 0.0
     """Sharded weights are copied out of a gathered buffer, gradients into one."""
+    gathers_sharded_matrices: Array = 0.0
+    """Muon gathers every matrix on all of its ranks; else some whole ones are each rank's own."""
     measured_wrapper: Array = 0.0
     """Its data-parallel wrapper is the one that a calibration measures."""
     # Pipelines.

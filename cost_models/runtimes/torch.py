@@ -37,6 +37,8 @@ RUNTIME = Runtime(
     reduces_by_block=1.0,
     whole_table_gradient=1.0,
     copies_sharded_parameters=1.0,
+    # DTensor.redistribute of what Muon makes orthogonal.
+    gathers_sharded_matrices=1.0,
     measured_wrapper=1.0,
     # pipelining/stage.py.
     keeps_sent_outputs=1.0,

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from cost_models.catalog.local import CPU_ID
+from cost_models.optimizers import OPTIMIZERS, OptimizerName
 from cost_models.plans import ParallelPlan, Plans, code, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
@@ -124,6 +125,20 @@ def own_runtime(name: str) -> Rule:
     return unsupported(
         lambda c, p: p.runtime == code("runtime", name),
         lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
+    )
+
+
+@cache
+def optimizers(*names: OptimizerName, others: str = "") -> Rule:
+    """The optimizers that a framework runs; others: why not one that it has."""
+    known = " and ".join(OPTIMIZERS[name].title for name in names)
+    return unsupported(
+        lambda c, p: c.training.optimizer in names,
+        lambda c, p: (
+            f"its optimizers are {known}, not {OPTIMIZERS[c.training.optimizer].title}"
+            + (f" ({others})" if others else "")
+        ),
+        "degrees",
     )
 
 

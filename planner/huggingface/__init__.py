@@ -3,6 +3,7 @@
 One function per family in `dense`, `gpt` and `mixtures`, one line each in `importer.FAMILIES`.
 """
 
+from planner.huggingface.built import model_from_modules
 from planner.huggingface.config import ModelImportError, Problem, UnknownArchitecture
 from planner.huggingface.importer import FAMILIES, ImportedModel, model_from_config
 
@@ -13,4 +14,5 @@ __all__ = [
     "Problem",
     "UnknownArchitecture",
     "model_from_config",
+    "model_from_modules",
 ]

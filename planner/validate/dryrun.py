@@ -124,6 +124,9 @@ def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
     if reasons:
         raise IllegalPlan(reasons)
     as_run = native(request, compiled=False)
+    if as_run.request.training.optimizer == "adafactor":
+        detail = "torch's Adafactor reads numbers off its tensors, and fake ones have none"
+        raise refuse("/training/optimizer", "cannot_trace", detail, "adafactor")
     fewest = min(_micro_batches(as_run.request), _enough(as_run.request))
     fewer = _with_micro_batches(as_run.request, fewest)
     chosen = _checked(ranks, as_run.plan.accelerators) or _representatives(fewer)

@@ -55,7 +55,9 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
     given = request.named_plan
     differences: list[Difference] = []
     model = _changed("model", request.model, _model(request.model, given), differences)
-    training = _changed("training", request.training, _training(request.training), differences)
+    training = _changed(
+        "training", request.training, _training(request.training, given), differences
+    )
     plan = _changed("plan", given, _plan(given, model, compiled), differences)
     asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
     reasons = FRAMEWORK.reasons(asked, plan)
@@ -83,7 +85,11 @@ def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
         yield "tied_embeddings", False, why
 
 
-def _training(training: TrainingSpec) -> Iterator[Change]:
+def _training(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Change]:
+    if training.optimizer == "adam_8bit":
+        yield "optimizer", "adam", "torch's own optimizers have no 8-bit states"
+    if training.optimizer == "adafactor" and (plan.tp > 1 or plan.ep > 1 or plan.zero_stage):
+        yield "optimizer", "adam", "torch's Adafactor fails on weights that are split"
     if training.precision not in ("bf16", "fp32"):
         yield "precision", "bf16", "the script scales no loss and has no fp8 or fp4 layers"
     yield "master_weights_dtype", "fp32", "stored weights are the fp32 master copy"

@@ -99,7 +99,7 @@ def main(text: str, rank: int) -> Trace:
 def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
     """The optimizer after a first step: it has its states."""
     parameters = [parameter for model in models for parameter in model.parameters()]
-    optimizer: torch.optim.Optimizer = script.build_optimizer(parameters)
+    optimizer: torch.optim.Optimizer = script.build_optimizer(models)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

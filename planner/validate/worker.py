@@ -65,9 +65,8 @@ class Training:
         self.models = train.build_models()
         for model in self.models:
             measure.mark_forward(model)
-        parameters = [one for model in self.models for one in model.parameters()]
         self.pipeline = train.build_pipeline(self.models)
-        self.optimizer = train.build_optimizer(parameters)
+        self.optimizer = train.build_optimizer(self.models)
         torch.manual_seed(train.C.seed + rank)  # of dropout
         self.batch = train.batch()
         self.losses: list[float] = []

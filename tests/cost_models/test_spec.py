@@ -8,12 +8,17 @@ from typing import Annotated, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from cost_models.blocks import SUBLAYERS
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.compressed_attention import Choice
+from cost_models.blocks.indexer import Indexer
+from cost_models.blocks.products import Product
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.spec import (
     AcceleratorSpec,
     ClusterSpec,
+    EncoderSpec,
     MLASpec,
     ModelSpec,
     MoESpec,
@@ -23,8 +28,8 @@ from cost_models.spec import (
 )
 
 DOCUMENTS: tuple[type[Spec], ...] = (
-    MLASpec, MoESpec, ModelSpec, Attention, AcceleratorSpec, NetworkTier, NodeGroup, ClusterSpec,
-    TrainingSpec, ParallelPlan,
+    MLASpec, MoESpec, ModelSpec, EncoderSpec, *SUBLAYERS, Indexer, Choice, Product, AcceleratorSpec,
+    NetworkTier, NodeGroup, ClusterSpec, TrainingSpec, ParallelPlan,
 )  # fmt: skip
 ABOVE_0 = 5e-324  # the least float above it
 BELOW_1 = 1.0 - 2.0**-53
@@ -33,7 +38,8 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1, 10**6, "MLASpec: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"),
     (2, 10**5, "MoESpec: num_experts"),
     (1, 10**4, "MoESpec: top_k"),
-    (1, 10**6, "MoESpec: expert_ffn_hidden_size"),
+    (1, 10**6, "MoESpec: expert_ffn_hidden_size latent_size"),
+    (0, 10**5, "MoESpec: zero_experts"),
     (0, 10**6, "MoESpec: shared_expert_ffn_hidden_size"),
     (0, 10**4, "MoESpec: num_dense_layers"),
     (1, 1000, "MoESpec: layer_frequency"),
@@ -49,7 +55,48 @@ BOUNDS: list[tuple[float, float, str]] = [
     (0, 8, "ModelSpec: norms_per_layer"),
     (0, 16, "ModelSpec: mtp_num_layers"),
     (0.0, BELOW_1, "ModelSpec: hidden_dropout attention_dropout"),
-    (1, 10**7, "Attention: window"),
+    (1, 64, "ModelSpec: residual_streams"),
+    (1, 10**6, "ModelSpec: embedding_size per_layer_input_size"),
+    (1, 10**7, "ModelSpec: per_layer_input_vocab_size"),
+    (0, 10**13, "ModelSpec: other_parameters"),
+    (1, 10**4, "EncoderSpec: num_layers"),
+    (1, 10**6, "EncoderSpec: hidden_size head_dim ffn_hidden_size input_width"),
+    (1, 10**5, "EncoderSpec: num_attention_heads num_query_groups"),
+    (1, 10**7, "EncoderSpec: max_position_embeddings sliding_window full_attention_period merge"),
+    (0, 8, "EncoderSpec: norms_per_layer"),
+    (0.0, BELOW_1, "EncoderSpec: hidden_dropout attention_dropout"),
+    (1, 64, "EncoderSpec: residual_streams"),
+    (1, 10**8, "EncoderSpec: tokens span"),
+    (0, 10**13, "EncoderSpec: other_parameters"),
+    (1, 10**7, "Attention: window chunk num_attention_heads num_query_groups"),
+    (1, 10**6, "Attention: head_dim value_head_dim"),
+    (1, 10**7, "CompressedAttention: o_groups window compression"),
+    (1, 10**6, "CompressedAttention: q_lora_rank o_lora_rank"),
+    (1, 10**7, "CrossAttention: tokens num_query_groups"),
+    (1, 10**6, "CrossAttention: source_width"),
+    (1, 10**7, "GatedDeltaNet: num_key_heads num_value_heads convolution"),
+    (1, 10**6, "GatedDeltaNet: key_head_dim value_head_dim decay_rank gate_rank"),
+    (1, 10**7, "LatentAttention: window"),
+    (1, 10**7, "LightningAttention: num_heads"),
+    (1, 10**6, "LightningAttention: head_dim"),
+    (1, 10**6, "LinearRecurrentUnit: width"),
+    (1, 10**7, "LinearRecurrentUnit: num_blocks convolution"),
+    (1, 10**6, "Mamba: inner_size state_size time_step_rank"),
+    (1, 10**7, "Mamba: convolution"),
+    (1, 10**6, "Mamba2: head_dim state_size"),
+    (1, 10**7, "Mamba2: num_heads num_groups convolution chunk_size"),
+    (1, 10**6, "MLP: width"),
+    (1, 10**6, "PerLayerInput: size"),
+    (0, 10**13, "Products: parameters"),
+    (1, 10**6, "ChannelMix: width"),
+    (1, 10**6, "TimeMix: width"),
+    (1, 10**7, "ShortConvolution: taps"),
+    (1, 10**7, "Indexer: num_heads top_k"),
+    (1, 10**6, "Indexer: head_dim"),
+    (1, 10**7, "Choice: num_heads top_k"),
+    (1, 10**6, "Choice: head_dim"),
+    (1, 10**6, "Product: inputs outputs"),
+    (1, 10**5, "Product: times"),
     (1e6, 1e16, "AcceleratorSpec: memory_bytes"),
     (1e4, 1e18, "AcceleratorSpec: memory_bytes_per_s"),
     (1e6, 1e20, "AcceleratorSpec: peak_bf16_flop_per_s peak_fp16_flop_per_s"),
@@ -85,9 +132,34 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "MoESpec": {"layer_frequency": 1, "imbalance_factor": 1.0},
     "ModelSpec": {
         "name": "custom", "norm": "layernorm", "norms_per_layer": 2, "qk_norm": "none",
-        "position": "rope",
+        "position": "rope", "final_norm": True, "residual_streams": 1,
     },
-    "Attention": {"kind": "attention"},
+    "EncoderSpec": {
+        "name": "vision", "norm": "layernorm", "norms_per_layer": 2, "qk_norm": "none",
+        "position": "rope", "final_norm": True, "residual_streams": 1, "merge": 1,
+    },
+    "Attention": {"kind": "attention", "key_values": "own", "gate": "none", "rope": True},
+    "CompressedAttention": {"kind": "compressed_attention"},
+    "CrossAttention": {"kind": "cross_attention"},
+    "Experts": {"kind": "experts"},
+    "GatedDeltaNet": {"kind": "gated_delta_net", "convolution": 4, "gated": True},
+    "LatentAttention": {"kind": "latent_attention", "gate": "none"},
+    "LightningAttention": {"kind": "lightning_attention", "gate": True, "output_norm": "all"},
+    "LinearRecurrentUnit": {"kind": "linear_recurrent_unit", "convolution": 4},
+    "Mamba": {"kind": "mamba", "convolution": 4, "convolution_bias": True},
+    "Mamba2": {
+        "kind": "mamba2", "num_groups": 1, "convolution": 4, "convolution_bias": True,
+        "gated_norm": True, "chunk_size": 128,
+    },
+    "MLP": {"kind": "mlp"},
+    "Parallel": {"kind": "parallel"},
+    "PerLayerInput": {"kind": "per_layer_input"},
+    "Products": {"kind": "products"},
+    "ChannelMix": {"kind": "rwkv_channel_mix"},
+    "TimeMix": {"kind": "rwkv_time_mix"},
+    "ShortConvolution": {"kind": "short_convolution", "taps": 3},
+    "Indexer": {"key_norm_bias": True},
+    "Product": {"times": 1},
     "AcceleratorSpec": {"confidence": "user"},
     "NetworkTier": {"oversubscription": 1.0, "topology": "switch"},
     "ClusterSpec": {"name": "custom", "pue": 1.25},
@@ -144,7 +216,7 @@ def test_lists_and_names_are_bounded() -> None:
         assert not accepts(ParallelPlan, "stage_layers", layers)
     assert accepts(ModelSpec, "layer_pattern", ((Attention(),),) * 10**4)
     assert not accepts(ModelSpec, "layer_pattern", ((Attention(),),) * (10**4 + 1))
-    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),) * 17,))
+    assert not accepts(ModelSpec, "layer_pattern", ((Attention(),) * 65,))
     tier = NetworkTier(name="switch", bandwidth_bytes_per_s=1e9, latency_s=0.0)
     part = AcceleratorSpec(id="a", name="A", memory_bytes=1e9, memory_bytes_per_s=1e9)
     group = NodeGroup(accelerator=part, nodes=1, accelerators_per_node=1, network=(tier,))

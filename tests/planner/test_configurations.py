@@ -14,6 +14,8 @@ from tests.configurations import (
     config_of,
     defaults,
     expected_parameters,
+    look,
+    looks,
     planned,
     planned_parameters,
     published,
@@ -91,6 +93,28 @@ def test_no_fewer_are_planned_than_before() -> None:
     rows = [row for row in table().values() if row.id not in refused()]
     assert len(rows) >= 96
     assert len({row.model_type for row in rows}) >= 37
+
+
+def test_nearly_all_are_planned() -> None:
+    """By a reader here, or from the modules that transformers builds."""
+    rows = [row for row in table().values() if row.parameters is not None]
+    assert looks().keys() == {row.id for row in rows}
+    planned_rows = [r for r in rows if r.id not in refused() or looks()[r.id].refused is None]
+    assert len(planned_rows) >= 0.95 * len(rows)
+    whole = [one for one in looks().values() if one.refused is None and not one.approximate]
+    assert len(whole) >= 0.6 * len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", SAMPLE)
+def test_modules_are_matched_as_listed(id: str) -> None:
+    assert look(table()[id]) == looks()[id]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("id", sorted(looks().keys() - set(SAMPLE)))
+def test_all_modules_are_matched_as_listed(id: str) -> None:
+    assert look(table()[id]) == looks()[id]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -219,3 +220,24 @@ def test_a_profile_says_what_it_changes() -> None:
     assert other.replanned.plan.plan == usual.best.plan
     assert other.replanned.slower_by >= 0.0
     assert bool(other.replanned.differences) == (other.best.plan != usual.best.plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        ({"runtime": "megatron", "zero_stage": 1}, "whole matrices of its own"),
+        ({"runtime": "torch", "zero_stage": 3}, "gathers and updates all"),
+        ({"zero_stage": 0}, "each rank updates all"),
+    ],
+)
+def test_what_muon_is_taken_to_do_is_said(plan: dict[str, Any], text: str) -> None:
+    asked = {
+        "model": "llama-3.1-8b",
+        "cluster": "1x8xh100-sxm",
+        "training": {"seq_length": 2048, "global_batch_size": 64, "optimizer": "muon"},
+        "plan": {"dp": 8, **plan},
+    }
+    request = parse_request(asked)
+    report = estimate(request, request.named_plan).estimate
+    (note,) = [note for note in report.assumptions if note.code == "optimizer"]
+    assert text in note.text

@@ -12,6 +12,7 @@ from cost_models.plans import IntArray, ParallelPlan, Plans, code
 from cost_models.spec import TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
+from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.base import rule, unsupported
 from planner.huggingface.exporter import config_of, nearest_family
 
@@ -61,6 +62,17 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     unsupported(lambda c, p: config_of(c.model) is not None, _family_text, "degrees"),
     rules.own_runtime("torch"),
+    rules.optimizers(
+        *OPTIMIZERS, others="torch's Muon leaves norms and tables to another optimizer beside it"
+    ),
+    unsupported(
+        lambda c, p: (c.training.optimizer != "adafactor") | (p.zero_stage == 0),
+        "torch 2.13's Adafactor fails on sharded weights: ZeRO 0 only",
+    ),
+    unsupported(
+        lambda c, p: (c.training.optimizer != "adam_8bit") | (p.offload_optimizer == 0),
+        "torchao's 8-bit Adam steps where the weights are: no optimizer offload",
+    ),
     unsupported(
         lambda c, p: p.tp == 1,
         lambda c, p: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.frameworks.base import Flag, flag, switch
@@ -13,7 +14,13 @@ from planner.huggingface.exporter import config_of
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION = {"all_gather": "allgather", "p2p": "alltoall"}
-OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd"}
+# As in TrainingArguments of transformers.
+OPTIMIZERS: dict[OptimizerName, str] = {
+    "adam": "adamw_torch",
+    "adam_8bit": "adamw_torch_8bit",
+    "sgd": "sgd",
+    "adafactor": "adafactor",
+}
 
 
 def shards(plan: ParallelPlan) -> int:

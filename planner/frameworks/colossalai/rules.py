@@ -73,6 +73,7 @@ def _recomputes(c: Context, p: Plans) -> BoolArray:
 
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.optimizers("adam", "sgd", others="its Adafactor is one of its own, not planned"),
     rules.LEARNED_POSITIONS,
     unsupported(
         lambda c, p: family(c.model) in FAMILIES, lambda c, p: _family_text(c.model), "degrees"

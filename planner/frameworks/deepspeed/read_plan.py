@@ -180,7 +180,7 @@ def _training(args: Arguments, document: Document, batch: int) -> dict[str, Any]
     precision = _precision(args, document)
     seq = args.positive("--seq-length")
     optimizer = document.name("optimizer.type") or args.text("--optimizer", "adam")
-    if optimizer not in (*ADAMS, "sgd"):
+    if optimizer not in (*ADAMS, "sgd", "muon"):
         args.assume(f"the optimizer {optimizer} costs as Adam")
     return {
         "seq_length": seq,
@@ -188,7 +188,7 @@ def _training(args: Arguments, document: Document, batch: int) -> dict[str, Any]
         "precision": precision,
         "gradient_dtype": _dtype(document, "data_types.grad_accum_dtype", precision),
         "gradient_reduce_dtype": _dtype(document, "communication_data_type", precision),
-        "optimizer": "sgd" if optimizer == "sgd" else "adam",
+        "optimizer": optimizer if optimizer in ("sgd", "muon") else "adam",
         "tokens": _tokens(args, seq, batch),
     }
 

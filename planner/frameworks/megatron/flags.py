@@ -163,12 +163,11 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
                 yield f"--decoder-{name}-pipeline-num-layers", layers, f"layers of the {name} stage"
     if plan.rank_order == "tp-cp-ep-pp-dp":
         yield "--use-tp-pp-dp-mapping", "stages next to each other, replicas apart"
-    yield from _sharding(plan)
 
 
 @in_group("PARALLEL_ARGS")
-def _sharding(plan: ParallelPlan) -> Iterator[Row]:
-    if plan.zero_stage >= 1:
+def _sharding(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+    if plan.zero_stage >= 1 and training.optimizer != "muon":
         yield "--use-distributed-optimizer", "optimizer states sharded (ZeRO 1)"
     if plan.zero_stage >= 2:
         yield "--use-megatron-fsdp", f"shards more than states (ZeRO {plan.zero_stage})"
@@ -269,7 +268,13 @@ def _overlap(plan: ParallelPlan) -> Iterator[Row]:
 
 @in_group("OPTIMIZER_ARGS")
 def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
-    yield "--optimizer", training.optimizer, "as planned"
+    if training.optimizer == "muon":
+        # Every version knows this name; main would rather have the two options that it stands for.
+        name = "dist_muon" if plan.zero_stage else "muon"
+        yield "--optimizer", name, "matrices made orthogonal; dist: each rank has some of its own"
+        yield "--muon-tp-mode", "duplicated", "whole matrices, gathered over tp"
+    else:
+        yield "--optimizer", training.optimizer, "as planned"
     yield learning_rate("OPTIMIZER_ARGS")
     small = training.optimizer_state_dtype != "fp32"
     if small or plan.offload_optimizer:
@@ -315,6 +320,7 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_model(model, training, plan),
         *(_moe(model, model.moe, plan) if model.moe is not None else ()),
         *_parallel(model, plan),
+        *_sharding(training, plan),
         *_batch(context, plan),
         *_precision(training, plan),
         *_recompute(plan),

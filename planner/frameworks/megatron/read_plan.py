@@ -12,6 +12,13 @@ from planner.frameworks.megatron import layout
 from planner.frameworks.megatron_words import degrees
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+MUON = ("muon", "dist_muon")
+# What changes Muon's update and not what it costs.
+MUON_FREE = (
+    "--muon-momentum", "--muon-nesterov", "--muon-use-nesterov", "--muon-scale-mode",
+    "--muon-extra-scale-factor", "--muon-coefficient-type", "--muon-no-split-qkv",
+    "--muon-fp32-matmul-prec", "--muon-use-syrk",
+)  # fmt: skip
 CP_KINDS = {"p2p": "p2p", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "a2a"}
 
 
@@ -37,10 +44,6 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
         gradients = "fp16"
     elif args.has("--grad-reduce-in-bf16") or args.text("--main-grads-dtype") == "bf16":
         gradients = "bf16"
-    optimizer = args.text("--optimizer", "adam")
-    if optimizer not in ("adam", "sgd"):
-        args.assume(f"the optimizer {optimizer} costs as Adam")
-        optimizer = "adam"
     fp8 = precision == "fp8"
     return {
         "seq_length": seq,
@@ -51,9 +54,27 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
         "gradient_dtype": gradients,
         "gradient_reduce_dtype": gradients,
         "optimizer_state_dtype": _moments(args),
-        "optimizer": optimizer,
+        "optimizer": _optimizer(args),
         "tokens": _tokens(args, seq, batch),
     }
+
+
+def _optimizer(args: Arguments) -> str:
+    name = args.text("--optimizer", "adam")
+    if name in ("adam", "sgd"):
+        return name
+    if name not in MUON:
+        args.assume(f"the optimizer {name} costs as Adam")
+        return "adam"
+    mode, steps = args.text("--muon-tp-mode", "duplicated"), args.integer("--muon-num-ns-steps", 5)
+    if mode != "duplicated":
+        args.assume(f"--muon-tp-mode {mode} costs as duplicated")
+    if steps != 5:
+        args.assume(f"{steps} steps of Newton-Schulz cost as 5")
+    if args.text("--muon-scalar-optimizer", "adam") != "adam":
+        args.assume("parameters without Muon cost as with Adam")
+    args.has(*MUON_FREE)
+    return "muon"
 
 
 def _moments(args: Arguments) -> str:
@@ -140,7 +161,8 @@ def plan_and_training(
 
 def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
     """(zero_stage, dp_shard)."""
-    zero = 1 if args.has("--use-distributed-optimizer") else 0
+    layer_wise = args.text("--optimizer") == "dist_muon"
+    zero = 1 if args.has("--use-distributed-optimizer") or layer_wise else 0
     if args.has("--use-megatron-fsdp", "--use-custom-fsdp"):
         if not args.has("--data-parallel-sharding-strategy"):
             args.assume(

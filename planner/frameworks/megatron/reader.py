@@ -193,6 +193,8 @@ def _refused(args: Arguments) -> None:
         if option in args.given and not any(other in args.given for other in others):
             if option == "--expert-model-parallel-size" and args.integer(option, 1) == 1:
                 continue
+            if option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon":
+                continue
             args.refuse(f"{option} needs {' or '.join(others)}", option)
 
 

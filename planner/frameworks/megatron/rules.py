@@ -107,6 +107,15 @@ def _fp8_widths(c: Context, p: Plans) -> BoolArray:
 
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.optimizers("adam", "sgd", "muon"),
+    unsupported(
+        lambda c, p: (
+            c.training.optimizer != "muon"
+            or (c.training.precision != "fp16" and not _stores_fp8(c))
+        ),
+        "its Muon refuses fp16, and weights stored in fp8 want the distributed optimizer of Adam",
+        "degrees",
+    ),
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,
@@ -266,8 +275,19 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "zero_stage",
-        lambda c, p: (p.zero_stage != 1) | (c.training.optimizer == "adam"),
+        lambda c, p: (p.zero_stage != 1) | (c.training.optimizer != "sgd"),
         lambda c, p: f"the distributed optimizer runs Adam, not {c.training.optimizer}",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (
+            (c.training.optimizer != "muon")
+            | ((p.zero_stage <= 1) & ((p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp)))
+        ),
+        lambda c, p: (
+            "Muon runs replicated or layer-wise over all data-parallel ranks (ZeRO 0 or 1), got "
+            f"ZeRO {p.zero_stage}, dp_shard {p.dp_shard}"
+        ),
     ),
     rule(
         "zero_stage",

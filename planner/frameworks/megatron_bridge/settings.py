@@ -189,6 +189,7 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
         "comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"
     ),
     "--optimizer": _value("optimizer.optimizer"),
+    "--muon-tp-mode": _value("optimizer.muon_tp_mode"),
     "--lr": _value("optimizer.lr"),
     "--use-precision-aware-optimizer": _source("optimizer.use_precision_aware_optimizer=True"),
     "--exp-avg-dtype": _dtype("optimizer.exp_avg_dtype"),

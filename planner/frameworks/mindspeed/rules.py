@@ -63,6 +63,10 @@ OWN: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
+        lambda c, p: (c.training.optimizer != "muon") | (p.overlap_param_gather == 0),
+        "core 0.12 overlaps the gathering of weights with its own distributed optimizer only",
+    ),
+    unsupported(
         lambda c, p: p.attention_kernel == _FLASH,
         lambda c, p: f"attention is always the NPU's fused one, not {p.attention_kernel}",
     ),

@@ -130,6 +130,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "a shared expert always has a gate",
     ),
+    rules.optimizers("adam", "sgd"),
     unsupported(
         lambda c, p: c.training.seq_length > 10,
         lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",

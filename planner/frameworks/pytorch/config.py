@@ -135,7 +135,7 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "recompute_method", plan.recompute_method, "when full: uniform, all layers; block, some"
     yield "recompute_num_layers", plan.recompute_num_layers, "when full by block: first of a stage"
     yield "compile", plan.compile, "torch.compile each layer"
-    yield "optimizer", training.optimizer, "adam, or sgd with momentum"
+    yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
     yield from FREE
 
 

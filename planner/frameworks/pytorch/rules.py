@@ -87,6 +87,17 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
     rules.own_runtime("torch"),
+    rules.optimizers("adam", "sgd", "adafactor", "muon"),
+    unsupported(
+        lambda c, p: (
+            (c.training.optimizer != "adafactor")
+            | ((p.zero_stage == 0) & (p.tp == 1) & (p.ep == 1))
+        ),
+        lambda c, p: (
+            "torch 2.13's Adafactor fails on DTensors that are split (its norms are squared in "
+            f"place): tp 1, ep 1, ZeRO 0, got tp {p.tp}, ep {p.ep}, ZeRO {p.zero_stage}"
+        ),
+    ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp32"),
         lambda c, p: (

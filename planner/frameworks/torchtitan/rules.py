@@ -172,9 +172,8 @@ RULES: tuple[Rule, ...] = (
             f"got {', '.join(map(str, layer_widths(c.model)))}"
         ),
     ),
-    unsupported(
-        lambda c, p: c.training.optimizer == "adam",
-        lambda c, p: f"its optimizers are Adam, AdamW and Muon, not {c.training.optimizer}",
+    rules.optimizers(
+        "adam", others="its DistMuon wants a placement for each matrix, which no recipe states"
     ),
     unsupported(
         lambda c, p: _states_ok(c),

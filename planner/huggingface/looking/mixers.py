@@ -140,6 +140,8 @@ def _latent_attention(module: Module, config: Any, layer: int) -> Fields | None:
     heads = module.attribute("num_heads", "num_attention_heads") or config.num_attention_heads
     rank = up.inputs
     rope, value = down.outputs - rank, out.inputs // heads
+    if rope < 1:
+        return None
     mla = {
         "kv_lora_rank": rank,
         "q_lora_rank": query_down.outputs if query_down else None,

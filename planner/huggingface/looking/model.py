@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,9 @@ from torch import nn
 
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
-from planner.huggingface.looking.layer import Fields, is_norm
-from planner.huggingface.looking.module import Module, elements, lists_of_layers
+from planner.huggingface.looking.feed_forwards import Fields
+from planner.huggingface.looking.layer import is_norm
+from planner.huggingface.looking.module import Matrix, Module, elements, lists_of_layers
 from planner.huggingface.looking.stack import Stack, read_stack
 
 OTHER_INPUTS = (
@@ -47,14 +49,14 @@ def look_at(model: nn.Module, config: Any, name: str) -> Looked:
     """
     lists = dict(lists_of_layers(model))
     path = _decoder(lists)
-    table = model.get_input_embeddings()
-    if path is None or getattr(table, "weight", None) is None:
+    table = _table(model, path) if path else None
+    if path is None or table is None:
         raise NotUnderstood("it has no list of layers after a word table")
     text = config.get_text_config(decoder=True)
     encoders = _encoders(model, lists, path, config)
     tokens = encoders[0][1].fields["tokens"] if encoders else 1
     stack = read_stack(lists[path], text, _width(lists[path], text), tokens)
-    fields = stack.fields | _ends(model, table, stack.fields["hidden_size"], path)
+    fields = stack.fields | _ends(model, text, table, stack.fields["hidden_size"], path)
     if encoders:
         encoders[0][1].fields["projector"] += _connectors(model, path, [p for p, _ in encoders])
     fields["encoders"] = [each.fields for _, each in encoders]
@@ -88,6 +90,22 @@ def _decoder(lists: Mapping[str, nn.ModuleList]) -> str | None:
     return max(decoders, key=lambda path: _size(lists[path]), default=None)
 
 
+def _table(model: nn.Module, path: str) -> nn.Module | None:
+    """The word table: what the head shares its weight with, the decoder's, or the model's."""
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    weight, owner = getattr(head, "weight", None), path.split(".")[0]
+    tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    shared = [m for m in tables.values() if m.weight is weight]
+    rows = 0 if weight is None else len(weight)
+    own = [m for n, m in tables.items() if n.startswith(owner) and rows and len(m.weight) >= rows]
+    try:
+        given = [model.get_input_embeddings()]  # type: ignore[operator]
+    except NotImplementedError:
+        given = []
+    found = [*shared, *own[:1], *given]
+    return next((m for m in found if getattr(m, "weight", None) is not None), None)
+
+
 def _width(layers: nn.ModuleList, config: Any) -> int:
     """The width of the hidden state: of the layers' norms, else as the configuration says."""
     sizes: dict[int, int] = {}
@@ -104,9 +122,9 @@ def _width(layers: nn.ModuleList, config: Any) -> int:
     return max(sizes, key=lambda size: sizes[size])
 
 
-def _ends(model: nn.Module, table: nn.Module, hidden: int, path: str) -> Fields:
+def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str) -> Fields:
     """Word table, head, last norm and positions."""
-    rows, width = table.weight.shape  # type: ignore[union-attr,misc]
+    rows, width = table.weight.shape  # type: ignore[misc]
     head = model.get_output_embeddings()  # type: ignore[operator]
     weight = getattr(head, "weight", None)
     bias = getattr(head, "bias", None)
@@ -117,7 +135,6 @@ def _ends(model: nn.Module, table: nn.Module, hidden: int, path: str) -> Fields:
         "lm_head_bias": bias is not None,
         "final_norm": False,
     }
-    text = model.config.get_text_config(decoder=True)
     fields["per_layer_input_size"] = getattr(text, "hidden_size_per_layer_input", None) or None
     if fields["per_layer_input_size"]:
         fields["per_layer_input_vocab_size"] = text.vocab_size_per_layer_input
@@ -150,6 +167,7 @@ def _encoders(
         if (
             path != decoder
             and first
+            and _is_stack(lists[path])
             and (largest is None or _size(lists[path]) > _size(lists[largest]))
         ):
             towers[first] = path
@@ -160,6 +178,11 @@ def _encoders(
         if stack is not None:
             found.append((root, stack))
     return found
+
+
+def _is_stack(layers: nn.ModuleList) -> bool:
+    """Whether the modules of a list are layers rather than single matrices or norms."""
+    return any(True for _ in layers[0].children())
 
 
 def _root(path: str, decoder: str) -> str:
@@ -196,11 +219,11 @@ def _encoder(
         "merge": _merge(own, config),
         "position": "none",
     }
-    fields["projector"] = [
-        {"inputs": m.inputs, "outputs": m.outputs}
+    fields["projector"] = _products(
+        m
         for m in rest.matrices.values()
         if not m.name.startswith(inside) and f"{m.name}.weight" != patch
-    ]
+    )
     return Stack(fields, stack.exact, stack.approximate)
 
 
@@ -240,16 +263,21 @@ def _patch(tower: Module, layers: str, hidden: int) -> str | None:
     return None
 
 
+def _products(matrices: Iterable[Matrix]) -> list[Fields]:
+    """Matrices as products, equal ones once."""
+    shapes = Counter((m.inputs, m.outputs) for m in matrices)
+    return [{"inputs": i, "outputs": o, "times": times} for (i, o), times in shapes.items()]
+
+
 def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[Fields]:
     """Matrices between an encoder and the language model, which neither holds."""
     text = decoder.rpartition(".")[0]
-    return [
-        {"inputs": m.inputs, "outputs": m.outputs}
+    return _products(
+        m
         for m in Module(model).matrices.values()
         if not any(m.name.startswith(p + ".") for p in (text, *towers))
-        and m.name != "lm_head"
-        and not m.name.endswith(".lm_head")
-    ]
+        and m.name.rpartition(".")[2] != "lm_head"
+    )
 
 
 def _outside(model: nn.Module, known: Iterable[str]) -> tuple[str, ...]:

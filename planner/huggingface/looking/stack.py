@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from cost_models.blocks import AnySublayer
 from cost_models.blocks.base import Sublayer
 from cost_models.blocks.records import Split
 from cost_models.spec import StackSpec
-from planner.huggingface.looking.layer import Fields, Layer, Part, products_of, read_layer
+from planner.huggingface.looking.feed_forwards import Fields
+from planner.huggingface.looking.layer import Layer, Part, products_of, read_layer
 from planner.huggingface.looking.module import elements
 
 _BLOCK: TypeAdapter[Sublayer] = TypeAdapter(AnySublayer)
-MOE_DEFAULTS: Fields = {}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> 
     pattern = []
     for layer in read:
         blocks: list[Fields] = []
-        others: list[Fields] = []
+        others: list[Fields | None] = []
         for part in layer.parts:
             block = _own(part, fields, tokens)
             left = dict(part.left)
@@ -63,8 +63,16 @@ def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> 
     if all(len(layer.norms) == 1 and len(b) == 2 for layer, b in zip(read, pattern, strict=True)):
         fields["parallel_residual"] = True
         fields["norms_per_layer"] = 1
+    if not any(each["kind"] == "experts" for blocks in pattern for each in _flat(blocks)):
+        fields.pop("moe", None)
     fields["layer_pattern"] = _period(pattern)
     return Stack(fields, tuple(exact), tuple(approximate))
+
+
+def _flat(blocks: list[Fields]) -> Iterator[Fields]:
+    for block in blocks:
+        yield block
+        yield from block.get("branches", ())
 
 
 def _sum(left: dict[str, tuple[int, ...]]) -> int:

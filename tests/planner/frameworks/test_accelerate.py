@@ -382,6 +382,7 @@ def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **pl
 SHARED_RULES = unreached(frameworks.get("megatron"), [])
 SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 REFUSED: list[tuple[str, str, Any]] = [
+    ("framework_unsupported", "another optimizer beside it", runs(training={"optimizer": "muon"})),
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
@@ -402,6 +403,16 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("zero_stage", "whole cp groups", runs(dp_shard=2, cp=4)),
     ("recompute", "whole layers", runs(**SELECTIVE)),
     ("recompute", "block with 16 layers", runs(recompute="full", recompute_num_layers=4)),
+    (
+        "framework_unsupported",
+        "fails on sharded weights",
+        runs(training={"optimizer": "adafactor"}),
+    ),
+    (
+        "framework_unsupported",
+        "8-bit Adam steps where",
+        runs(training={"optimizer": "adam_8bit"}, offload_optimizer=True),
+    ),
     ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
     ("offload", "full recompute", runs(offload_activations=True)),
     ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),

@@ -200,6 +200,7 @@ def changed(model: str, **update: Any) -> ModelSpec:
 
 FULL: dict[str, Any] = {"recompute": "full"}
 REFUSED: list[tuple[str, str, Case]] = [
+    ("framework_unsupported", "one of its own", runs(training={"optimizer": "adafactor"})),
     ("framework_unsupported", "no family of transformers", runs("deepseek-v3")),
     ("framework_unsupported", "gpt_oss models are not among", runs("gpt-oss")),
     ("framework_unsupported", "a window", runs("gpt-oss")),

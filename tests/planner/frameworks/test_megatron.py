@@ -184,6 +184,12 @@ def test_every_supported_field_reaches_the_arguments(field: str) -> None:
 
 
 MOE = {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 1024}
+MUON, ADAFACTOR, EIGHT_BIT, FP16 = (
+    {"optimizer": "muon"},
+    {"optimizer": "adafactor"},
+    {"optimizer": "adam_8bit"},
+    {"precision": "fp16", "gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"},
+)
 REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
     (code, text, launch(changed(base, **update)))
     for code, text, base, update in (
@@ -293,6 +299,11 @@ REFUSED += [
     ("zero_stage", "with pp 2", launch(pp=2, zero_stage=3)),
     ("zero_stage", "always frees", launch(zero_stage=3, reshard_after_forward=False)),
     ("zero_stage", "runs Adam", launch(training={"optimizer": "sgd"})),
+    ("framework_unsupported", "and Muon, not Adafactor", launch(training=ADAFACTOR)),
+    ("framework_unsupported", "and Muon, not 8-bit Adam", launch(training=EIGHT_BIT)),
+    ("framework_unsupported", "Muon refuses fp16", launch(training=MUON | FP16)),
+    ("zero_stage", "layer-wise over all", launch(training=MUON, zero_stage=3)),
+    ("zero_stage", "ZeRO 1, dp_shard 2", launch(training=MUON, dp_shard=2)),
     (
         "zero_stage",
         "bf16 optimizer",

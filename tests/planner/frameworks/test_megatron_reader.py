@@ -488,14 +488,33 @@ def test_a_missing_micro_batch_is_refused_and_one_taken() -> None:
 
 def test_fp32_and_what_has_no_place_in_a_plan_is_said() -> None:
     words = (
-        "--optimizer muon --recompute-granularity selective --recompute-modules mlp mhc "
+        "--optimizer lion --recompute-granularity selective --recompute-modules mlp mhc "
         "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --position-embedding-type mrope"
     )
     reading = read(script(words, without=("--bf16",)))
     said = "\n".join(reading.assumed)
-    for text in ("trains in fp32", "muon costs as Adam", "recompute of mhc", "offloading 50%"):
+    for text in ("trains in fp32", "lion costs as Adam", "recompute of mhc", "offloading 50%"):
         assert text in said
     assert reading.plan.recompute_modules == ("mlp",)
+
+
+@pytest.mark.parametrize(
+    ("words", "zero", "said"),
+    [
+        ("--optimizer muon", 0, ""),
+        ("--optimizer muon --use-distributed-optimizer", 1, ""),
+        ("--optimizer dist_muon --overlap-grad-reduce --overlap-param-gather", 1, ""),
+        ("--optimizer muon --muon-tp-mode blockwise", 0, "blockwise costs as duplicated"),
+        ("--optimizer muon --muon-num-ns-steps 7", 0, "7 steps of Newton-Schulz cost as 5"),
+        ("--optimizer muon --muon-scalar-optimizer lion", 0, "cost as with Adam"),
+    ],
+)
+def test_muon_is_read_with_how_it_is_distributed(words: str, zero: int, said: str) -> None:
+    reading = read(script(f"{words} --muon-momentum 0.95"))
+    assert (reading.training.optimizer, reading.plan.zero_stage) == ("muon", zero)
+    assert reading.refusals == ()
+    assert "--muon-momentum" not in {setting.name for setting in reading.unread}
+    assert said in "\n".join(reading.assumed)
 
 
 def test_a_program_with_options_of_its_own_is_not_blamed_for_them() -> None:

@@ -152,6 +152,7 @@ def test_every_supported_field_reaches_the_options(field: str) -> None:
 EP2: dict[str, Any] = {"ep": 2, "overlap_ep": True}
 HIDDEN: dict[str, Any] = {"overlap_grad_reduce": False, "overlap_param_gather": False}
 REFUSED: list[tuple[str, str, Case]] = [
+    ("framework_unsupported", "its own distributed", launch(training={"optimizer": "muon"})),
     ("framework_unsupported", "attention sinks", launch("gpt-oss")),
     ("framework_unsupported", "for a window", launch("gpt-oss")),
     ("framework_unsupported", "a gate on the shared", launch("switch")),

@@ -331,6 +331,7 @@ SHARED_RULES = unreached(frameworks.get("megatron"), [])
 SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 PP4 = pipeline(WIDE, 4)
 REFUSED: list[tuple[str, str, Any]] = [
+    ("framework_unsupported", "momentum, not Adafactor", runs(training={"optimizer": "adafactor"})),
     ("framework_unsupported", "RMSNorm", runs("gpt")),
     ("framework_unsupported", "MLP is gated", runs("nope")),
     ("framework_unsupported", "rotary", runs("gpt")),

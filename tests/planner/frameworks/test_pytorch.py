@@ -142,6 +142,19 @@ def test_the_script_trains_in_four_processes_as_in_one(
     trains_as_one_process(tmp_path_factory, *ask((1, 4), pp=2, **TP2, **PIPE))
 
 
+@pytest.mark.parametrize("shape", [(96, 32), (32, 96)])
+def test_muon_makes_the_update_of_torchs_own(tmp_path: Path, shape: tuple[int, int]) -> None:
+    written(tmp_path, PYTORCH.write(*CASES["llama-muon"]))
+    orthogonal = load_script(tmp_path / "train.py").orthogonal
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(shape))
+    weight.grad = torch.randn(shape)
+    found = orthogonal(weight.grad.bfloat16()).float()
+    torch.optim.Muon([weight], lr=1.0, weight_decay=0.0).step()
+    larger = max(1, shape[0] / shape[1]) ** 0.5
+    torch.testing.assert_close(-found * larger, weight.detach(), atol=0.03, rtol=0.03)
+
+
 REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "tp2 pp2 dp2": ask((1, 8), pp=2, **TP2, **PIPE),
     "tp2 pp2 dp2, replicas": ask(
@@ -155,6 +168,9 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "no positions, kept weights": ask(
         (1, 2), "nope", **{**RUNS, "reshard_after_forward": False}, optimizer="sgd"
     ),
+    "Muon over tp and dp": ask((1, 4), "nope", **TP2, **RUNS, optimizer="muon"),
+    "Muon of experts": ask((1, 2), "moe", ep=2, **RUNS, optimizer="muon"),
+    "Adafactor": ask((1, 2), "nope", **{**RUNS, "zero_stage": 0}, optimizer="adafactor"),
     "hybrid shards": ask((1, 8), cp=2, dp_shard=4, **RUNS),
     "hybrid shards, pipeline": ask((1, 8), pp=2, dp_shard=2, **PIPE),
     "replicas over context": ask((1, 4), cp=2, **{**RUNS, "zero_stage": 0}),
@@ -556,6 +572,8 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "reduced in bf16 with ZeRO 3, pp 2": launch(
         training={"gradient_reduce_dtype": "bf16"}, pp=2, **PIPE
     ),
+    "Muon, not 8-bit Adam": refused(training={"optimizer": "adam_8bit"}),
+    "fails on DTensors that are split": refused(training={"optimizer": "adafactor"}),
     "needs sequence_parallel": refused(GPT, tp=2),
     "key/value heads do not divide": refused(tp=8),
     "pads none": refused(other("llama", vocab_size=32001), **TP2),

@@ -225,6 +225,7 @@ OSS = other("gpt-oss")
 FP8 = {"precision": "fp8", "fp8_recipe": "rowwise"}
 NARROW = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
 REFUSED: list[tuple[str, str, Case]] = [
+    ("framework_unsupported", "DistMuon wants", runs(training={"optimizer": "muon"})),
     ("framework_unsupported", "rotary", runs("nope")),
     ("framework_unsupported", "RMSNorm", runs(other("llama", norm="layernorm", norm_bias=True))),
     ("framework_unsupported", "two norms", runs(other("llama", norms_per_layer=4))),
@@ -289,7 +290,7 @@ REFUSED: list[tuple[str, str, Case]] = [
         "multiples of 128",
         runs(other("llama", ffn_hidden_size=1800), training={"precision": "fp4"}),
     ),
-    ("framework_unsupported", "not sgd", runs(training={"optimizer": "sgd"})),
+    ("framework_unsupported", "not SGD", runs(training={"optimizer": "sgd"})),
     ("framework_unsupported", "states fp8", runs(training={"optimizer_state_dtype": "fp8"})),
     (
         "framework_unsupported",

@@ -67,7 +67,7 @@ def document(model: dict[str, Any], plan: dict[str, Any], **training: Any) -> di
     ranks = prod(plan.get(name, 1) for name in ("tp", "cp", "pp", "dp"))
     return {
         "model": model,
-        "cluster": "local" if training else f"1x{ranks}xh100-sxm",
+        "cluster": "local" if "precision" in training else f"1x{ranks}xh100-sxm",
         "training": {"seq_length": 1024, "global_batch_size": 32, **training},
         "plan": {"zero_stage": 0, "runtime": "torch", **plan},
     }
@@ -120,6 +120,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "fp32": (LLAMA, {"micro_batch_size": 2}, {"precision": "fp32"}),
     "fsdp": (LLAMA, {"dp": 8, "zero_stage": 3}, {}),
     "hybrid": (LLAMA, {"dp": 4, "dp_shard": 2, "zero_stage": 3, "tp": 2}, {}),
+    "muon": (LLAMA, SP | {"dp": 2, "zero_stage": 3}, {"optimizer": "muon"}),
+    "muon-moe": (MOE, {"dp": 2, "ep": 2}, {"optimizer": "muon"}),
     "tied": (LLAMA | {"tied_embeddings": True}, SP | {"dp": 2} | FSDP, {}),
     "query-norms": (LLAMA | {"qk_norm": "head"}, SP | {"pp": 2}, {}),
     "all-to-all": (LLAMA, {"cp": 2, "cp_kind": "a2a", "dp": 2, "zero_stage": 3}, {}),
@@ -203,6 +205,12 @@ def test_ranks_that_are_not_there(ranks: tuple[int, ...], code: str) -> None:
     with pytest.raises(RequestError) as caught:
         dry_run(request, ranks)
     assert [(p.pointer, p.code) for p in caught.value.problems] == [("/ranks", code)]
+
+
+def test_adafactor_is_not_traced() -> None:
+    asked = parse_request(document(LLAMA, {}, optimizer="adafactor"))
+    with pytest.raises(RequestError, match="fake ones have none"):
+        dry_run(asked)
 
 
 @pytest.mark.parametrize("text", ["a", "1;2", "", "0,", "-1", "٣", "9" * 5000])

@@ -104,7 +104,7 @@ CONFIG = {
     "recompute_method": "block",  # when full: uniform, all layers; block, some
     "recompute_num_layers": 2,  # when full by block: first of a stage
     "compile": False,  # torch.compile each layer
-    "optimizer": "adam",  # adam, or sgd with momentum
+    "optimizer": "adam",  # adam, sgd with momentum, adafactor or muon
     "norm_epsilon": 1e-05,  # NOT of the plan: as in the model's config.json
     "rotary_base": 10000.0,  # NOT of the plan: as in the model's config.json
     "init_std": 0.02,  # NOT of the plan: spread of the initial weights
@@ -635,10 +635,67 @@ def build_pipeline(models):
     return make(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
 
 
-def build_optimizer(parameters):
+def orthogonal(matrix):
+    """Five steps of Newton-Schulz pull the singular values to about one; stacks are many matrices."""
+    tall = matrix.size(-2) > matrix.size(-1)
+    x = matrix.mT if tall else matrix
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (2.0315 * gram @ gram - 4.775 * gram) @ x
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """As torch.optim.Muon, on whole matrices however weights are split; AdamW for what is none."""
+
+    def __init__(self, matrices, others, lr, momentum=0.95, weight_decay=0.1):
+        groups = [{"params": matrices}, {"params": others}]
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.adam = torch.optim.AdamW(others, lr=lr, fused=True)
+        self.adam.state = self.state
+
+    @torch.no_grad()
+    def step(self):
+        self.adam.step()
+        group = self.param_groups[0]
+        for weight in group["params"]:
+            state = self.state[weight]
+            if not state:
+                state["momentum"] = torch.zeros_like(weight)
+            state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
+            update = weight.grad.lerp(state["momentum"], group["momentum"])
+            update = self.update(update.bfloat16() if C.precision == "bf16" else update)
+            larger = max(1, weight.size(-2) / weight.size(-1)) ** 0.5
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(update, alpha=-group["lr"] * larger)
+
+    @staticmethod
+    def update(split):
+        """Gathered on every rank, made orthogonal, and split again.  Experts stay where they are."""
+        whole = [
+            one if split.ndim == 3 and one.is_shard(0) else Replicate() for one in split.placements
+        ]
+        local = orthogonal(split.redistribute(placements=whole).to_local())
+        return DTensor.from_local(
+            local, split.device_mesh, whole, shape=split.shape, stride=split.stride()
+        ).redistribute(placements=split.placements)
+
+
+def build_optimizer(models):
+    parameters = [parameter for model in models for parameter in model.parameters()]
     if C.optimizer == "adam":
         return torch.optim.AdamW(parameters, lr=C.learning_rate, fused=True)
-    # Tensor by tensor: torch 2.13's fused kernel fails on sharded weights.
+    if C.optimizer == "muon":
+        blocks = [parameter for model in models for parameter in model.blocks.parameters()]
+        matrices = [parameter for parameter in blocks if parameter.ndim > 1]
+        known = {id(parameter) for parameter in matrices}
+        others = [parameter for parameter in parameters if id(parameter) not in known]
+        return Muon(matrices, others, lr=C.learning_rate)
+    # Tensor by tensor: torch 2.13's fused kernel of SGD fails on sharded weights, and Adafactor
+    # would hold an estimate for each of them at once.
+    if C.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=C.learning_rate, foreach=False)
     return torch.optim.SGD(parameters, lr=C.learning_rate, momentum=0.9, foreach=False)
 
 
@@ -754,7 +811,7 @@ def main():
     parameters = [parameter for model in models for parameter in model.parameters()]
     number = count_parameters(parameters)
     say(f"{number} parameters; {dist.get_world_size()} processes on {DEVICE.type}")
-    pipeline, optimizer = build_pipeline(models), build_optimizer(parameters)
+    pipeline, optimizer = build_pipeline(models), build_optimizer(models)
 
     torch.manual_seed(C.seed + RANK)  # of dropout
     tokens, targets = batch()
