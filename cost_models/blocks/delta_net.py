@@ -75,7 +75,6 @@ class GatedDeltaNet(Recurrence):
             token_s=TOKEN_S,
             convolved=2 * self._keys + self._values if self.convolution > 1 else 0,
             gate=gate,
-            norms=self.num_value_heads,
         )
 
     def _decays(self) -> int:

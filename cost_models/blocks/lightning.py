@@ -51,7 +51,6 @@ class LightningAttention(Recurrence):
             head_flop=lightning_flop(BLOCK, head_dim),
             token_s=TOKEN_S,
             gate=inner * self.gate,
-            norms={"all": 1, "head": heads, "none": 0}[self.output_norm],
         )
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:

@@ -70,7 +70,6 @@ class Mamba2(Recurrence):
             token_s=TOKEN_S,
             convolved=self._convolved,
             gate=self._inner,
-            norms=self.num_groups * self.gated_norm,
             fused_convolution=True,
         )
 

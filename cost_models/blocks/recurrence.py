@@ -2,7 +2,7 @@
 
 Context-parallel ranks trade the sequence for heads around the scan, as Megatron-Core's Mamba and
 delta-net mixers do, so that every scan sees whole sequences.  The fused kernels keep what goes in
-and make the states again; chunk states and decays are not counted.
+and make the states again; chunk states, decays and statistics of norms are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.blocks.base import Mixer
-from cost_models.blocks.norm import FP32_BYTES
 from cost_models.blocks.records import (
     Collective,
     Gemm,
@@ -39,7 +38,7 @@ class Shape:
 
     projected: of what the hidden state is projected to, split over ranks; convolved: of that, what
     a short convolution runs over; scanned: what goes into the scan; inner: what comes out of it;
-    gate: what multiplies it; heads: of the scan; norms: of its output, for each token.
+    gate: what multiplies it; heads: of the scan.
     head_flop: executed per token and head; token_s: see Scan.
     """
 
@@ -50,7 +49,6 @@ class Shape:
     token_s: float
     convolved: int = 0
     gate: int = 0
-    norms: int = 0
     fused_convolution: bool = False
     matrices: bool = True
 
@@ -108,11 +106,10 @@ class Recurrence(Mixer):
             shape.token_s, shape.matrices,
         )  # fmt: skip
         yield SavedTensor("scan output", tokens * inner, d.activation_bytes)
-        # Norms over the output, times the gate.
+        # A norm over the output, times the gate.
         moved = tokens * (2.0 * inner + gate)
         yield Pass("gated norm", 2.0 * moved, 4.0 * moved)
-        yield SavedTensor("mixer norm statistics", tokens * shape.norms / d.tp, FP32_BYTES)
-        yield SavedTensor("gated scan output", tokens * inner, d.input_bytes)
+        yield SavedTensor("mixer out input", tokens * inner, d.input_bytes)
         out = Gemm("mixer out", tokens, hidden, inner, scattered_output=True, redone=1.0)
         yield out
         yield TensorParallel(hidden, (into,), (out,))

@@ -38,6 +38,7 @@ _REASONS = {
     "message": "of one micro-batch to a neighbour",
     "key": "gathered over context-parallel ranks, the script keeps them whole",
     "value": "gathered over context-parallel ranks, the script keeps them whole",
+    "convolution input": "with taps - 1 tokens before the first, which are 0",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",

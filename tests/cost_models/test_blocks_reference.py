@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
-from cost_models.blocks import SUBLAYERS, Sublayer, kind_of
+from cost_models.blocks import Sublayer
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import dims
 from cost_models.parameters import elements
