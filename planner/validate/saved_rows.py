@@ -91,8 +91,8 @@ _ROWS = tuple(
         (r"stage:\S* int64", "targets"),
     )
 )
-# The same of blocks that a layer pattern may have, where who made the tensor tells more: what saved it,
-# what made it, the operator and the number of dimensions.
+# The same of blocks that a layer pattern may have, where who made the tensor tells more: what saved
+# it, what made it, the operator and the number of dimensions.
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (

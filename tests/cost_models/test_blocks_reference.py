@@ -161,6 +161,65 @@ def test_flop(name: str) -> None:
     assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
 
 
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.usefixtures("world")
+def test_products_by_chunks_are_the_recurrence() -> None:
+    script = reference(MAMBA2).script
+    q, k, v, decay = (
+        draw(2, 48, 2, 8),
+        draw(2, 48, 2, 8) / 2,
+        draw(2, 48, 4, 6),
+        -draw(2, 48, 4).exp(),
+    )
+    state, outputs = torch.zeros(2, 4, 6, 8), []
+    for t in range(48):
+        several_q, several_k = (x[:, t].repeat_interleave(2, 1) for x in (q, k))
+        state = state * decay[:, t, :, None, None].exp()
+        state = state + v[:, t, :, :, None] * several_k[:, :, None]
+        outputs.append((state @ several_q[..., None])[..., 0])
+    found = script.linear_attention(q, k, v, decay, 16)
+    torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [DELTA, KIMI], ids=["by head", "by channel"])
+@pytest.mark.usefixtures("world")
+def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> None:
+    module = reference(options).module
+    heads, dim, width = options["num_value_heads"], options["key_head_dim"], 128
+    groups = options["num_key_heads"]
+    q, k = (module.normed(draw(1, 192, groups * dim) + i) for i in range(2))
+    v, beta = draw(1, 192, heads * width), draw(1, 192, heads)
+    decay = draw(1, 192, groups * dim if module.o.channel_decays else heads)
+    inverse = module.correction(k, beta, decay)
+    found = module.scan(q, k, v, beta, decay, inverse).unflatten(-1, (heads, width))
+    kept = (-torch.nn.functional.softplus(decay + module.step_bias)).exp()
+    kept = kept.unflatten(-1, (-1, dim if module.o.channel_decays else 1))
+    state, outputs = torch.zeros(1, heads, dim, width), []
+    for t in range(192):
+        read, key, keep = (
+            x[:, t].repeat_interleave(heads // x.size(2), 1)[..., None] for x in (q, k, kept)
+        )
+        state = state * keep
+        value = v[:, t].unflatten(-1, (heads, 1, width))
+        state = state + key @ (value - key.mT @ state) * beta[:, t, :, None, None].sigmoid()
+        outputs.append((read.mT @ state)[..., 0, :] * dim**-0.5)
+    torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("world")
+def test_doubling_is_the_recurrence() -> None:
+    script = reference(MAMBA).script
+    decay, x = draw(2, 37, 5).sigmoid(), draw(2, 37, 5)
+    state, states = torch.zeros(2, 5), []
+    for t in range(37):
+        state = decay[:, t] * state + x[:, t]
+        states.append(state)
+    torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:
