@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from pprint import pformat
-from textwrap import indent
 from typing import Any
 
 from cost_models.plans import ParallelPlan
@@ -140,9 +139,19 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _python(value: Any) -> str:
-    """A value as Python writes it, names in double quotes (no name has a quote in it)."""
-    written = pformat(value, width=WIDTH - 6, sort_dicts=False, compact=True)
-    return indent(written, "    ").lstrip().replace("'", '"')
+    """A value as Python writes it, names in double quotes (no name has a quote or blank in it)."""
+    if isinstance(value, dict):
+        rows = (_wrapped(f"{name!r}: {one!r}", 8) for name, one in value.items())
+        written = "\n".join(("{", *(f"        {row}," for row in rows), "    }"))
+    else:
+        written = _wrapped(repr(value), 4)
+    return written.replace("'", '"')
+
+
+def _wrapped(text: str, indent: int) -> str:
+    """Long values go on in the next line, behind the indent and four blanks."""
+    lines = textwrap.wrap(text, WIDTH - indent - 20, break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * (indent + 4)}".join(lines)
 
 
 def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:

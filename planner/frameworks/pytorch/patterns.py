@@ -55,7 +55,7 @@ def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
     count = Counter[str]()
     for block in dict.fromkeys(block for layer in model.layer_pattern for block in layer):
         count[block.kind] += 1
-        many = f" {count[block.kind]}" if count[block.kind] > 1 else ""
+        many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
         names[block] = f"{block.kind}{many}"
     blocks = {name: block.model_dump(mode="json") for block, name in names.items()}
     return blocks, [[names[block] for block in layer] for layer in model.layer_pattern]

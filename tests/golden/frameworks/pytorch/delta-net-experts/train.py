@@ -90,33 +90,20 @@ CONFIG = {
     "layer_frequency": 1,  # after them every so many layers one has experts
     "layer_offset": 0,  # the first of those, counted from 0
     # by name; what is None is the model's
-    "blocks": {"gated_delta_net": {"kind": "gated_delta_net",
-                         "num_key_heads": 16,
-                         "num_value_heads": 32,
-                         "key_head_dim": 128,
-                         "value_head_dim": 128,
-                         "convolution": 4,
-                         "channel_decays": False,
-                         "decay_rank": None,
-                         "gate_rank": None,
-                         "gated": True},
-     "experts": {"kind": "experts"},
-     "attention": {"kind": "attention",
-                   "window": None,
-                   "chunk": None,
-                   "num_attention_heads": None,
-                   "num_query_groups": None,
-                   "head_dim": None,
-                   "value_head_dim": None,
-                   "key_values": "own",
-                   "gate": "element",
-                   "rope": True,
-                   "sinks": None,
-                   "qk_norm": "head",
-                   "indexer": None}},
+    "blocks": {
+        "gated_delta_net": {"kind": "gated_delta_net", "num_key_heads": 16,
+            "num_value_heads": 32, "key_head_dim": 128, "value_head_dim": 128,
+            "convolution": 4, "channel_decays": False, "decay_rank": None,
+            "gate_rank": None, "gated": True},
+        "experts": {"kind": "experts"},
+        "attention": {"kind": "attention", "window": None, "chunk": None,
+            "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
+            "value_head_dim": None, "key_values": "own", "gate": "element", "rope":
+            True, "sinks": None, "qk_norm": "head", "indexer": None},
+    },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["gated_delta_net", "experts"], ["gated_delta_net", "experts"],
-     ["gated_delta_net", "experts"], ["attention", "experts"]],
+        ["gated_delta_net", "experts"], ["attention", "experts"]],
     "seq_length": 2048,  # tokens of one sequence
     "tp": 1,  # ranks that split every matrix
     # between matrices they split the tokens too: less memory, the same traffic

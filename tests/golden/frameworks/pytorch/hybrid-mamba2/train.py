@@ -79,30 +79,17 @@ CONFIG = {
     "attention_dropout": 0.0,  # dropout of the attention scores
     "num_experts": 0,  # every MLP is dense
     # by name; what is None is the model's
-    "blocks": {"mamba2": {"kind": "mamba2",
-                "num_heads": 64,
-                "head_dim": 64,
-                "state_size": 128,
-                "num_groups": 8,
-                "convolution": 4,
-                "convolution_bias": True,
-                "bias": False,
-                "gated_norm": True,
-                "chunk_size": 128},
-     "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
-     "attention": {"kind": "attention",
-                   "window": None,
-                   "chunk": None,
-                   "num_attention_heads": None,
-                   "num_query_groups": None,
-                   "head_dim": None,
-                   "value_head_dim": None,
-                   "key_values": "own",
-                   "gate": "none",
-                   "rope": False,
-                   "sinks": None,
-                   "qk_norm": None,
-                   "indexer": None}},
+    "blocks": {
+        "mamba2": {"kind": "mamba2", "num_heads": 64, "head_dim": 64,
+            "state_size": 128, "num_groups": 8, "convolution": 4,
+            "convolution_bias": True, "bias": False, "gated_norm": True,
+            "chunk_size": 128},
+        "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
+        "attention": {"kind": "attention", "window": None, "chunk": None,
+            "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
+            "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
+            False, "sinks": None, "qk_norm": None, "indexer": None},
+    },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["mamba2"], ["mlp"], ["attention"], ["mlp"]],
     "seq_length": 2048,  # tokens of one sequence

@@ -79,35 +79,20 @@ CONFIG = {
     "attention_dropout": 0.0,  # dropout of the attention scores
     "num_experts": 0,  # every MLP is dense
     # by name; what is None is the model's
-    "blocks": {"attention": {"kind": "attention",
-                   "window": 512,
-                   "chunk": None,
-                   "num_attention_heads": None,
-                   "num_query_groups": None,
-                   "head_dim": None,
-                   "value_head_dim": None,
-                   "key_values": "own",
-                   "gate": "none",
-                   "rope": True,
-                   "sinks": None,
-                   "qk_norm": None,
-                   "indexer": None},
-     "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
-     "attention 2": {"kind": "attention",
-                     "window": None,
-                     "chunk": None,
-                     "num_attention_heads": None,
-                     "num_query_groups": None,
-                     "head_dim": None,
-                     "value_head_dim": None,
-                     "key_values": "own",
-                     "gate": "none",
-                     "rope": True,
-                     "sinks": None,
-                     "qk_norm": None,
-                     "indexer": None}},
+    "blocks": {
+        "attention": {"kind": "attention", "window": 512, "chunk": None,
+            "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
+            "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
+            True, "sinks": None, "qk_norm": None, "indexer": None},
+        "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
+        "attention_2": {"kind": "attention", "window": None, "chunk": None,
+            "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
+            "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
+            True, "sinks": None, "qk_norm": None, "indexer": None},
+    },
     # the blocks of each layer, repeated over the layers
-    "layer_pattern": [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"], ["attention 2", "mlp"]],
+    "layer_pattern": [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"],
+        ["attention_2", "mlp"]],
     "seq_length": 2048,  # tokens of one sequence
     "tp": 2,  # ranks that split every matrix
     # between matrices they split the tokens too: less memory, the same traffic
