@@ -45,8 +45,8 @@ def _repeats(model: ModelSpec) -> bool:
     return any(len(set(layer)) < len(layer) for layer in places)
 
 
-def _has(block: Sublayer, kind: str) -> bool:
-    return any(branch.kind == kind for branch in getattr(block, "branches", ()))
+def _beside(block: Sublayer, kind: str) -> bool:
+    return isinstance(block, Parallel) and any(x.kind == kind for x in block.branches)
 
 
 def _other_width(block: Sublayer, m: ModelSpec) -> bool:
@@ -91,8 +91,6 @@ def _unsplit(model: ModelSpec) -> str:
             return f"{block.label}: one norm runs over all heads"
         if isinstance(block, GatedDeltaNet) and (block.decay_rank or block.gate_rank):
             return f"{block.label}: its gates pass through a narrow matrix, whole on every rank"
-        if _has(block, "experts"):
-            return f"{block.label}: experts stand beside another block"
     return ""
 
 
@@ -153,10 +151,8 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda b, m: isinstance(b, MLP) and b.gated not in (None, m.gated_mlp),
         "all MLPs are gated, or none is",
     ),
-    _none(
-        lambda b, m: isinstance(b, Parallel) and any(x.kind == "parallel" for x in b.branches),
-        "blocks stand beside each other once",
-    ),
+    _none(lambda b, m: _beside(b, "parallel"), "blocks stand beside each other once"),
+    _none(lambda b, m: _beside(b, "experts"), "experts stand beside no other block"),
     fixed_part(
         lambda m: m.moe is None or not (m.moe.zero_experts or m.moe.latent_size),
         "experts are MLPs as wide as the model, and none passes its tokens on",

@@ -35,7 +35,7 @@ from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
 from planner.validate.worker import load_script
-from tests.fixtures.frameworks import pytorch_gradients
+from tests.fixtures.frameworks import pytorch_gradients, pytorch_patterns
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other
 from tests.fixtures.launches import MODELS, TP2, launch, unreached, written
 
@@ -656,6 +656,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "gathers weights ahead": refused(overlap_param_gather=False),
     "traffic blocks": refused(overlap_tp=True),
     "overlaps its messages": launch(pp=2, vpp=2, schedule="looped-bfs", overlap_p2p=False, **PIPE),
+    **pytorch_patterns.REFUSED,
 }
 
 
