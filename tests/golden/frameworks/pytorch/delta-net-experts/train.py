@@ -684,7 +684,7 @@ class GatedDeltaNet(nn.Module):
     What a chunk's tokens correct of each other is the inverse of a triangular matrix.
     """
 
-    columns = ("query", "key", "value", "beta", "decay", "gate", "decay_up", "gate_up")
+    columns = ("query", "key", "value", "beta", "decay", "gate")
     split = ("rate", "step_bias")
     by_head = ("norm",)
 
