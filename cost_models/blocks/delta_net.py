@@ -109,5 +109,5 @@ class GatedDeltaNet(Recurrence):
         yield Pass("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
         # Of every chunk the inverse that corrects its values, one row for each token.
-        yield SavedTensor("chunk inverse", heads * CHUNK, d.activation_bytes)
+        yield SavedTensor("chunk inverse", heads * min(CHUNK, d.seq_length), d.activation_bytes)
         yield SavedTensor("normed keys", keys, d.activation_bytes)

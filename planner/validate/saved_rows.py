@@ -104,7 +104,7 @@ _MADE_ROWS = tuple(
         (r"mixer\.convolution\|", "convolution input"),
         (r"mixer\|mixer\.convolution |mixer\.gates\|", "convolution output"),
         (r"mixer\|mixer silu", "convolution output"),
-        (r"mixer\|mixer div", "normed keys"),
+        (r"mixer\|mixer div\S* 4", "normed keys"),
         (r"mixer\|mixer \S+ 5", "chunk inverse"),
         (r"mixer\.\w+_up\||mixer\|mixer\.(\w+_up|gates) ", "gates"),
         (r"mixer\|mixer\.selection ", "selection"),

@@ -99,7 +99,7 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "delta nets and experts": asked("delta-experts", dp=2, ep=2, **TP, **FSDP),
     "short convolutions, tp2 pp2": asked("convolutions", pp=2, schedule="1f1b", **TP),
     "lightning, tp2 dp2": asked("lightning", dp=2, **TP, **FSDP),
-    "windows, cp2 tp2": asked("windows", cp=2, cp_kind="a2a", **TP),
+    "windows, cp2": asked("windows", cp=2, cp_kind="a2a"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
 }  # fmt: skip
 EVERY = {**FULL_TIER, **EXHAUSTIVE}
