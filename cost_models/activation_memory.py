@@ -20,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.blocks.head import Head
-from cost_models.blocks.records import Record, SavedTensor, Working
+from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Working
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
 from cost_models.ends import before_layers
 from cost_models.layers import LayerKind, layers_of
+from cost_models.objectives import head_records
+from cost_models.packing import packed
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.tuning import Tuned
 
 FloatArray = NDArray[np.float64]
 
@@ -46,12 +49,13 @@ class MicroBatch:
 def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatch:
     """One micro-batch of each plan, or of each key where `plans` holds one row per key."""
     d, kinds = dims(training, plans), layers_of(model).kinds
+    tuned = Tuned(model, training)
     return MicroBatch(
         d,
         kinds,
-        tuple(tuple(kind.records(model, d)) for kind in kinds),
-        tuple(r for block in before_layers(model) for r in block.records(model, d)),
-        tuple(Head().records(model, d)),
+        tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
+        tuple(r for end in before_layers(model) for r in tuned.end(end, "embedding", d)),
+        tuple(head_records(tuned.end(Head(), "head", d), training)),
     )
 
 
@@ -144,7 +148,9 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
 
     def layer(records: tuple[Record, ...]) -> LayerBytes:
         kept, dropped = activation_bytes(records, d)
-        working = working_bytes(records) + gathered_input_bytes(model, d)
+        columns = (r.columns for r in records if isinstance(r, TensorParallel))
+        trained = any(gemm.trained for gemms in columns for gemm in gemms)
+        working = working_bytes(records) + gathered_input_bytes(model, d) * trained
         return LayerBytes(full(kept), full(dropped), full(working))
 
     # Every rank of a tp group sends what it holds, the shard or the whole, unless the runtime

@@ -139,6 +139,7 @@ class Collectives:
         forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out))
         inputs_s = sum_of(t.backward_s - t.weight_gradient_s for t in out)
         again = self._beside(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
+        again = again * any(kernel.trained for kernel in pair.columns)
         leaves = self._chunked(leave, sum_of(t.backward_s for t in into) - weights_s)
         backward = self._chunked(gather, inputs_s) + self._beside(leaves, under) + again
         summed, shards = self._summed, self._sequence_parallel

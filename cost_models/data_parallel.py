@@ -7,7 +7,7 @@ moves one layer at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cost_models import parameters
 from cost_models.arrays import sum_of
-from cost_models.blocks.records import Split
+from cost_models.blocks.norm import norm_parameters
+from cost_models.blocks.records import Split, Weight
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
 from cost_models.overheads import placeholder_parameters
@@ -24,6 +25,7 @@ from cost_models.plans import Plans
 from cost_models.runtimes import traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
+from cost_models.tuning import Tuned, frozen_bytes, stored_bytes
 from cost_models.units import GB
 
 FloatArray = NDArray[np.float64]
@@ -52,7 +54,7 @@ class HeldParameters:
     """Parameters per rank by key, and over how many ranks ZeRO spreads their states.
 
     layers: by kind; placeholders: those that have one (overheads), of blocks that the same kinds
-    of layers share.
+    of layers share; widest: the largest matrix.
     """
 
     layers: tuple[Held, ...]
@@ -90,36 +92,78 @@ class DataParallelSeconds:
     message_s_per_byte: FloatArray
 
 
-def held_parameters(model: ModelSpec, plans: Plans) -> HeldParameters:
-    """Parameters per rank; `plans` holds one row per key."""
+@dataclass(frozen=True)
+class Amounts:
+    """What each trained and each frozen weight counts for; frozen_end: outside the layers."""
+
+    trained: float = 1.0
+    frozen: Array = 1.0
+    frozen_end: float = 1.0
+
+
+TRAINED = Amounts(frozen=0.0, frozen_end=0.0)
+
+
+def gathered_amounts(training: TrainingSpec) -> Amounts:
+    """What ZeRO-3 gathers, in weights that are trained: frozen ones may be narrower."""
+    return Amounts(frozen=stored_bytes(training) / training.gathered_weight_bytes)
+
+
+def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Amounts:
+    """Bytes of frozen weights as they are kept, and of so many references of each weight."""
+    copy = reference * training.weight_bytes
+    kept = frozen_bytes(training, traits(plans.runtime))
+    return Amounts(copy, kept + copy, training.weight_bytes + copy)
+
+
+def held_parameters(
+    model: ModelSpec,
+    plans: Plans,
+    training: TrainingSpec | None = None,
+    amounts: Amounts = Amounts(),
+) -> HeldParameters:
+    """Parameters per rank; `plans` holds one row per key.  training: None trains all of them."""
     full = _full(len(plans))
     places = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     split = Split(tp, etp, ep)
-    layers = []
-    for kind in layers_of(model).kinds:
-        plain, expert = parameters.layer_parameters(model, kind, tp, etp, ep)
-        layers.append(Held(full(plain), full(expert)))
+    tuned = Tuned(model, training or TrainingSpec(seq_length=1, global_batch_size=1))
+
+    def held(weights: Iterable[Weight]) -> Array:
+        each = (w.elements * (amounts.trained if w.trained else amounts.frozen) for w in weights)
+        return sum_of(each)
+
+    def end(part: str) -> float:
+        return amounts.trained if tuned.training.trains(part) else amounts.frozen_end
+
+    layers, table = [], layers_of(model)
+    for kind in table.kinds:
+        weights = tuple(tuned.weights(kind, split))
+        plain = held(w for w in weights if not w.expert)
+        layers.append(Held(full(plain), full(held(w for w in weights if w.expert))))
     placeholders = {
-        kinds: full(sum_of(placeholder_parameters(block.weights(model, split)) for block in blocks))
-        for kinds, blocks in layers_of(model).shared.items()
+        kinds: full(sum_of(placeholder_parameters(tuned.trained(block, split)) for block in blocks))
+        for kinds, blocks in table.shared.items()
     }
     word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
     head = parameters.output_layer_parameters(model, tp)
     # With a pipeline the last stage holds copies of the word table: one to share it with the head,
     # one to embed the tokens that multi-token prediction looks ahead to.
     copies = model.tied_embeddings + (model.mtp_num_layers > 0)
+    if tuned.training.loss == "reward":
+        head = np.asarray(norm_parameters(model, model.hidden_size) + model.hidden_size)
+        copies = False
     head = head + copies * np.where(plans.pp > 1, word_table, 0.0)
     # The layers of multi-token prediction are counted with the last stage's.
     predictions = model.mtp_num_layers * parameters.prediction_parameters(model, tp)
     return HeldParameters(
         layers=tuple(layers),
         placeholders=placeholders,
-        embedding=full(parameters.embedding_parameters(model, tp)),
-        word_table=full(word_table),
+        embedding=full(parameters.embedding_parameters(model, tp) * end("embedding")),
+        word_table=full(word_table * end("embedding")),
         widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
-        head=full(head),
-        mtp=full(predictions),
+        head=full(head * end("head")),
+        mtp=full(predictions * end("head")),
         shards=full(places.shard.size),
         expert_shards=full(places.expert_shard.size),
     )
@@ -131,10 +175,12 @@ def data_parallel_seconds(
     fabric: Fabric,
     plans: Plans,
     held: HeldParameters,
+    trained: HeldParameters,
     zero_stages: frozenset[int],
 ) -> DataParallelSeconds:
     """Seconds per key; `plans` holds one row per key.
 
+    held: what ZeRO-3 gathers; trained: what is reduced.
     zero_stages: the stages any plan uses; collectives of no use to them are left at zero.
     """
     full = _full(len(plans))
@@ -179,9 +225,8 @@ def data_parallel_seconds(
             seconds = seconds + group_s("all_reduce", expert, places.expert_replicate)
         return seconds
 
-    word_table = Held(held.embedding, zero)
     tied: FloatArray = zero
-    if model.tied_embeddings or model.mtp_num_layers:
+    if (model.tied_embeddings or model.mtp_num_layers) and training.trains("embedding"):
         stride = places.pp.stride * np.maximum(plans.pp - 1, 1)
         ends = Axis(np.minimum(plans.pp, 2), stride, EMBEDDING)
         tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
@@ -195,9 +240,9 @@ def data_parallel_seconds(
         if model.moe is not None
         else Rates(zero, zero, zero),
         layer_gather_s=tuple(block_s("all_gather", gathered_bytes, b) for b in held.layers),
-        layer_reduce_s=tuple(block_s("reduce_scatter", reduce_bytes, b) for b in held.layers),
-        end_gather_s=block_s("all_gather", weight_bytes, word_table),
-        end_reduce_s=block_s("reduce_scatter", reduce_bytes, word_table),
+        layer_reduce_s=tuple(block_s("reduce_scatter", reduce_bytes, b) for b in trained.layers),
+        end_gather_s=block_s("all_gather", weight_bytes, Held(held.embedding, zero)),
+        end_reduce_s=block_s("reduce_scatter", reduce_bytes, Held(trained.embedding, zero)),
         tied_reduce_s=tied,
         message_latency_s=latency,
         message_s_per_byte=(group_s("send", GB, places.pp) - latency) / GB,

@@ -20,15 +20,15 @@ from cost_models.network import Fabric
 from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
-from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory
-from cost_models.stages import stage_layers, virtual_layers
+from cost_models.stages import plan_stages
 from cost_models.step_time import (
     BlockTimes,
     data_parallel,
+    imbalance_s,
     message_s,
     step_time,
     straggler_s,
@@ -93,7 +93,8 @@ class CostModel:
         dp = data_parallel(self.setting, gathered)
         times = BlockTimes(self.setting, gathered, dp)
         parts = step_time(self.setting, gathered, dp, times)
-        parts["stragglers"] = straggler_s(self.setting, plans, parts)
+        waiting = imbalance_s(self.setting, gathered, times)
+        parts["stragglers"] = straggler_s(self.setting, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
             total, parts, memory.peak_bytes, memory, gathered.micro_batches, gathered, times.kernels
@@ -109,16 +110,7 @@ class CostModel:
         g = gather(s, row)
         dp = data_parallel(s, g)
         times = BlockTimes(s, g, dp)
-        schedule = SCHEDULES[plan.schedule]
-        layers = stage_layers(
-            s.model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers,
-            plan.stage_layers,
-        )  # fmt: skip
-        virtual = virtual_layers(
-            layers_of(s.model).order, s.model.mtp_num_layers, schedule.placement, plan.vpp, layers,
-            bool(plan.stage_layers), plan.recompute_num_layers,
-            plan.recompute == "full" and plan.recompute_method == "uniform",
-        )  # fmt: skip
+        virtual = plan_stages(s.model, plan)
 
         def one(value: Array) -> float:
             return float(np.max(value))

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import Dims, dims
 from cost_models.ends import before_layers
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
+from cost_models.objectives import forward_share
+from cost_models.packing import FloatArray, lengths_of, packed_span
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.tuning import Tuned
 
 BACKWARD_PER_FORWARD = 2.0  # gradient of the input and of the weights, one GEMM each
 
@@ -51,13 +56,20 @@ def layer_matrix_parameters(model: ModelSpec, kind: LayerKind) -> float:
 
 @formula("flop", "palm", "megatron-2")
 def mixing_flop(
-    model: ModelSpec, kind: LayerKind, tokens: float, seq_length: float, causal: bool
+    model: ModelSpec,
+    kind: LayerKind,
+    tokens: float,
+    seq_length: float,
+    causal: bool,
+    lengths: FloatArray | None = None,
 ) -> float:
     """Forward FLOP of a layer's products of activations with each other.
 
     Attention kernels run the causal half of Q K^T and P V: twice that is the whole square.
+    lengths: of the samples in a sequence, where it is not one.
     """
-    return products_flop(kind.records(model, _sizes(tokens, seq_length)), causal, weights=False)
+    packs = None if lengths is None else (seq_length, lengths)
+    return products_flop(kind.records(model, _sizes(tokens, seq_length)), causal, False, packs)
 
 
 def _sizes(tokens: float, seq_length: float) -> Dims:
@@ -70,12 +82,23 @@ def _sizes(tokens: float, seq_length: float) -> Dims:
 
 
 @formula("flop", "palm", "megatron-2")
-def products_flop(records: Iterable[Record], causal: bool, weights: bool) -> float:
-    """Forward FLOP of matrix products and recurrences; weights: also of those with weights."""
+def products_flop(
+    records: Iterable[Record],
+    causal: bool,
+    weights: bool,
+    packs: tuple[float, FloatArray] | None = None,
+) -> float:
+    """Forward FLOP of matrix products and recurrences; weights: also of those with weights.
+
+    packs: the length of a sequence, and of the samples in it, where it is not one.
+    """
     total: Array = 0.0
     for record in records:
         if isinstance(record, FlashAttention):
             square = 1.0 if causal or not record.causal else 2.0
+            if packs is not None:
+                span = float(np.max(record.span))
+                square *= packed_span(span, *packs) / span
             total = total + record.forward_flop * record.active * square
         elif isinstance(record, Scan):
             total = total + record.forward_flop * record.active
@@ -85,7 +108,13 @@ def products_flop(records: Iterable[Record], causal: bool, weights: bool) -> flo
 
 
 @formula("flop", "palm", "megatron-2")
-def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: bool) -> float:
+def forward_flop(
+    model: ModelSpec,
+    tokens: float,
+    seq_length: float,
+    causal: bool,
+    lengths: FloatArray | None = None,
+) -> float:
     """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
     layers, predictions = layers_of(model), model.mtp_num_layers
     counts = list(layers.counts)
@@ -98,13 +127,42 @@ def forward_flop(model: ModelSpec, tokens: float, seq_length: float, causal: boo
     mixing = 0.0
     for kind, count in zip(layers.kinds, counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
-        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal)
+        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal, lengths)
     return float(matmul_flop(tokens, dense)) + mixing + first
 
 
-@formula("flop", "palm", "megatron-2")
+@formula("flop", "palm", "megatron-2", "lora")
 def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) -> float:
-    """Model FLOP of one optimizer step: forward and backward, nothing recomputed."""
+    """Model FLOP of one optimizer step: forward and backward, nothing recomputed.
+
+    A reference runs forward beside; a score has one column in place of logits.  Frozen matrices
+    have no gradient of their weights: 4 FLOP for each parameter and token, not 6.  Adapters have
+    one, and run forward beside them.
+    """
     tokens = float(training.tokens_per_iteration)
-    forward = forward_flop(model, tokens, float(training.seq_length), causal)
-    return (1.0 + BACKWARD_PER_FORWARD) * forward
+    lengths = lengths_of(training) if training.sample_lengths else None
+    forward = forward_flop(model, tokens, float(training.seq_length), causal, lengths)
+    step = (1.0 + BACKWARD_PER_FORWARD + forward_share(model, training)) * forward
+    if training.loss == "reward":
+        columns = model.hidden_size * (model.vocab_size - 1.0)
+        step -= (1.0 + BACKWARD_PER_FORWARD) * float(matmul_flop(tokens, columns))
+    if not training.freezes:
+        return step
+    frozen, adapters = _changed_parameters(model, training)
+    return step + float(matmul_flop(tokens, 3.0 * adapters - frozen))
+
+
+def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float, float]:
+    """Elements that one token is multiplied with: of frozen matrices, of adapters."""
+    layers, frozen, adapters = layers_of(model), 0.0, 0.0
+    tuned, counts = Tuned(model, training), list(layers.counts)
+    counts[layers.order[-1]] += model.mtp_num_layers
+    for kind, count in zip(layers.kinds, counts, strict=True):
+        weights = [w for w in tuned.weights(kind, Split()) if w.matrix]
+        frozen += count * float(sum(w.elements * w.used for w in weights if not w.trained))
+        every = float(sum(w.elements * w.used for w in weights))
+        adapters += count * (every - layer_matrix_parameters(model, kind))
+    if not training.trains("head") and training.loss != "reward":
+        frozen += (1.0 + model.mtp_num_layers) * model.hidden_size * model.vocab_size
+        frozen += 2.0 * model.mtp_num_layers * model.hidden_size**2
+    return frozen, adapters

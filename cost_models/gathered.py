@@ -16,11 +16,18 @@ from cost_models.activation_memory import (
     micro_batch_bytes,
 )
 from cost_models.collectives import EXCHANGE_FIELDS
-from cost_models.data_parallel import HeldParameters, held_parameters
+from cost_models.data_parallel import (
+    TRAINED,
+    HeldParameters,
+    frozen_amounts,
+    gathered_amounts,
+    held_parameters,
+)
 from cost_models.kernel_times import Machine
 from cost_models.keys import Groups, Key, KeyView
 from cost_models.layers import LayerKind
 from cost_models.network import Fabric
+from cost_models.objectives import reference_share
 from cost_models.placement import GROUP_FIELDS
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile
@@ -33,6 +40,7 @@ from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stages import StageTable, stage_table
 
 FloatArray = NDArray[np.float64]
+LayerParameters = tuple[tuple[Array, Array], ...]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
@@ -59,7 +67,8 @@ class Gathered:
     """A batch of plans, their distinct keys, and the amounts each key stands for.
 
     layers, state, stages: how plans share the keys above, and that of how layers fall on stages;
-    layer_plans, state_plans: one row for each key.
+    layer_plans, state_plans: one row for each key.  held, trained: all weights, in the bytes of a
+    trained one, and those that are; frozen: bytes of the others and of a reference; None: none.
     """
 
     plans: Plans
@@ -72,6 +81,8 @@ class Gathered:
     micro: MicroBatch
     bytes: MicroBatchBytes
     held: HeldParameters
+    trained: HeldParameters
+    frozen: HeldParameters | None
     micro_batches: FloatArray
 
     @cached_property
@@ -80,21 +91,51 @@ class Gathered:
         return traits(self.plans.runtime)
 
     @cached_property
-    def layer_parameters(self) -> tuple[tuple[Array, Array], ...]:
+    def layer_parameters(self) -> LayerParameters:
         """(plain, expert) parameters of one layer of each kind, per plan."""
-        at = self.state.spread
-        return tuple((at(held.plain), at(held.expert)) for held in self.held.layers)
+        return self._per_layer(self.held)
+
+    @cached_property
+    def trained_layer_parameters(self) -> LayerParameters:
+        """Those of them that are trained."""
+        return self._per_layer(self.trained)
 
     @cached_property
     def stage_parameters(self) -> list[tuple[Array, Array]]:
-        """(plain, expert) parameters a rank of each stage slot holds, per plan.
+        """(plain, expert) parameters a rank of each stage slot holds, per plan."""
+        return self._per_stage(self.held, self.layer_parameters)
 
-        The word table stands on the first stage; the head, a tied copy and what multi-token
+    @cached_property
+    def trained_stage_parameters(self) -> list[tuple[Array, Array]]:
+        """Those of them that are trained."""
+        if self.trained is self.held:
+            return self.stage_parameters
+        return self._per_stage(self.trained, self.trained_layer_parameters)
+
+    @cached_property
+    def frozen_stage_bytes(self) -> list[tuple[Array, Array]]:
+        """Bytes of the others and of a reference, as they are kept."""
+        if self.frozen is None:
+            return [(0.0, 0.0)] * len(self.table.stage)
+        return self._per_stage(self.frozen, self.frozen_layer_bytes)
+
+    @cached_property
+    def frozen_layer_bytes(self) -> LayerParameters:
+        """Bytes of the others in one layer of each kind."""
+        if self.frozen is None:
+            return ((0.0, 0.0),) * len(self.held.layers)
+        return self._per_layer(self.frozen)
+
+    def _per_layer(self, held: HeldParameters) -> LayerParameters:
+        at = self.state.spread
+        return tuple((at(layer.plain), at(layer.expert)) for layer in held.layers)
+
+    def _per_stage(self, held: HeldParameters, each: LayerParameters) -> list[tuple[Array, Array]]:
+        """The word table stands on the first stage; the head, a tied copy and what multi-token
         prediction adds stand once on the last one.
         """
         at = self.state.spread
-        ends = at(self.held.embedding), at(self.held.head + self.held.mtp)
-        return self.by_stage(self.layer_parameters, *ends)
+        return self.by_stage(each, at(held.embedding), at(held.head + held.mtp))
 
     def by_stage(
         self, layers: Iterable[tuple[Array, Array]], first: Array, last: Array
@@ -124,10 +165,18 @@ def gather(s: Setting, plans: Plans) -> Gathered:
     stages, table = stage_table(s.model, plans)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
     micro = micro_batch(s.model, s.training, layer_plans)
+    held = held_parameters(s.model, state_plans, s.training, gathered_amounts(s.training))
+    trained, frozen = held, None
+    if s.training.freezes:
+        trained = held_parameters(s.model, state_plans, s.training, TRAINED)
+    reference = reference_share(s.model, s.training)
+    if s.training.freezes or reference:
+        kept = frozen_amounts(s.training, state_plans, reference)
+        frozen = held_parameters(s.model, state_plans, s.training, kept)
     return Gathered(
         plans, layers, layer_plans, state, state_plans, stages, table, micro,
         micro_batch_bytes(s.model, micro, len(layer_plans)),
-        held_parameters(s.model, state_plans),
+        held, trained, frozen,
         np.broadcast_to(count, (len(plans),)),
     )  # fmt: skip
 

@@ -174,6 +174,8 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
     if len(seconds) < len(products):
         return None
     forward, inputs, weights = seconds
+    if not kernel.trained:
+        return forward, inputs, 0.0
     return forward, inputs + weights, weights
 
 
@@ -248,13 +250,16 @@ def _gemm_time(
         )  # fmt: skip
 
     forward = seconds(0, m, n, k)
-    # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read and
-    # write); other runtimes write it in half precision and add it in a pass of its own.
-    fused = kernel.weights * d.runtime.fused_accumulation
-    last = seconds(2, k, n, m, width + (2.0 * machine.gradient_bytes - width) * fused)
-    if kernel.weights:
-        last = last + memory_s(d.accumulate_bytes * k * n * groups)
-    backward = seconds(1, m, k, n) + last
+    backward = seconds(1, m, k, n)
+    last: Array = 0.0
+    if kernel.trained:
+        # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read
+        # and write); other runtimes write it in half precision and add it in a pass of its own.
+        fused = kernel.weights * d.runtime.fused_accumulation
+        last = seconds(2, k, n, m, width + (2.0 * machine.gradient_bytes - width) * fused)
+        if kernel.weights:
+            last = last + memory_s(d.accumulate_bytes * k * n * groups)
+        backward = backward + last
     if narrow and precision == "fp8" and machine.profile.family == "hopper":
         backward = backward / SPLIT_ACCUMULATOR
     if narrow:
@@ -267,9 +272,8 @@ def _gemm_time(
         gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
         r, fused = d.runtime, 2.0 * d.compiled
         forward = forward + memory_s((r.cast_forward_bytes - fused) * inputs)
-        backward = backward + memory_s(
-            (r.cast_backward_bytes - fused) * gradients + r.recast_bytes * inputs
-        )
+        again = r.recast_bytes * inputs * kernel.trained
+        backward = backward + memory_s((r.cast_backward_bytes - fused) * gradients + again)
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
 

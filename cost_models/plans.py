@@ -6,7 +6,7 @@ Both have the same fields.  In Plans a field is an int64 array with one element 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
@@ -118,7 +118,10 @@ class ParallelPlan(Spec):
         0, description="layers of the last stage; 0: as the middle ones"
     )
     stage_layers: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
-        (), max_length=4096, description="explicit layers per stage; empty: first/middle/last"
+        (),
+        max_length=4096,
+        description="explicit layers per stage, or per virtual stage in forward order; empty: "
+        "first/middle/last",
     )
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     offload_optimizer: bool = False
@@ -157,13 +160,16 @@ class ParallelPlan(Spec):
         if self.recompute != "full" and self.recompute_num_layers:
             raise ValueError("recompute_num_layers belong to full recompute")
         if self.stage_layers:
-            if len(self.stage_layers) != self.pp:
-                raise ValueError(f"stage_layers names {len(self.stage_layers)} of {self.pp} stages")
+            two_way = SCHEDULES[self.schedule].placement == "two-way"
+            counts = {self.pp, self.pp if two_way else self.pp * self.vpp}
+            if len(self.stage_layers) not in counts:
+                wanted = " or ".join(str(count) for count in sorted(counts))
+                raise ValueError(f"stage_layers names {len(self.stage_layers)} of {wanted} stages")
             if self.first_stage_layers or self.last_stage_layers:
                 raise ValueError("give stage_layers, or first/last_stage_layers, not both")
-        counts = SCHEDULES[self.schedule].chunk_counts
-        if self.vpp not in counts if counts else self.vpp < 2:
-            allowed = " or ".join(str(n) for n in counts) or "2 or more"
+        chunks = SCHEDULES[self.schedule].chunk_counts
+        if self.vpp not in chunks if chunks else self.vpp < 2:
+            allowed = " or ".join(str(n) for n in chunks) or "2 or more"
             raise ValueError(
                 f"vpp {self.vpp} does not go with schedule {self.schedule}, which has {allowed}"
             )
@@ -232,9 +238,12 @@ class Plans:
         return cls(**values, stage_layers_table=table)
 
     @classmethod
-    def from_rows(cls, rows: Sequence[ParallelPlan]) -> Plans:
-        """Plans of shape (len(rows),)."""
-        table = tuple(sorted({row.stage_layers for row in rows if row.stage_layers}))
+    def from_rows(
+        cls, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()
+    ) -> Plans:
+        """Plans of shape (len(rows),); table: the first rows of theirs."""
+        named = {row.stage_layers for row in rows if row.stage_layers}
+        table = (*table, *sorted(named - set(table)))
         columns = {
             name: np.array([encode(row, name, table) for row in rows], dtype=np.int64)
             for name in FIELDS
@@ -274,6 +283,11 @@ class Plans:
     def with_columns(self, **columns: Any) -> Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
         return replace(self, **changed)
+
+    def of_stage_layers(self, value: Callable[[tuple[int, ...]], int], none: int = 0) -> IntArray:
+        """What `value` says of each plan's explicit layers; `none` where it has none."""
+        said = np.array([none, *map(value, self.stage_layers_table)], dtype=np.int64)
+        return np.asarray(said[self.stage_layers])
 
     def row(self, i: int) -> ParallelPlan:
         """Plan i as a document."""

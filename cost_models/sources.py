@@ -68,6 +68,10 @@ SOURCES: dict[str, str] = {
     "gemma-3n": "Gemma 3n model code, transformers 5.23 (per-layer embeddings)",
     "longcat": "LongCat-Flash, arXiv 2509.01322 (zero-computation experts, shortcut MoE)",
     "muon": "Liu et al., Muon is Scalable for LLM Training (Moonlight), arXiv 2502.16982",
+    "lora": "Hu et al., LoRA, arXiv 2106.09685",
+    "qlora": "Dettmers et al., QLoRA, arXiv 2305.14314",
+    "dpo": "Rafailov et al., Direct Preference Optimization, arXiv 2305.18290",
+    "distillation": "Hinton et al., Distilling the Knowledge in a Neural Network, arXiv 1503.02531",
     "llama-3": "The Llama 3 Herd of Models, arXiv 2407.21783",
 }
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from cost_models.adapters import AdapterTarget, clashing
 from cost_models.blocks import AnySublayer, Sublayer
 from cost_models.blocks.products import Product
 from cost_models.fields import (
@@ -33,6 +34,9 @@ QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
 AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe", "none"]
+Part = Literal["embedding", "norms", "mixers", "routers", "feed_forwards", "head"]
+Loss = Literal["next_token", "dpo", "reward", "distillation"]
+FrozenDtype = Literal["as trained", "nf4"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -420,9 +424,69 @@ class TrainingSpec(Spec):
         description="sgd: with momentum; adam_8bit: states in 8 bits with a scale per block; "
         "muon: Adam for what is no hidden matrix, and distributed with ZeRO 1",
     )
+    lora_rank: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0, description="rank of the adapters beside frozen matrices; 0: none"
+    )
+    lora_targets: tuple[AdapterTarget, ...] = Field(
+        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        max_length=100,
+        description="matrices with adapters, as Megatron or Hugging Face names them; read where "
+        "lora_rank is given",
+    )
+    lora_dropout: Probability = Field(0.0, description="before the adapters")
+    frozen: tuple[Part, ...] = Field(
+        (), max_length=100, description="parts that are not trained; with lora_rank all of them"
+    )
+    frozen_dtype: FrozenDtype = Field(
+        "as trained", description="how frozen matrices of layers are stored; nf4: QLoRA's 4 bits"
+    )
+    loss: Loss = Field(
+        "next_token",
+        description="dpo, distillation: a frozen reference or teacher runs forward beside; dpo, "
+        "reward: the sequences of the batch are pairs; reward: one score in place of logits",
+    )
+    teacher_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
+        None, description="of a dense teacher; None: as many as the model; read in distillation"
+    )
+    sample_lengths: tuple[Count, ...] = Field(
+        (),
+        max_length=10_000,
+        description="tokens of samples that are equally likely, such as the quantiles of a data "
+        "set; empty: each sequence is one sample",
+    )
+    packing: Literal["packed", "padded"] = Field(
+        "packed",
+        description="packed: samples fill sequences, and attend within themselves; padded: a "
+        "sequence is one sample and padding; read where sample_lengths are given",
+    )
     tokens: Annotated[float, Field(gt=0, le=1e18)] | None = Field(
         None, description="of the whole training; None: no days, cost or energy"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.lora_rank and not self.lora_targets:
+            raise ValueError("lora_rank needs lora_targets")
+        if self.lora_rank and self.frozen:
+            raise ValueError("lora_rank freezes every part; leave frozen out")
+        if set(self.frozen) == set(get_args(Part)):
+            raise ValueError("frozen names every part: nothing is left to train")
+        if self.frozen_dtype != "as trained" and not self.freezes:
+            raise ValueError("frozen_dtype needs lora_rank or frozen parts")
+        if self.loss in ("dpo", "reward") and self.global_batch_size % 2:
+            raise ValueError(f"global_batch_size {self.global_batch_size} is not made of pairs")
+        if twice := clashing(self.lora_targets):
+            raise ValueError(f"lora_targets {' and '.join(twice)} adapt the same matrix")
+        return self
+
+    @property
+    def freezes(self) -> bool:
+        """Whether a part of the model is not trained."""
+        return self.lora_rank > 0 or bool(self.frozen)
+
+    def trains(self, part: str) -> bool:
+        """Whether the weights of a part have gradients; adapters are no part of the model."""
+        return self.lora_rank == 0 and part not in self.frozen
 
     @property
     def weight_bytes(self) -> int:
@@ -459,5 +523,19 @@ class TrainingSpec(Spec):
         return DTYPE_BYTES[self.optimizer_state_dtype] if own is None else own
 
     @property
-    def tokens_per_iteration(self) -> int:
+    def packs(self) -> bool:
+        """Whether sequences are several samples."""
+        return bool(self.sample_lengths) and self.packing == "packed"
+
+    @property
+    def positions_per_iteration(self) -> int:
+        """Tokens and padding."""
         return self.seq_length * self.global_batch_size
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        """Tokens without padding."""
+        if not self.sample_lengths or self.packing == "packed":
+            return self.positions_per_iteration
+        kept = (min(length, self.seq_length) for length in self.sample_lengths)
+        return round(self.global_batch_size * sum(kept) / len(self.sample_lengths))

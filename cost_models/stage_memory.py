@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
+from cost_models.data_parallel import HeldParameters
+from cost_models.gathered import FloatArray, Gathered, LayerParameters, Setting, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.optimizers import OPTIMIZERS
@@ -187,7 +188,7 @@ class _StepAmounts:
         keeps = is_one_of(plans.schedule, "schedule", *keeps_all)
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
         self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
-        self.table_gradient = g.state.spread(g.held.embedding) * s.training.weight_bytes
+        self.table_gradient = g.state.spread(g.trained.embedding) * s.training.weight_bytes
         few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
         offloads = plans.offload_activations > 0
         self.most_resident = np.where(offloads, few, np.inf) if np.any(offloads) else None
@@ -296,7 +297,28 @@ class _Slot:
 def _states(
     s: Setting, g: Gathered, slot: int, matrices: MatrixOptimizer | None
 ) -> tuple[Array, Array, Array]:
-    """Weights (one copy), gradients and optimizer states of one stage slot.
+    """Weights (one copy), gradients and optimizer states of one stage slot."""
+    weights, gradients, optimizer = state_parts(
+        s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
+    )
+    if matrices is not None:
+        kept = 1.0 - g.plans.offload_optimizer
+        optimizer = optimizer + matrices.state_bytes(slot) * _copies(g) * kept
+    gradients = gradients + _placeholder_bytes(g, slot)
+    stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
+    return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+
+
+def _copies(g: Gathered) -> Array:
+    """Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only."""
+    return by_schedule(g.plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
+
+
+def state_parts(
+    s: Setting, g: Gathered, trained: tuple[Array, Array], frozen: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
+    trained, and of the bytes of those that are not.
 
     Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
@@ -305,23 +327,20 @@ def _states(
     zero = plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
-    # Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only.
-    copies = by_schedule(plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
+    copies = _copies(g)
     weights: Array = 0.0
     gradients: Array = 0.0
     optimizer: Array = 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    for held, ranks in zip(g.stage_parameters[slot], shards, strict=True):
+    for held, kept, ranks in zip(trained, frozen, shards, strict=True):
         weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
+        if g.frozen is not None:
+            weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
         gradients = gradients + state_memory.gradient_bytes(
             held, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    if matrices is not None:
-        optimizer = optimizer + matrices.state_bytes(slot)
-    gradients = gradients * copies + _placeholder_bytes(g, slot)
-    gradients = gradients + _whole_table_bytes(g, slot, element.gradients)
-    return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
+    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
 def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
@@ -333,11 +352,11 @@ def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     step = sum_of(
         state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
-        for held, ranks in zip(g.stage_parameters[slot], shards, strict=True)
+        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
     )
     ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
-    table = np.maximum(*ends) * g.state.spread(g.held.word_table)
-    whole: Array = sum_of(g.stage_parameters[slot])
+    table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
+    whole: Array = sum_of(g.trained_stage_parameters[slot])
     buckets = overheads.deepspeed_bucket_bytes(
         whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
     )
@@ -351,8 +370,8 @@ def _placeholder_bytes(g: Gathered, slot: int) -> Array:
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
     there = [at_stage(layers[slot]) for layers in g.table.layers]
-    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.held.word_table)
-    for kinds, parameters in g.held.placeholders.items():
+    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
+    for kinds, parameters in g.trained.placeholders.items():
         total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
     return total * overheads.WEIGHT_BYTES * placeholders
 
@@ -366,12 +385,13 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
-    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * stage * half
+    masters: Array = sum_of(g.trained_stage_parameters[slot])
+    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
     if not np.any(plans.zero_stage == 3):
         return copied
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
-    layer = _gathered_layer(g)
+    layer = _gathered_layer(g, g.held, g.layer_parameters)
     ahead = np.minimum(layer, runtime.most_live_parameters)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
@@ -395,15 +415,16 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
     last = g.stages.spread(g.table.last[slot]) > 0
-    head = last * g.state.spread(g.held.word_table) * half
-    buckets: Array = _at_once(g, _gathered_layer(g)) * (reduced + half) + head
+    head = last * g.state.spread(g.trained.word_table) * half
+    layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
+    buckets: Array = _at_once(g, layer) * (reduced + half) + head
     return buckets
 
 
-def _gathered_layer(g: Gathered) -> Array:
+def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
-    layer = max_of(plain + expert for plain, expert in g.layer_parameters)
-    with_table = np.maximum(layer, g.state.spread(g.held.embedding))
+    layer = max_of(plain + expert for plain, expert in layers)
+    with_table = np.maximum(layer, g.state.spread(held.embedding))
     apart = np.asarray(g.runtime.gathers_root_weights) > 0
     together: Array = np.where(apart, layer, with_table)
     return together
@@ -426,6 +447,6 @@ def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
     plans = g.plans
     accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
     first = g.stages.spread(g.table.first[slot]) > 0
-    others = (plans.tp - 1.0) * g.state.spread(g.held.word_table)
+    others = (plans.tp - 1.0) * g.state.spread(g.trained.word_table)
     held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
     return held

@@ -2,7 +2,8 @@
 
 Chunk c of rank r is virtual stage c p + r.  A middle stage splits its layers evenly over its
 chunks; what the first stage has more or less comes off its first chunk (beside the embedding),
-what the last has, off its last chunk (beside the head).
+what the last has, off its last chunk (beside the head).  A plan may name the layers of every
+virtual stage instead, and then one may have none: the embedding or the head stands alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from cost_models.keys import Groups, Key
 from cost_models.layers import layers_of
-from cost_models.plans import VOCABULARIES, IntArray, Plans, code
+from cost_models.plans import VOCABULARIES, IntArray, ParallelPlan, Plans, code
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Placement
 from cost_models.sources import formula
@@ -60,7 +61,10 @@ class StageTable:
 def stage_layers(
     num_layers: int, pp: int, first: int, last: int, explicit: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Layers per stage; first/last 0 means as the middle ones.  Legal input is assumed."""
+    """Layers per stage; first/last 0 means as the middle ones.  Legal input is assumed.
+
+    explicit: of stages, not of virtual ones.
+    """
     if explicit:
         return explicit
     if pp == 1:
@@ -124,25 +128,62 @@ def virtual_stage_count(plans: Plans) -> IntArray:
     return plans.pp * np.where(two_way, 1, plans.vpp)
 
 
+def virtual_stage_layers(
+    num_layers: int,
+    placement: Placement,
+    pp: int,
+    vpp: int,
+    first: int,
+    last: int,
+    explicit: tuple[int, ...] = (),
+) -> tuple[int, ...]:
+    """Layers of each virtual stage, in forward order.  Legal input is assumed.
+
+    Explicit layers of every virtual stage are what they are.  Else a loop follows the convention
+    above, and waves and the two directions of DualPipe split evenly: what does not divide goes to
+    the middle, away from the embedding and the head.
+    """
+    count = pp if placement == "two-way" else pp * vpp
+    if len(explicit) == count:
+        return explicit
+    if placement != "loop":
+        return spread(num_layers, count)
+    layers = stage_layers(num_layers, pp, first, last, explicit)
+    return tuple(chunk_layers(layers, vpp, bool(explicit)).ravel().tolist())
+
+
+def forward_layers(num_layers: int, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers of each virtual stage of a plan, in forward order."""
+    placement = SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop"
+    return virtual_stage_layers(
+        num_layers, placement, plan.pp, plan.vpp, plan.first_stage_layers, plan.last_stage_layers,
+        plan.stage_layers,
+    )  # fmt: skip
+
+
 def virtual_stages(
-    placement: Placement, layers: tuple[int, ...], vpp: int, explicit: bool
+    placement: Placement, pp: int, layers: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
     """(layers, rank, share of the micro-batches) of each virtual stage, in forward order.
 
-    A loop follows the convention above.  Waves and the two directions of DualPipe split evenly;
-    in two directions every stage stands on two ranks, and each serves half of the micro-batches.
-    What does not divide goes to the middle, away from the embedding and the head.
+    layers: see virtual_stage_layers.  In two directions every stage stands on two ranks, and each
+    serves half of the micro-batches.
     """
-    pp = len(layers)
-    if placement == "loop":
-        sizes = chunk_layers(layers, vpp, explicit).ravel()
-        return sizes, np.arange(len(sizes)) % pp, np.ones(len(sizes))
-    ranks = np.arange(pp)
-    if placement == "wave":
-        owner = np.concatenate([ranks if c % 2 == 0 else ranks[::-1] for c in range(vpp)])
-        return np.array(spread(sum(layers), pp * vpp)), owner, np.ones(pp * vpp)
-    owner = np.stack([ranks, ranks[::-1]], axis=1).ravel()
-    return np.repeat(spread(sum(layers), pp), 2), owner, np.full(2 * pp, 0.5)
+    sizes, ranks = np.array(layers, dtype=np.int64), np.arange(pp)
+    if placement == "two-way":
+        owner = np.stack([ranks, ranks[::-1]], axis=1).ravel()
+        return np.repeat(sizes, 2), owner, np.full(2 * pp, 0.5)
+    chunks = range(len(sizes) // pp)
+    back = placement == "wave"
+    owner = np.concatenate([ranks[::-1] if back and c % 2 else ranks for c in chunks])
+    return sizes, owner, np.ones(len(sizes))
+
+
+def rank_layers(num_layers: int, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers that each pipeline rank of a plan holds; of two directions, those of one."""
+    placement = SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop"
+    sizes, owner, share = virtual_stages(placement, plan.pp, forward_layers(num_layers, plan))
+    return tuple(int(n) for n in np.bincount(owner, weights=sizes * share, minlength=plan.pp))
 
 
 @dataclass(frozen=True)
@@ -167,14 +208,13 @@ def virtual_layers(
     order: tuple[int, ...],
     mtp: int,
     placement: Placement,
-    vpp: int,
+    pp: int,
     layers: tuple[int, ...],
-    explicit: bool,
     recompute_num_layers: int,
     uniform: bool,
 ) -> VirtualStages:
     """What each virtual stage of a layout holds and recomputes; order: each layer's kind."""
-    sizes, owner, share = virtual_stages(placement, layers, vpp, explicit)
+    sizes, owner, share = virtual_stages(placement, pp, layers)
     # Both ranks of a stage in two directions begin at the same layer.
     copies = 2 if placement == "two-way" else 1
     starts = np.repeat(np.concatenate([[0], np.cumsum(sizes[::copies])[:-1]]), copies)
@@ -200,14 +240,28 @@ def virtual_layers(
     return VirtualStages(sizes, owner, share, first, last, held, redone)
 
 
+def plan_stages(model: ModelSpec, plan: ParallelPlan) -> VirtualStages:
+    """The virtual stages of one plan."""
+    return virtual_layers(
+        layers_of(model).order,
+        model.mtp_num_layers,
+        SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop",
+        plan.pp,
+        forward_layers(model.num_layers, plan),
+        plan.recompute_num_layers,
+        plan.recompute == "full" and plan.recompute_method == "uniform",
+    )
+
+
 @lru_cache(maxsize=1 << 16)
 def _rows(
     order: tuple[int, ...],
     mtp: int,
     placement: Placement,
+    pp: int,
     vpp: int,
-    layers: tuple[int, ...],
-    explicit: bool,
+    ends: tuple[int, int],
+    explicit: tuple[int, ...],
     recompute_num_layers: int,
     uniform: bool,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
@@ -218,8 +272,8 @@ def _rows(
     grows along the pipeline, so the earliest of them bounds the others in every part; where the
     schedule is a wave it may grow instead (Hanayo with m = p), so the latest is kept too.
     """
-    pp = len(layers)
-    v = virtual_layers(order, mtp, placement, vpp, layers, explicit, recompute_num_layers, uniform)
+    layers = virtual_stage_layers(len(order), placement, pp, vpp, *ends, explicit)
+    v = virtual_layers(order, mtp, placement, pp, layers, recompute_num_layers, uniform)
 
     def per_rank(counts: NDArray[Any]) -> FloatArray:
         totals = np.bincount(v.owner, weights=counts * v.share, minlength=pp)
@@ -270,11 +324,10 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         *(np.broadcast_to(column, size).tolist() for column in columns), strict=True
     ):
         given = plans.stage_layers_table[explicit - 1] if explicit else ()
-        layers = stage_layers(model.num_layers, pp, first, last, given)
         found.append(
             _rows(
-                order, model.mtp_num_layers, PLACEMENTS[place], vpp, layers, bool(given), redone,
-                uniform,
+                order, model.mtp_num_layers, PLACEMENTS[place], pp, vpp, (first, last), given,
+                redone, uniform,
             )
         )  # fmt: skip
     values, sums, slots = zip(*found, strict=True)

@@ -6,9 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.arrays import sum_of
+from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
+from cost_models.objectives import forward_share, with_reference
+from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
@@ -35,9 +38,15 @@ class BlockTimes:
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
 
+        reference = forward_share(s.model, s.training)
         ends = (*self.NAMES[:4], *self.WITHIN)
-        self.layers = [columns(layer, (*self.NAMES, *self.WITHIN)) for layer in micro.layers]
-        self.embedding, self.head = columns(micro.embedding, ends), columns(micro.head, ends)
+        self.layers = [
+            with_reference(columns(layer, (*self.NAMES, *self.WITHIN)), reference)
+            for layer in micro.layers
+        ]
+        self.embedding, self.head = (
+            with_reference(columns(end, ends), reference) for end in (micro.embedding, micro.head)
+        )
         sharded = Sharded(s, g, dp)
         self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
@@ -73,7 +82,7 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     return data_parallel_seconds(
-        s.model, s.training, s.fabric, g.state_plans, g.held,
+        s.model, s.training, s.fabric, g.state_plans, g.held, g.trained,
         frozenset(np.unique(g.plans.zero_stage).tolist()),
     )  # fmt: skip
 
@@ -169,6 +178,28 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
     return np.broadcast_to(total, (len(plans),))
+
+
+@formula("s", "derived")
+def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
+    """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
+
+    They meet once a step, with ZeRO-2 and 3 in every micro-batch; over the packs between, their
+    work averages out.  Not modelled: micro-batches of a pipeline that wait for a longer one.
+    """
+    plans, training = g.plans, s.training
+    if not training.packs:
+        return np.zeros(len(plans))
+    attention: Array = 0.0
+    for kernels, count in zip(times.kernels, g.table.totals, strict=True):
+        each = (t for t in kernels if isinstance(t.kernel, FlashAttention))
+        seconds = sum_of(t.forward_s + t.backward_s for t in each)
+        by_key = np.broadcast_to(seconds, (len(g.layer_plans),))
+        attention = attention + g.stages.spread(count) * g.layers.spread(by_key) / plans.pp
+    between = plans.micro_batch_size * np.where(plans.zero_stage >= 2, 1.0, g.micro_batches)
+    spread = variation(lengths_of(training), float(training.seq_length)) / np.sqrt(between)
+    lost: FloatArray = g.micro_batches * attention * spread * expected_maximum(plans.dp)
+    return np.broadcast_to(lost, (len(plans),))
 
 
 def _extra_s(g: Gathered, costs: Costs) -> Array:

@@ -15,12 +15,14 @@ from cost_models.ends import before_layers
 from cost_models.gathered import Gathered, Setting
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.measured import Linear, Measured
+from cost_models.objectives import forward_share
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.parameters import tensors_of
 from cost_models.plans import Plans
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, TrainingSpec
+from cost_models.tuning import Tuned
 
 OPTIMIZER_STATE_PASSES = 2.0
 COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
@@ -55,9 +57,10 @@ class Sharded:
         self.gathers = (plans.zero_stage == 3) & (plans.reshard_after_forward > 0)
         self.reduces = (plans.zero_stage >= 2) & (plans.pp == 1)
         self.hides_gather = (plans.overlap_param_gather > 0).astype(np.float64)
+        self.forwards = 1.0 + forward_share(s.model, s.training)
         self.hides_reduce = (plans.overlap_grad_reduce > 0).astype(np.float64)
-        self.held = g.layer_parameters
-        self.word_table = g.state.spread(g.held.embedding)
+        self.held, self.trained = g.layer_parameters, g.trained_layer_parameters
+        self.word_tables = [g.state.spread(held.embedding) for held in (g.held, g.trained)]
 
     def layer_s(self, kind: int, block: dict[str, Array], recomputed_s: Array) -> Array:
         """Of one layer whose backward pass begins with recomputed_s of forward kernels."""
@@ -66,7 +69,7 @@ class Sharded:
         return self._exposed_s(
             self.dp.layer_gather_s[kind],
             self.dp.layer_reduce_s[kind],
-            sum_of(self.held[kind]),
+            (sum_of(self.held[kind]), sum_of(self.trained[kind])),
             block,
             recomputed_s,
         )
@@ -76,34 +79,40 @@ class Sharded:
         if not self.used:
             return 0.0
         return self._exposed_s(
-            self.dp.end_gather_s, self.dp.end_reduce_s, self.word_table, block, 0.0
+            self.dp.end_gather_s, self.dp.end_reduce_s, tuple(self.word_tables), block, 0.0
         )
 
     def _exposed_s(
         self,
         gather: NDArray[np.float64],
         reduce: NDArray[np.float64],
-        parameters: Array,
+        parameters: tuple[Array, Array],
         block: dict[str, Array],
         recomputed_s: Array,
     ) -> Array:
+        """parameters: gathered, reduced."""
+        gathered, reduced = parameters
         gather_s = np.where(self.gathers, self.spread(gather), 0.0)
         reduce_s = np.where(self.reduces, self.spread(reduce), 0.0)
-        forward = np.maximum(gather_s - self.hides_gather * block["forward_s"], 0.0)
+        first_s = self.forwards * gather_s
+        forward = np.maximum(first_s - self.hides_gather * block["forward_s"], 0.0)
         under = block["backward_s"] + block["recompute_s"] + recomputed_s
         shown = gather_s * (1.0 - self.hides_gather) + reduce_s * (1.0 - self.hides_reduce)
         hidden = gather_s * self.hides_gather + reduce_s * self.hides_reduce
         exposed = forward + shown + np.maximum(hidden - under, 0.0)
-        total = 2.0 * gather_s + reduce_s
+        total = first_s + gather_s + reduce_s
         beside = np.maximum(1.0 - exposed / np.maximum(total, 1e-30), 0.0)
-        passing = 2.0 * self.weight_bytes * self.gathers + self.reduce_bytes * self.reduces
-        lost = self.contention * parameters * passing * beside * (total > 0)
+        gathers = (1.0 + self.forwards) * self.gathers * gathered
+        passing = gathers * self.weight_bytes
+        passing = passing + self.reduce_bytes * self.reduces * reduced
+        lost = self.contention * passing * beside * (total > 0)
         if self.measured is not None and self.measured.contention is not None:
             lost = self.measured.contention * (total - exposed)
         # Out of the gathered buffer and into that of the reduction, which is fp32 (torch FSDP).
-        copies = parameters * self.copied_s * (2.0 * self.gathers + self.reduces)
+        moved = gathers + self.reduces * reduced
+        copies = self.copied_s * moved
         if self.wrapper is not None:
-            copies = self.wrapper.seconds(parameters, copies)
+            copies = self.wrapper.seconds(reduced, copies)
         seconds: Array = exposed + lost + copies
         return seconds
 
@@ -180,9 +189,9 @@ def step_seconds(
     exposed: Array = 0.0
     optimizer: Array = 0.0
     offload: Array = 0.0
-    for slot, (plain, expert) in enumerate(g.stage_parameters):
+    for slot, (plain, expert) in enumerate(g.trained_stage_parameters):
         stage = at_stage(g.table.stage[slot])
-        reduce_s, gather_s = collectives.of(plain, expert)
+        reduce_s, gather_s = collectives.of((plain, expert), g.stage_parameters[slot])
         least = np.minimum(bucket / np.maximum(plain + expert, 1.0), 1.0)
         hidden = plans.overlap_grad_reduce * backward * (1.0 + stage / plans.vpp)
         shown = np.maximum(reduce_s - hidden, reduce_s * least)
@@ -217,12 +226,15 @@ def step_seconds(
 
 
 def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
-    """Parameter tensors of a stage: its layers', and those of the ends it holds."""
+    """Trained parameter tensors of a stage: its layers', and those of the ends it holds."""
     spread = g.stages.spread
-    model = s.model
-    each = [tensors_of(kind.weights(model, Split())) for kind in s.kinds]
+    model, tuned = s.model, Tuned(s.model, s.training)
+    each = [tensors_of(w for w in tuned.weights(kind, Split()) if w.trained) for kind in s.kinds]
     first = sum(tensors_of(block.weights(model, Split())) for block in before_layers(model))
-    ends = [first, tensors_of(Head().weights(model, Split()))]
+    ends = [
+        first * s.training.trains("embedding"),
+        tensors_of(Head().weights(model, Split())) * s.training.trains("head"),
+    ]
     total: Array = spread(g.table.first[slot]) * ends[0] + spread(g.table.last[slot]) * ends[1]
     for layers, tensors in zip(g.table.layers, each, strict=True):
         total = total + spread(layers[slot]) * tensors
@@ -261,6 +273,7 @@ class StepCollectives:
         scatters = (zero == 1) | ((zero >= 2) & (plans.pp > 1))
         keeps = (zero == 3) & (plans.reshard_after_forward == 0)
         gathers = (zero == 1) | (zero == 2) | keeps
+        self._keeps = keeps
 
         def rates(group: Rates) -> tuple[Array, Array]:
             """Seconds per parameter: reduced, gathered."""
@@ -275,11 +288,17 @@ class StepCollectives:
         self.plain = rates(dp.plain)
         self.expert = rates(dp.expert) if s.model.moe is not None else (0.0, 0.0)
 
-    def of(self, plain: Array, expert: Array) -> tuple[Array, Array]:
-        """(reduce, gather) seconds of so many parameters."""
+    def of(self, trained: tuple[Array, Array], held: tuple[Array, Array]) -> tuple[Array, Array]:
+        """(reduce, gather) seconds of (plain, expert) parameters.
+
+        An optimizer that is sharded gathers what it has stepped; weights that are, all of them.
+        """
+        plain, expert = trained
+        if trained is not held:
+            held = np.where(self._keeps, held[0], plain), np.where(self._keeps, held[1], expert)
         return (
             plain * self.plain[0] + expert * self.expert[0],
-            plain * self.plain[1] + expert * self.expert[1],
+            held[0] * self.plain[1] + held[1] * self.expert[1],
         )
 
 

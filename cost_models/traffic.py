@@ -131,9 +131,10 @@ def _stages_s(s: Setting, g: Gathered) -> FloatArray:
     tied = g.state.spread(dp.tied_reduce_s)
     matrices = MatrixOptimizer(s, g)
     slots = []
-    for slot, held in enumerate(g.stage_parameters):
+    for slot, trained in enumerate(g.trained_stage_parameters):
         end = np.maximum(g.table.first[slot], g.table.last[slot]) > 0
-        once = sum(step.of(*held)) + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
+        own = sum(step.of(trained, g.stage_parameters[slot]))
+        once = own + sum(matrices.gather_s(slot)) + tied * g.stages.spread(end)
         total = g.micro_batches * stage_s(s, g, times, slot) + sent + once
         slots.append(float(np.max(total)))
     return np.array(slots)[g.table.slot_of[:, 0]]

@@ -24,8 +24,9 @@ from cost_models.plans import (
 )
 from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
-from cost_models.schedules.base import PipelineSchedule
+from cost_models.schedules.base import PipelineSchedule, Placement
 from planner.request import Bounds, PlanRequest
+from planner.rough_layouts import RoughLayout, rough_layouts
 
 # Ends may be lighter than a middle stage by what the head weighs in layers, at most this many.
 MOST_LAYERS_LIGHTER = 4
@@ -143,6 +144,53 @@ class Axes:
             return (self.own.stage_layers,) if self.own and self.own.stage_layers else ()
         return tuple(tuple(int(n) for n in split) for split in bounds.values if split)  # type: ignore[union-attr]
 
+    @cached_property
+    def split_table(self) -> tuple[tuple[int, ...], ...]:
+        """Explicit stage layers: what the request names, then what is dealt out here."""
+        dealt = (found.layers for layouts in self._dealt.values() for found in layouts)
+        return tuple(dict.fromkeys((*self.explicit_splits, *dealt)))
+
+    def dealt_share(self, pp: int) -> float:
+        """The least that the busiest rank does in layers dealt out, of that in the usual splits."""
+        return min((found.share for found in self._dealt.get(pp, ())), default=1.0)
+
+    @property
+    def deals(self) -> bool:
+        """Whether layers may fall on stages as they are dealt out, whatever the usual splits."""
+        return not any(
+            map(self.limited, ("first_stage_layers", "last_stage_layers", "stage_layers"))
+        )
+
+    @cached_property
+    def _dealt(self) -> dict[int, tuple[RoughLayout, ...]]:
+        """By pipeline size: layers dealt out by FLOP, where no usual split is as even.
+
+        Where all layers are alike the usual splits are, if there are any.
+        """
+        model, training = self.request.model, self.request.training
+        several = len(layers_of(model).kinds) > 1
+        found = {}
+        for pp in self.values["pp"] if self.deals else ():
+            usual = self._usual_ends(pp)
+            if pp == 1 or not (several or (model.num_layers % pp and len(usual) == 1)):
+                continue
+            layouts = rough_layouts(model, training, pp, self._shapes(pp), tuple(usual))
+            found[pp] = tuple(layouts)
+        return found
+
+    def _shapes(self, pp: int) -> list[tuple[Placement, int]]:
+        """Placements and chunks per rank that the schedules to be tried have."""
+        fullest = divisors(-(-self.request.model.num_layers // pp))
+        shapes = []
+        for name in self.values["schedule"]:
+            schedule = SCHEDULES[name]
+            if schedule.placement == "two-way":
+                continue  # both directions hold a copy of the same even stages
+            counts = schedule.chunk_counts or tuple(v for v in fullest if v > 1)
+            shapes += [(schedule.placement, v) for v in counts if self._is_allowed("vpp", v)]
+        most = self.request.model.num_layers
+        return [shape for shape in dict.fromkeys(shapes) if pp * shape[1] <= most]
+
     @property
     def _usual_splits(self) -> bool:
         """Whether first, middle and last stages are tried, beside explicit splits or alone."""
@@ -150,7 +198,7 @@ class Axes:
         return bounds is None or bounds.values is None or () in bounds.values
 
     def layout_rows(self, pp: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """(schedule, vpp, first, last, 1 + place in explicit_splits or 0) for one pipeline."""
+        """(schedule, vpp, first, last, 1 + place in split_table or 0) for one pipeline."""
         names = self.values["schedule"]
         if pp == 1 and self._usual_splits:
             # Without a pipeline there is no schedule to choose.
@@ -168,6 +216,14 @@ class Axes:
                     continue  # waves and two directions split evenly, see virtual_stages
                 for v in self._chunk_counts(schedule, divisible):
                     yield (code("schedule", name), v, first, last, explicit)
+        for placement, v, sizes, _ in self._dealt.get(pp, ()):
+            for name in names:
+                schedule = SCHEDULES[name]
+                if name == "gpipe" and self.gpipe_dominated:
+                    continue
+                counts = schedule.chunk_counts
+                if schedule.placement == placement and (v in counts if counts else v > 1):
+                    yield code("schedule", name), v, 0, 0, 1 + self.split_table.index(sizes)
 
     def _chunk_counts(self, schedule: PipelineSchedule, divisible: int) -> Iterable[int]:
         """Chunks per rank to try for a schedule; `divisible`: layers its stages share out."""

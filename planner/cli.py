@@ -238,14 +238,28 @@ def ranks(
 
 @app.command()
 def model(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="preset or config.json")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|FILE|FOLDER", help="preset, config.json or its folder")
+    ],
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="run the code in the folder to build its model")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write the dims, for --model FILE")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
     from planner import output, tables
-    from planner.model_import import described
+    from planner.model_import import described, with_own_code
 
-    answer = described(read_model(name, Path()))
+    folder = Path(name)
+    if folder.is_dir():
+        name = str(folder / "config.json")
+    document = read_model(name, Path())
+    answer = with_own_code(document, folder) if trust_remote_code else described(document)
+    if save is not None:
+        output.write_files({save.name: answer.model.model_dump_json(indent=1)}, save.parent)
     output.show(answer, json, lambda screen: tables.model_screen(answer))
     return FINE
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.adapters import adapted
 from cost_models.keys import group
+from cost_models.layers import layers_of
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import (
     RECOMPUTE_MODULES,
@@ -29,6 +32,7 @@ from cost_models.runtimes import RUNTIMES, traits
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
+from cost_models.tuning import matrices
 from planner.answer import Reason
 
 BoolArray = NDArray[np.bool_]
@@ -188,10 +192,11 @@ def _layers(c: Context, p: Plans) -> BoolArray:
     single = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
     legal = np.where(p.pp == 1, single, whole)
     if p.stage_layers_table:
-        sums = np.array(
-            [0] + [sum(t) if min(t) >= 1 else -1 for t in p.stage_layers_table], dtype=np.int64
-        )
-        legal = np.where(p.stage_layers > 0, sums[p.stage_layers] == c.model.num_layers, legal)
+        sums, least = p.of_stage_layers(sum), p.of_stage_layers(min, 1)
+        # A virtual stage may hold the embedding, multi-token prediction or the head alone.
+        apart = (p.of_stage_layers(len) == virtual_stage_count(p)) & (p.pp > 1)
+        filled = (least >= 1) | (apart & (least >= 0))
+        legal = np.where(p.stage_layers > 0, (sums == c.model.num_layers) & filled, legal)
     return np.asarray(legal, dtype=np.bool_)
 
 
@@ -224,10 +229,12 @@ def _vpp(c: Context, p: Plans) -> BoolArray:
     last = np.where(p.last_stage_layers > 0, p.last_stage_layers, others) - middle
     legal = _divides(p.vpp, middle) & (per_chunk + first >= 1) & (per_chunk + last >= 1)
     legal &= p.pp > 1
-    if p.stage_layers_table:
-        common = np.array([0] + [np.gcd.reduce(t) for t in p.stage_layers_table])
-        legal = np.where(p.stage_layers > 0, _divides(p.vpp, common[p.stage_layers]), legal)
     loop = is_loop(p.schedule)
+    if p.stage_layers_table:
+        apart = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
+        common = p.of_stage_layers(lambda layers: gcd(*layers))
+        legal = np.where(p.stage_layers > 0, apart | _divides(p.vpp, common), legal)
+        folded |= apart
     return np.asarray(np.where(loop, (p.vpp == 1) | legal, folded))
 
 
@@ -236,7 +243,10 @@ def _vpp_text(c: Context, p: ParallelPlan) -> str:
         return f"{p.schedule} with vpp {p.vpp} needs pp > 1"
     if SCHEDULES[p.schedule].placement != "loop":
         count = int(virtual_stage_count(Plans.from_rows([p]))[0])
-        return f"{p.schedule} splits {c.model.num_layers} layers evenly over {count} virtual stages"
+        return (
+            f"{p.schedule} splits {c.model.num_layers} layers evenly over {count} virtual stages, "
+            "unless stage_layers names those of each"
+        )
     return f"the layers of a stage ({c.model.num_layers} over pp {p.pp}) do not split in {p.vpp}"
 
 
@@ -367,7 +377,21 @@ def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
 
 
+def _adapters(c: Context, p: Plans) -> BoolArray:
+    if not c.training.lora_rank:
+        return np.ones((), dtype=np.bool_)
+    names = adapted(c.model, c.training.lora_targets).keys()
+    kinds = layers_of(c.model).kinds
+    return np.asarray(any(names & matrices(c.model, kind).keys() for kind in kinds))
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "adapters",
+        _adapters,
+        lambda c, p: f"{c.model.name} has no {', '.join(c.training.lora_targets)} to adapt",
+        "degrees",
+    ),
     Rule(
         "world_size",
         _world,

@@ -8,6 +8,7 @@ problem with its place in the user's own document.  Nothing here reads a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -86,13 +87,16 @@ def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
     return imported.model, imported.notes
 
 
-def import_model(config: Any) -> ImportedModel:
+def import_model(config: Any, folder: Path | None = None) -> ImportedModel:
     """The model of a Hugging Face config.json.  Raises RequestError.
 
-    A family without a reader is built by transformers, where it is installed.
+    A family without a reader is built by transformers, where it is installed; folder: by the code
+    in it.
     """
     document = plain(config)
     try:
+        if folder is not None:
+            return model_from_modules(document, UnknownArchitecture(()), folder)
         try:
             return model_from_config(document)
         except UnknownArchitecture as unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ NOT_MODELLED: tuple[Note, ...] = tuple(
     Note(code=code, text=text)
     for code, text in (
         ("batch_ramp_up", "batch ramp-up: every step has the full batch"),
-        ("packing", "packed or variable-length sequences"),
-        ("frozen", "frozen layers, LoRA and other adapters: every weight trains"),
+        ("packing", "gaps that packing leaves, and pipelines that wait for a longer pack"),
+        ("frozen", "layers that no gradient reaches: below the first trained one"),
         ("failures", "failures, checkpoints and data loading"),
         ("power", "power limits below the accelerator's own, and hot rooms"),
         ("memory_detail", "norm statistics, rounding of allocations, communicators without use"),
@@ -90,14 +91,16 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
     slots = gathered.table.slot_of[:, layout]
+    # Where the head is, multi-token prediction counts as layers.
+    heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
+    held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
     stages = []
     for stage in range(plan.pp):
         parts = {name: float(table.parts[name][stage, k]) for name in MEMORY_PARTS}
         stages.append(
             StageMemory(
                 stage=stage,
-                layers=int(gathered.table.layers[:, slots[stage], layout].sum())
-                - (request.model.mtp_num_layers if stage == plan.pp - 1 else 0),
+                layers=int(held[slots[stage]]),
                 in_flight=float(table.in_flight[stage, k]),
                 allocated_bytes=float(table.allocated_bytes[stage, k]),
                 reserved_bytes=float(table.reserved_bytes[stage, k]),
@@ -194,7 +197,7 @@ def _kernels(
 
     d = dims(request.training, Plans.of(plan))
     lines, again = [], 0.0
-    tokens = request.training.tokens_per_iteration
+    tokens = request.training.positions_per_iteration
     table = gathered.table
     counts = zip(layers_of(request.model).kinds, table.totals, table.recomputed_totals, strict=True)
     for (kind, all_layers, all_redone), times in zip(counts, estimates.kernels, strict=True):
@@ -250,6 +253,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
     rule = OPTIMIZERS[request.training.optimizer]
     if rule.by_matrix:
         notes.append(("optimizer", _matrices(rule, plan)))
+    notes.extend(_tuning(request.training))
     moe = request.model.moe
     if moe is not None:
         load = f"busiest expert rank at {moe.imbalance_factor:g} x the mean load"
@@ -275,6 +279,34 @@ def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
         f"matrices keep one moment less; {rule.newton_schulz_steps} Newton-Schulz steps on whole "
         f"ones, {where}; tables, head, norms and biases have Adam"
     )
+
+
+def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """What is trained, and what sequences hold."""
+    if training.lora_rank:
+        kind = "in 4 bits (NF4) " if training.frozen_dtype == "nf4" else ""
+        yield (
+            "adapters",
+            f"adapters of rank {training.lora_rank} on {', '.join(training.lora_targets)}; all "
+            f"other weights frozen {kind}without gradients",
+        )
+    elif training.frozen:
+        yield "frozen", f"not trained: {', '.join(training.frozen)}"
+    if training.loss in ("dpo", "distillation"):
+        whose = "reference" if training.loss == "dpo" else "teacher"
+        own = training.loss == "dpo" and training.lora_rank
+        beside = "the weights without adapters" if own else "frozen weights of its own"
+        yield "reference", f"a {whose} runs forward in every micro-batch: {beside}"
+    if training.sample_lengths:
+        share = training.tokens_per_iteration / training.positions_per_iteration
+        yield (
+            "packing",
+            (
+                "samples packed into full sequences, each attends within itself"
+                if training.packs
+                else f"samples padded: {share:.1%} of positions are tokens, which alone count"
+            ),
+        )
 
 
 def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:

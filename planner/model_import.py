@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.spec import ModelSpec
 from planner.answer import Document
 from planner.documents import import_model, is_config, parse_model
+from planner.problems import refuse
 
 
 class ModelAnswer(Document):
@@ -31,6 +33,19 @@ def imported(config: Any) -> ModelAnswer:
     found = import_model(config)
     title = found.architecture.removesuffix("ForCausalLM")
     return _answer(title, found.model, found.guessed, found.left_out)
+
+
+def with_own_code(config: Any, folder: Path) -> ModelAnswer:
+    """A config.json whose model the code beside it builds; that code is run.
+
+    Raises RequestError.
+    """
+    if not folder.is_dir():
+        raise refuse(
+            "/model", "not_a_folder", "--trust-remote-code needs a model's folder", str(folder)
+        )
+    found = import_model(config, folder)
+    return _answer(found.architecture, found.model, found.guessed, found.left_out)
 
 
 def described(value: Any) -> ModelAnswer:

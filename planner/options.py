@@ -56,6 +56,15 @@ _TRAINING = (
     Field("master_weights_dtype", "training", "fp32, none", "NAME"),
     Field("optimizer_state_dtype", "training", "fp32, bf16, fp8", "NAME"),
     Field("optimizer", "training", "adam, adam_8bit, sgd, adafactor, muon", "NAME"),
+    Field("lora_rank", "training", "rank of adapters beside frozen matrices; 0: none", "INT"),
+    Field("lora_targets", "training", "linear_qkv, linear_proj, ... or q_proj, ...", "NAMES"),
+    Field("lora_dropout", "training", "before the adapters", "NUMBER"),
+    Field("frozen", "training", "parts that are not trained: embedding, head, ...", "NAMES"),
+    Field("frozen_dtype", "training", "as trained, nf4 (QLoRA)", "NAME"),
+    Field("loss", "training", "next_token, dpo, reward, distillation", "NAME"),
+    Field("teacher_parameters", "training", "of a dense teacher, in distillation", "NUMBER"),
+    Field("sample_lengths", "training", "equally likely ones, such as quantiles", "INTS"),
+    Field("packing", "training", "packed, padded; with sample lengths", "NAME"),
 )
 _SEARCH = (
     Field("objective", "search", "tokens_per_s, memory_headroom, cost", "NAME"),
@@ -84,7 +93,7 @@ _PLAN = (
     Field("schedule", "plan", "gpipe, 1f1b, interleaved-1f1b", "NAME"),
     Field("first_stage_layers", "plan", "0: as the middle stages", "INT"),
     Field("last_stage_layers", "plan", "0: as the middle stages", "INT"),
-    Field("stage_layers", "plan", "layers of every stage", "INTS"),
+    Field("stage_layers", "plan", "layers of every stage, or virtual stage", "INTS"),
     Field("rank_order", "plan", "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp", "NAME"),
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
@@ -113,7 +122,9 @@ _PIPELINE = (
 # Not of a request: a pipeline by itself, with times in place of a model.
 PIPELINE = {field.name: field for field in _PIPELINE}
 FIELDS = {field.name: field for field in (*_REQUEST, *_CLUSTER, *_TRAINING, *_SEARCH, *_PLAN)}
-LISTS = frozenset({"recompute_modules", "stage_layers", "open"})
+LISTS = frozenset(
+    {"recompute_modules", "stage_layers", "open", "lora_targets", "frozen", "sample_lengths"}
+)
 _PANELS = {
     "": "Model and cluster",
     "cluster": "Model and cluster",

@@ -21,6 +21,7 @@ from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
+from planner.dealt_plans import dealt_plans
 from planner.progress import step
 from planner.request import PlanRequest
 from planner.space import Space
@@ -32,6 +33,11 @@ FloatArray = NDArray[np.float64]
 CHUNK = 1 << 18
 _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
+# The best plans, whose layers are dealt out by their own times.
+SHORT_LIST = 16
+# Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
+# the pipeline are not better than that.
+FASTER = 0.995
 
 Score = Callable[[Plans, Estimates], FloatArray]
 Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
@@ -83,10 +89,9 @@ def search(
     capacity = request.cluster.groups[0].accelerator.memory_bytes
     rejected: Counter[str] = Counter()
     costed = feasible = fewer = 0
-    for plans in space.chunks(CHUNK):
-        plans, left_out = _with_fewest_layers(plans, model, space, capacity)
-        fewer += left_out
-        estimates = model.evaluate(plans)
+
+    def price(plans: Plans, estimates: Estimates) -> None:
+        nonlocal costed, feasible
         fits = estimates.peak_bytes <= capacity
         costed += len(fits)
         count = int(np.count_nonzero(fits))
@@ -96,7 +101,18 @@ def search(
             keep.offer(plans, estimates, fits)
         if visit is not None:
             visit(plans, estimates, fits)
+
+    for plans in space.chunks(CHUNK):
+        plans, left_out = _with_fewest_layers(plans, model, space, capacity)
+        fewer += left_out
+        estimates = model.evaluate(plans)
+        space.seen(plans, estimates.iteration_time_s, estimates.peak_bytes <= capacity)
+        price(plans, estimates)
         step(space.drawn, space.size, keep.best)
+    if score is None and request.search.objective != "memory_headroom" and space.deals:
+        dealt = _dealt(model, space, *keep.short_list())
+        if dealt is not None:
+            price(*dealt)
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -111,6 +127,22 @@ def search(
     )
     outcome.search_time_s = time.perf_counter() - began
     return outcome
+
+
+def _dealt(
+    model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray
+) -> tuple[Plans, Estimates] | None:
+    """Plans of a short list with their layers dealt out by time, where that is worth it."""
+    worth_s = FASTER * float(seconds.min(initial=np.inf))
+    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s)])
+    if not len(plans.tp):
+        return None
+    estimates = model.evaluate(plans)
+    faster = estimates.iteration_time_s < worth_s
+    if not np.all(faster):
+        plans = plans.take(faster)
+        estimates = model.evaluate(plans) if len(plans.tp) else estimates
+    return (plans, estimates) if len(plans.tp) else None
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
@@ -186,6 +218,7 @@ class _Keeper:
 
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
+        self._most = max(top_k, SHORT_LIST)
         self._best: list[tuple[tuple[float, ...], ParallelPlan]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
@@ -205,24 +238,24 @@ class _Keeper:
         index = np.flatnonzero(fits)
         scores_of = self._score(plans, estimates)
         scores = scores_of[index]
-        bound = self._best[-1][0][0] if len(self._best) == self._top_k else np.inf
-        if len(scores) > self._top_k:
-            bound = min(bound, float(np.partition(scores, self._top_k - 1)[self._top_k - 1]))
+        bound = self._best[-1][0][0] if len(self._best) == self._most else np.inf
+        if len(scores) > self._most:
+            bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
         close = index[scores <= bound]
         # Equal scores are settled by time, memory and fields; only so many can survive.
         ranked = (scores_of, estimates.iteration_time_s, estimates.peak_bytes)
         close = close[np.lexsort(tuple(column[close] for column in reversed(ranked)))]
-        if len(close) > 4 * self._top_k:
+        if len(close) > 4 * self._most:
             columns = [np.broadcast_to(c, (len(plans),)) for _, c in plans.columns()]
             order = np.lexsort(
                 tuple(column[close] for column in (*reversed(columns), *reversed(ranked)))
             )
-            close = close[order[: self._top_k]]
+            close = close[order[: self._most]]
         for i in close.tolist():
             key = tuple(float(column[i]) for column in ranked)
             self._best.append(((*key, *_field_key(plans, i)), plans.row(i)))
         self._best.sort(key=lambda pair: pair[0])
-        del self._best[self._top_k :]
+        del self._best[self._most :]
         self._extend_front(plans, estimates, index)
 
     def _extend_front(self, plans: Plans, estimates: Estimates, index: IntArray) -> None:
@@ -255,11 +288,18 @@ class _Keeper:
         if self._miss is None or peak < self._miss[0]:
             self._miss = (peak, plans.row(i))
 
+    def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
+        """The best plans and their seconds; where none fits, the nearest miss and infinity."""
+        best = self._best[:SHORT_LIST]
+        if best or self._miss is None:
+            return [row for _, row in best], np.array([key[1] for key, _ in best])
+        return [self._miss[1]], np.array([np.inf])
+
     def outcome(self) -> Outcome:
         front = [row for _, _, row in self._front]
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
-            best=[row for _, row in self._best],
+            best=[row for _, row in self._best[: self._top_k]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],
         )

@@ -19,14 +19,14 @@ Axes are collapsed only by these dominance rules, each held against brute force 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
 import numpy as np
 from pydantic import ValidationError
 
-from cost_models.plans import IntArray, ParallelPlan, Plans, code
+from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
 from planner.answer import SpaceAxis
 from planner.axes import (
@@ -43,6 +43,7 @@ from planner.axes import (
     within,
 )
 from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule
+from planner.prospects import Prospects
 from planner.request import PlanRequest
 
 _FULL = code("recompute", "full")
@@ -94,7 +95,7 @@ class Space:
                 cp=cp,
                 pp=pp,
                 dp=dp,
-                stage_layers_table=self._axes.explicit_splits,
+                stage_layers_table=self._axes.split_table,
                 **self._axes.constant,
             ),
             "degrees",
@@ -146,7 +147,7 @@ class Space:
                 self.rejected["user_limit"] += 1
             values = np.array(rows, dtype=np.int64).reshape(-1, len(LAYOUT_FIELDS)).T
             columns = dict(zip(LAYOUT_FIELDS, values, strict=True))
-            table = self._axes.explicit_splits
+            table = self._axes.split_table
             plans = Plans.build(pp=pp, stage_layers_table=table, **columns)
             result[pp] = self._filter(plans, "layout")
         return result
@@ -156,20 +157,25 @@ class Space:
     def chunks(self, size: int) -> Iterator[Plans]:
         """Legal candidates in chunks of about `size`, one schedule after the other.
 
-        With one schedule per chunk the cost model has no closed forms to choose between.  Full
-        recompute stands for all layers of a chunk (see _finish).
+        With one schedule per chunk the cost model has no closed forms to choose between; explicit
+        stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
+        layers of a chunk (see _finish).
         """
         groups, options = self.groups, self._axes.options
         combinations = len(options["zero_stage"])
         batches, micro_starts, micro_counts = self._micro_batches()
-        tables = {s: self._layout_table(s) for s in self._schedules()}
-        rows = {s: counts * micro_counts * combinations for s, (_, _, counts) in tables.items()}
-        total = sum(int(per_row.sum()) for per_row in rows.values())
+        tables = [*((s, False) for s in self._schedules()), (None, True)]
+        layouts_of = [self._layout_table(*table) for table in tables]
+        rows = [counts * micro_counts * combinations for _, _, counts in layouts_of]
+        total = sum(int(per_row.sum()) for per_row in rows)
         if total > MOST_CANDIDATES:
             raise SpaceTooLarge("candidates", total, MOST_CANDIDATES)
         self.size = total
-        for schedule, (layouts, starts, _) in tables.items():
-            per_row = rows[schedule]
+        for (layouts, starts, _), per_row, (_, explicit) in zip(
+            layouts_of, rows, tables, strict=True
+        ):
+            if explicit:
+                per_row = self._hopeful(per_row)
             for low, high in _batches(per_row, size):
                 repeats = per_row[low:high]
                 self.drawn += int(repeats.sum())
@@ -179,9 +185,8 @@ class Space:
                 layout, batch = np.divmod(position, micro_counts[row])
                 layout = layout + starts[row]
                 plans = groups.take(row).with_columns(
-                    schedule=schedule,
                     micro_batch_size=batches[micro_starts[row] + batch],
-                    **{name: column[layout] for name, column in layouts.items()},
+                    **{n: c[layout] if c.ndim else c for n, c in layouts.items()},
                     **{name: column[option] for name, column in options.items()},
                 )
                 plans = self._finish(plans)
@@ -255,25 +260,54 @@ class Space:
         # A longer end carries its surplus in one chunk.
         per_chunk = middle // plans.vpp + np.maximum(larger - middle, 0)
         per_chunk = np.where(plans.pp == 1, layers, per_chunk)
+        count = virtual_stage_count(plans)
+        longest = np.where(is_loop(plans.schedule), per_chunk, layers // count)
         if plans.stage_layers_table:
-            longest = np.array([0, *(max(split) for split in plans.stage_layers_table)])
-            explicit = longest[plans.stage_layers] // plans.vpp
-            per_chunk = np.where(plans.stage_layers > 0, explicit, per_chunk)
-        folded = layers // virtual_stage_count(plans)
-        return np.where(is_loop(plans.schedule), per_chunk, folded)
+            most = plans.of_stage_layers(max)
+            each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
+            longest = np.where(plans.stage_layers > 0, each, longest)
+        return longest
 
     def _schedules(self) -> list[int]:
         """Codes of the schedules any layout uses."""
         used = {int(c) for plans in self.layouts.values() for c in np.unique(plans.schedule)}
         return sorted(used)
 
-    def _layout_table(self, schedule: int) -> tuple[dict[str, IntArray], IntArray, IntArray]:
-        """Layouts of one schedule as columns; where each group row's own begin, and how many."""
+    @cached_property
+    def _prospects(self) -> Prospects | None:
+        """None where no layout is left out: the whole space is asked for, or a plan's own."""
+        axes = self._axes
+        if self.full or not axes.deals or axes.own is not None:
+            return None
+        return Prospects(self.groups, axes.dealt_share)
+
+    def seen(self, plans: Plans, seconds: FloatArray, fits: BoolArray) -> None:
+        """Take note of what plans took: where usual splits are slow, dealing will not save them."""
+        if self._prospects is not None:
+            self._prospects.seen(plans, seconds, fits)
+
+    def _hopeful(self, per_row: IntArray) -> IntArray:
+        """Candidates by group, none where dealt layers cannot become as fast as the best so far."""
+        if self._prospects is None:
+            return per_row
+        kept = np.where(self._prospects.hopeful(), per_row, 0)
+        left_out = int((per_row - kept).sum())
+        self.dominated += left_out
+        self.drawn += left_out
+        return kept
+
+    def _layout_table(
+        self, schedule: int | None, explicit: bool
+    ) -> tuple[dict[str, IntArray], IntArray, IntArray]:
+        """Layouts of one schedule, or of all, as columns; where each group row's own begin, and
+        how many.
+        """
         start = 0
         offsets: dict[int, tuple[int, int]] = {}
-        columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS if n != "schedule"}
+        columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS}
         for pp, plans in self.layouts.items():
-            own = plans.take(plans.schedule == schedule)
+            chosen = (plans.stage_layers > 0) == explicit
+            own = plans.take(chosen if schedule is None else chosen & (plans.schedule == schedule))
             offsets[pp] = (start, len(own.vpp))
             start += len(own.vpp)
             for name, parts in columns.items():
@@ -283,6 +317,8 @@ class Space:
         counts = np.array([offsets[pp][1] for pp in pps], dtype=np.int64)
         empty = np.zeros(0, dtype=np.int64)
         table = {n: np.concatenate(c) if c else empty for n, c in columns.items()}
+        if schedule is not None:
+            table["schedule"] = np.asarray(schedule)
         return table, starts, counts
 
     def _micro_batches(self) -> tuple[IntArray, IntArray, IntArray]:
@@ -300,6 +336,26 @@ class Space:
         starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
         counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
         return np.array(flat or [1], dtype=np.int64), starts, counts
+
+    @property
+    def deals(self) -> bool:
+        """Whether layers may fall on stages as they are dealt out."""
+        return self._axes.deals
+
+    def legal(self, rows: Sequence[ParallelPlan]) -> Plans:
+        """Whole plans that every rule and limit passes; their table begins with the space's own."""
+        bounds = self.request.search.limits.get("recompute_num_layers")
+        if bounds is not None:
+            rows = [
+                row
+                for row in rows
+                if row.recompute != "full" or within(bounds, row.recompute_num_layers)
+            ]
+        plans = Plans.from_rows(rows, self._axes.split_table)
+        passes = np.ones(len(rows), dtype=np.bool_)
+        for rule in self.rules if rows else ():
+            passes &= rule.legal(self.context, plans)
+        return plans.take(passes)
 
     def accepted(self, plans: Plans) -> Plans:
         """Of whole plans that RULES pass, those that a framework's rules pass too."""
@@ -372,6 +428,10 @@ class Space:
         rows.append(
             SpaceAxis(axis="first/last_stage_layers", values=splits, count=len(splits), note=note)
         )
+        dealt = self._axes.split_table
+        if dealt:
+            note = "layers by stage, or virtual stage; by time for the best plans"
+            rows.append(SpaceAxis(axis="stage_layers", values=dealt, count=len(dealt), note=note))
         kinds = tuple(v["recompute"])
         modules = tuple("+".join(module_names(bits)) for bits in self._axes.selective_sets)
         rows.append(

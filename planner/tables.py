@@ -127,7 +127,7 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
         if name == "layer_pattern":
             value = _layers_said(model) if value else value
         elif name == "encoders":
-            value = "; ".join(f"{e.name}, {e.num_layers} layers" for e in model.encoders)
+            value = "; ".join(f"{e.name}, {e.num_layers} layers" for e in model.encoders) or value
         elif isinstance(value, dict):
             value = ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
         if value != usual[name]:

@@ -209,8 +209,10 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     if not report.fits:
         words.append(Text("does not fit", style))
     facts.add_row(Text(title, style), Flow(words))
-    layers = _layers(report.layers_per_stage)
-    facts.add_row("", Flow([*memory_words(plan), f"layers {layers}"]))
+    layers = [f"layers {_layers(report.layers_per_stage)}"]
+    if len(report.plan.stage_layers) > report.plan.pp:
+        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
+    facts.add_row("", Flow([*memory_words(plan), *layers]))
     if report.pipeline is not None:
         facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
         if not report.pipeline.synchronous:
@@ -293,7 +295,7 @@ def _layers(layers: Sequence[int]) -> str:
         else:
             folded.append([count, 1])
     words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
-    return " ".join(words) if len(words) <= 6 else " ".join([*words[:5], "..."])
+    return " ".join(words)
 
 
 def _baseline(baseline: Baseline) -> RenderableType:

@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, count, energy, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, count, energy, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -103,7 +103,16 @@ function Headline({ shown }) {
             <span>${label}</span> <b>${now}</b>${fixed && html`<${Icon} name="lock" />`}</button>`;
         })}
       </div>
+      <${Layers} shown=${shown} />
     </div>`;
+}
+
+/* Which stage holds how many layers, where they are not as many on all. */
+function Layers({ shown }) {
+  const { plan, layers_per_stage: stages } = shown;
+  if (new Set(stages).size === 1 && plan.stage_layers.length === 0) return null;
+  const chunks = plan.stage_layers.length > plan.pp;
+  return html`<p class="muted">Layers per stage: ${layersLine(stages)}${chunks && ` · per virtual stage: ${layersLine(plan.stage_layers)}`}</p>`;
 }
 
 function Figures({ shown }) {

@@ -106,5 +106,15 @@ export function planLine(plan) {
   return shown.join(" · ");
 }
 
+/* Layers of every stage in a line, equal neighbours folded: "7 8×6 6". */
+export function layersLine(layers) {
+  const folded = [];
+  for (const layer of layers) {
+    if (folded.at(-1)?.[0] === layer) folded.at(-1)[1] += 1;
+    else folded.push([layer, 1]);
+  }
+  return folded.map(([layer, times]) => (times > 1 ? `${layer}×${times}` : `${layer}`)).join(" ");
+}
+
 /* A word as a shell takes it. */
 export const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -30,6 +30,7 @@ class Weight:
     placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
     side: of a tensor with two dimensions, the one that tensor parallelism does not split; None: the
     hidden size of a matrix, else one dimension.  parts: shares of tensors that are not equal.
+    trained: it has a gradient and optimizer states; else it is frozen.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Weight:
     placeholder: bool = True
     side: float | None = None
     parts: tuple[float, ...] = ()
+    trained: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,8 @@ class Gemm:
     """C[m,n] = A[m,k] B[k,n] forward; dgrad [m,k] = [m,n][n,k] and wgrad [k,n] = [k,m][m,n].
 
     groups > 1: that many equal products in one grouped launch, m being the rows of one.
-    fp8: follows the training precision; `weights` False: a product of two activations.
+    fp8: follows the training precision; `weights` False: a product of two activations; `trained`
+    False: its weights are frozen, so that the backward pass has no wgrad.
     gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
     input or the gradient of the output.
     redone: share that per-operator recompute ("op") runs again.
@@ -63,6 +66,7 @@ class Gemm:
     groups: Array = 1.0
     fp8: bool = True
     weights: bool = True
+    trained: bool = True
     tensor_cores: bool = True
     gathered_input: bool = False
     scattered_output: bool = False

@@ -34,6 +34,8 @@ class Traits:
     """Keys and values are gathered at once, under the first of cp chunks of attention."""
     merges_context_in_fp32: Array = 0.0
     """What the chunks of a ring contribute is merged in fp32, operator by operator."""
+    sums_adapters_with_matrices: Array = 0.0
+    """What adapters add is summed over tensor-parallel ranks with the matrix's own output."""
     cast_forward_bytes: Array = 4.0
     """Read and written per element to cast a GEMM's input to fp8."""
     cast_backward_bytes: Array = 4.0

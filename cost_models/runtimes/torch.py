@@ -16,6 +16,8 @@ RUNTIME = Runtime(
     # distributed/tensor/experimental/_context_parallel.
     gathers_context_under_chunks=1.0,
     merges_context_in_fp32=1.0,
+    # DTensor adds partial sums (NeMo Automodel 36044ad3, components/_peft/lora.py).
+    sums_adapters_with_matrices=1.0,
     # torchao reads once more for the largest value, writes the transpose in a pass of its own, and
     # casts the saved input again.
     cast_forward_bytes=5.0,

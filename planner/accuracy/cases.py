@@ -32,6 +32,7 @@ from planner.accuracy.labels import (
 from planner.accuracy.models import model_of
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
+from planner.accuracy.tuning import tuning_of
 
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
 # published its numbers before.
@@ -133,6 +134,8 @@ def _training(run: Run, software: Software, precision: str, assumptions: list[st
             raise ValueError("global_batch is not stated")
         batch = micro * dp
         assumptions.append(f"global batch {batch}: not stated, one micro-batch per rank")
+    tuning, notes = tuning_of(run)
+    assumptions += notes
     try:
         return TrainingSpec(
             seq_length=length,
@@ -140,6 +143,7 @@ def _training(run: Run, software: Software, precision: str, assumptions: list[st
             precision=precision,
             fp8_recipe=recipe_of(run),
             **gradient_dtypes(run, software, precision),
+            **tuning,
         )  # fmt: skip
     except ValidationError as error:
         raise ValueError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None

@@ -153,6 +153,7 @@ class Framework:
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
     blocks: kinds that it has words for where a model's layers follow a pattern of their own.
+    tuning: what it can train less than all weights with, as rules; None: untuned says why not.
     """
 
     name: str
@@ -172,9 +173,13 @@ class Framework:
     recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
     blocks: tuple[str, ...] = ()
+    tuning: tuple[Rule, ...] | None = None
+    untuned: str = "what is written for it trains every weight"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", (_blocks(self.blocks), *self.rules))
+        tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
+        rules = (_blocks(self.blocks), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
+        object.__setattr__(self, "rules", rules)
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -226,6 +231,12 @@ def _blocks(carried: tuple[str, ...]) -> Rule:
     )
 
 
+@cache
+def _untuned(why: str) -> Rule:
+    """Every weight is trained, by adapters none."""
+    return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
+
+
 def unsupported(
     legal: Callable[[Context, Plans], object],
     explain: str | Callable[[Context, ParallelPlan], str],
@@ -233,6 +244,24 @@ def unsupported(
 ) -> Rule:
     """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
     return rule("framework_unsupported", legal, explain, level)
+
+
+ONE_LENGTH = unsupported(
+    lambda c, p: not c.training.sample_lengths,
+    "what is written reads mock data of one length: leave sample_lengths out to get the same flags "
+    "for a data set of your own",
+    "degrees",
+)
+
+
+NEXT_TOKEN = unsupported(
+    lambda c, p: c.training.loss == "next_token",
+    lambda c, p: (
+        f"what is written for it trains on the next token: {c.training.loss} is TRL's, "
+        "NeMo RL's or a loss of your own"
+    ),
+    "degrees",
+)
 
 
 def one_line(text: str) -> str:

@@ -12,6 +12,7 @@ from cost_models.optimizers import OPTIMIZERS, OptimizerName
 from cost_models.plans import ParallelPlan, Plans, code, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
+from planner.formats import value_words
 from planner.frameworks.base import Flag, flag, rule, unsupported
 
 SMOKE_ITERATIONS = 20
@@ -112,6 +113,11 @@ OFFLOADED_ADAM = rule(
         f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
         f"{p.zero_stage}"
     ),
+)
+NO_EMPTY_STAGE = rule(
+    "layers_not_divisible",
+    lambda c, p: p.of_stage_layers(min, 1) >= 1,
+    lambda c, p: f"every stage has a layer, got {value_words(p.stage_layers)}",
 )
 UNFUSED_LOSS = unsupported(
     lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),

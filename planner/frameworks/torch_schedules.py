@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES as KNOWN
-from cost_models.spec import ModelSpec
-from cost_models.stages import stage_layers, virtual_stages
 from planner.constraints import BoolArray, Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.rules import is_named
@@ -21,15 +19,6 @@ SCHEDULES = {
     "dualpipe-v": "DualPipeV",
 }
 _SPLIT_BACKWARD = tuple(name for name in SCHEDULES if KNOWN[name].splits_backward)
-
-
-def stage_sizes(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
-    """Layers of each (virtual) stage in the order in which a micro-batch passes them."""
-    ends = plan.first_stage_layers, plan.last_stage_layers
-    layers = stage_layers(model.num_layers, plan.pp, *ends, plan.stage_layers)
-    placement = KNOWN[plan.schedule].placement if plan.pp > 1 else "loop"
-    sizes, _, _ = virtual_stages(placement, layers, plan.vpp, bool(plan.stage_layers))
-    return tuple(int(size) for size in sizes)
 
 
 def splits_backward(plans: Plans) -> BoolArray:

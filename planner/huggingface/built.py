@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.huggingface.config import UnknownArchitecture
+from planner.huggingface.config import Problem, UnknownArchitecture
 from planner.huggingface.importer import ImportedModel
 
 LIMIT_S = 150.0
@@ -50,6 +50,8 @@ def model_from_modules(
 
 
 def _refused(why: UnknownArchitecture, reason: str) -> UnknownArchitecture:
+    if not why.problems:
+        return UnknownArchitecture((Problem("/model_type", reason),))
     first, *rest = why.problems
     message = f"{first.message}: {reason}"
     return UnknownArchitecture((first._replace(message=message), *rest))

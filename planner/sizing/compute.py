@@ -15,9 +15,9 @@ from typing import Any
 from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
-from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup
+from cost_models.tuning import trained_parameters
 from cost_models.units import DAY_S, HOUR_S
 from planner.answer import ErrorBand, Note
 from planner.consistency import contradictions
@@ -244,7 +244,8 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[
 def _checkpoint_s(request: PlanRequest, group: NodeGroup, accelerators: int) -> float:
     """Seconds that training stands still while each rank copies its share to host memory."""
     link = group.host_link_bytes_per_s or UNKNOWN_HOST_LINK_BYTES_PER_S
-    share = total_parameters(request.model) * CHECKPOINT_BYTES_PER_PARAMETER / accelerators
+    trained = trained_parameters(request.model, request.training)
+    share = trained * CHECKPOINT_BYTES_PER_PARAMETER / accelerators
     return share / (HOST_COPY_FRACTION * link) + CHECKPOINT_BARRIER_S
 
 

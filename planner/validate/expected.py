@@ -18,12 +18,11 @@ from cost_models.activation_memory import (
 )
 from cost_models.blocks.records import Record
 from cost_models.gathered import Gathered, Setting, gather
-from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
 from cost_models.stage_memory import StageMemory, gathered_bytes
-from cost_models.stages import VirtualStages, stage_layers, virtual_layers
+from cost_models.stages import VirtualStages, plan_stages
 from planner.request import PlanRequest
 from planner.search import cost_model
 from planner.validate.traced import Amounts
@@ -75,25 +74,8 @@ def expected(request: PlanRequest, rank: int) -> Expected:
 
 def layout(request: PlanRequest) -> VirtualStages:
     """Which stages there are, which pipeline rank holds each, and their layers."""
-    model, plan = request.model, request.plan
-    assert plan is not None
-    layers = stage_layers(
-        model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
-    return virtual_layers(
-        layers_of(model).order,
-        model.mtp_num_layers,
-        SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop",
-        plan.vpp,
-        layers,
-        bool(plan.stage_layers),
-        plan.recompute_num_layers,
-        plan.recompute == "full" and plan.recompute_method == "uniform",
-    )
+    assert request.plan is not None
+    return plan_stages(request.model, request.plan)
 
 
 def _ends(g: Gathered, plan: ParallelPlan, slot: int, in_flight: float) -> float:

@@ -18,7 +18,7 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import stage_layers
+from cost_models.stages import rank_layers
 from planner import solve
 from planner.problems import refuse
 from planner.request import PlanRequest
@@ -216,10 +216,7 @@ def _placed(
     if plan.zero_stage and ranks == 1:
         update |= {"zero_stage": 0, "dp_shard": 0}
     if small is not None:
-        full = stage_layers(
-            request.model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers,
-            plan.stage_layers,
-        )  # fmt: skip
+        full = rank_layers(request.model.num_layers, plan)
         chunks = update.get("vpp", plan.vpp)
         each = -(-scale_patterns.kinds(request.model) // (degrees["pp"] * chunks))
         per_chunk = min(max(small.layers_per_chunk, each), small.most_layers_per_chunk)

@@ -44,7 +44,10 @@ TABLES: dict[tuple[str, str], Any] = {
 # Read a measured table at log2 of an amount: no dimension can follow through that.
 EMPIRICAL = {"gemm_s", "memory_pass_s", "attention_s"}
 # Counts of FLOP and bytes made of counts alone: the unit enters with the constant.
-COUNTED = {"gemm_flop", "sc21_flop", "matmul_flop", "newton_schulz_flop"}
+COUNTED = {
+    "gemm_flop", "sc21_flop", "matmul_flop", "newton_schulz_flop", "ssd_flop",
+    "selective_scan_flop", "delta_rule_flop", "lightning_flop", "wkv_flop", "lru_flop",
+}  # fmt: skip
 # Arguments that are 0 or 1.
 FLAGS = {
     "fused_loss", "kept", "in_place_loss", "autograd_loss", "split_loss", "half_gradients",

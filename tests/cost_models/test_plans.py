@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cost_models.plans import FIELDS, RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan, Plans, code
 from cost_models.plans import is_one_of as one_of
 
+CHUNKS = {"vpp": 2, "schedule": "interleaved-1f1b"}
 SELECTIVE = {"recompute": "selective", "recompute_modules": ("core_attn", "moe_act")}
 ROWS = [
     ParallelPlan(),
@@ -85,6 +86,9 @@ def test_accelerators_are_the_product_of_what_splits_them() -> None:
         ({**SELECTIVE, "recompute_num_layers": 1}, True),
         ({"pp": 2, "stage_layers": (2, 2)}, False),
         ({"pp": 3, "stage_layers": (2, 2)}, True),
+        ({"pp": 2, **CHUNKS, "stage_layers": (2, 2)}, False),
+        ({"pp": 2, **CHUNKS, "stage_layers": (0, 2, 2, 0)}, False),
+        ({"pp": 2, **CHUNKS, "stage_layers": (2, 2, 2)}, True),
         ({"pp": 2, "stage_layers": (2, 2), "first_stage_layers": 2}, True),
         ({"pp": 2, "stage_layers": (2, 2), "last_stage_layers": 2}, True),
         ({"pp": 2, "first_stage_layers": 2, "last_stage_layers": 2}, False),

@@ -117,6 +117,9 @@ BOUNDS: list[tuple[float, float, str]] = [
     (0.0, 1e6, "ClusterSpec: failures_per_1000_node_days"),
     (1, 10**8, "TrainingSpec: seq_length global_batch_size"),
     (ABOVE_0, 1e18, "TrainingSpec: tokens"),
+    (0, 10**5, "TrainingSpec: lora_rank"),
+    (1e6, 1e15, "TrainingSpec: teacher_parameters"),
+    (0.0, BELOW_1, "TrainingSpec: lora_dropout"),
     (1, 10**6, "ParallelPlan: tp cp pp vpp dp ep etp micro_batch_size"),
     (0, 10**6, "ParallelPlan: dp_shard"),
     (0, 3, "ParallelPlan: zero_stage"),
@@ -166,7 +169,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "TrainingSpec": {
         "precision": "bf16", "fp8_recipe": "tensorwise", "gradient_dtype": "fp32",
         "gradient_reduce_dtype": "fp32", "master_weights_dtype": "fp32",
-        "optimizer_state_dtype": "fp32", "optimizer": "adam",
+        "optimizer_state_dtype": "fp32", "optimizer": "adam", "frozen_dtype": "as trained",
+        "packing": "packed", "loss": "next_token",
+        "lora_targets": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
     },
     "ParallelPlan": {
         **dict.fromkeys(("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch_size"), 1),
@@ -198,7 +203,7 @@ def numeric(document: type[Spec]) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.__name__)
 def test_numbers_are_bounded(document: type[Spec]) -> None:
     own = {name: both for (owner, name), both in NUMBERS.items() if owner == document.__name__}
-    assert set(own) == numeric(document) - {"stage_layers"}
+    assert set(own) == numeric(document) - {"stage_layers", "sample_lengths"}
     for name, (least, most) in own.items():
         assert accepts(document, name, least), name
         assert accepts(document, name, most), name

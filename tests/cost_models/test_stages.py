@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, MoESpec
-from cost_models.stages import chunk_layers, stage_layers, stage_table
+from cost_models.stages import (
+    chunk_layers,
+    forward_layers,
+    rank_layers,
+    stage_layers,
+    stage_table,
+)
 
 
 def model(layers: int, dense: int = 0, frequency: int = 1, mtp: int = 0) -> ModelSpec:
@@ -123,6 +129,27 @@ def test_explicit_stages() -> None:
     groups, table = stage_table(model(10), Plans.from_rows(rows))
     for layout, expected in zip(groups.spread(np.arange(2)), ([2, 5, 3], [4, 4, 2]), strict=True):
         assert table.layers[0][table.slot_of[:, layout], layout].tolist() == expected
+
+
+def test_explicit_virtual_stages() -> None:
+    """In forward order: a loop comes back to the first rank, a wave turns at the last."""
+    layers = (0, 3, 2, 1, 4, 0)
+    loop = {"pp": 3, "vpp": 2, "schedule": "interleaved-1f1b", "stage_layers": layers}
+    wave = {"pp": 3, "vpp": 2, "schedule": "zb-v", "stage_layers": layers}
+    two_way = {"pp": 4, "vpp": 2, "schedule": "dualpipe", "stage_layers": (1, 4, 3, 2)}
+    for fields, expected in (
+        (loop, [1, 7, 2]),  # 0 + 1, 3 + 4, 2 + 0
+        (wave, [0, 7, 3]),  # 0 + 0, 3 + 4, 2 + 1
+        (two_way, [1.5, 3.5, 3.5, 1.5]),  # each serves half of the micro-batches at both places
+    ):
+        plan = ParallelPlan.model_validate(fields)
+        _, table = stage_table(model(10), Plans.from_rows([plan]))
+        slots = table.slot_of[:, 0]
+        assert table.layers[0][slots, 0].tolist() == expected
+        assert table.first[slots, 0].sum() == table.last[slots, 0].sum() == 1
+        assert forward_layers(10, plan) == plan.stage_layers
+    assert rank_layers(10, ParallelPlan.model_validate(loop)) == (1, 7, 2)
+    assert rank_layers(10, ParallelPlan.model_validate(wave)) == (0, 7, 3)
 
 
 def test_a_copied_model_derives_its_layers_anew() -> None:

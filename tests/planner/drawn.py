@@ -112,6 +112,13 @@ def with_memory(request: PlanRequest, capacity: float) -> PlanRequest:
     return request.model_copy(update={"cluster": cluster})
 
 
+def with_usual_splits(request: PlanRequest) -> PlanRequest:
+    """The same without layers dealt out: naming no explicit split keeps to the usual ones."""
+    limits = {**request.search.limits, "stage_layers": Bounds(values=((),))}
+    searched = request.search.model_copy(update={"limits": limits})
+    return request.model_copy(update={"search": searched})
+
+
 def peaks_of(request: PlanRequest) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The memory that each legal plan of the full space needs, the leanest first."""
     model = cost_model(request)

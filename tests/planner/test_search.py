@@ -22,7 +22,7 @@ from planner.constraints import RULES, TP_IN_DOMAIN, Context, violations
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.search import SpaceTooLarge, cost_model, search
 from planner.space import Space
-from tests.planner.drawn import fitting_requests, with_memory
+from tests.planner.drawn import fitting_requests, with_memory, with_usual_splits
 
 SMALL = ((1, 1), (1, 2), (1, 4), (2, 2), (1, 3), (1, 6))
 LARGE = ((1, 8), (2, 8), (3, 8), (4, 8))
@@ -155,6 +155,8 @@ def value_of(request: PlanRequest, plan: ParallelPlan) -> float:
 
 
 def check_against_brute_force(request: PlanRequest) -> None:
+    # Dealing starts from the best plans of a search: test_dealt_search.py.
+    request = with_usual_splits(request)
     outcome = search(request)
     assert outcome.counts is not None
     count, best, winners, least = brute_force(request)

@@ -68,5 +68,14 @@ function SchemaField({ name, property, schemas, pointer, value, usual, onChange 
   if (kind.enum) return html`<${SelectField} ...${props} options=${kind.enum.map((one) => ({ value: one, label: one }))} />`;
   if (kind.type === "boolean") return html`<${CheckField} ...${props} />`;
   if (kind.type === "integer" || kind.type === "number") return html`<${NumberField} ...${props} />`;
+  if (kind.type === "array") return html`<${ListField} ...${props} items=${kind.items} />`;
   return kind.type === "string" ? html`<${TextField} ...${props} />` : null;
+}
+
+/* Several names or numbers with commas between; nothing for a list of documents. */
+function ListField({ items, value, usual, onChange, ...props }) {
+  if (!["integer", "string"].includes(items?.type)) return null;
+  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" && Number(word)) || word);
+  return html`<${TextField} ...${props} value=${value?.join?.(", ") ?? value} usual=${usual?.join(", ")}
+    onChange=${(text) => onChange(text ? read(text) : undefined)} />`;
 }

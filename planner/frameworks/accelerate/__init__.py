@@ -12,8 +12,9 @@ from planner.constraints import Context
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES
-from planner.frameworks.accelerate.script import TRAIN
+from planner.frameworks.accelerate.script import train_script
 from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
+from planner.frameworks.accelerate.tuning import TUNING
 from planner.frameworks.base import Bundle, Framework, cannot, says
 from planner.frameworks.rules import nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
@@ -129,7 +130,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
             "launch.sh": script,
             "accelerate.yaml": f"{head}\n{yaml_files.document(launch)}",
             "config.json": json.dumps(config, indent=2) + "\n",
-            "train.py": TRAIN,
+            "train.py": train_script(c.training.lora_rank > 0),
         },
         flags=(
             *yaml_files.flags("accelerate.yaml", launch),
@@ -161,4 +162,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    tuning=TUNING,
 )

@@ -17,6 +17,7 @@ from planner.answer import Reason
 from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
+from planner.frameworks.accelerate.tuning import tuning_of
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.huggingface import ModelImportError, model_from_config
@@ -219,6 +220,7 @@ def _plan(
         precision=precision,
         gradient_reduce_dtype=reduced if sharded else "fp32",
         optimizer=names[asked.choice("--optim", choices=names, default="adamw_torch")],
+        **tuning_of(asked),
     )
     plan = ParallelPlan(
         tp=sizes["tp"],

@@ -178,6 +178,7 @@ SIZE_RULES: tuple[Rule, ...] = (
         lambda c, p: (p.vpp == 1) | _even(p),
         lambda c, p: f"with {p.vpp} chunks per stage layers are dealt out evenly",
     ),
+    rules.NO_EMPTY_STAGE,
     rule(
         "schedule_micro_batches",
         lambda c, p: (

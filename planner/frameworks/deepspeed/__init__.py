@@ -217,4 +217,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="Megatron-DeepSpeed's pretrain_gpt.py trains every weight",
 )

@@ -173,4 +173,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="pretrain_gpt.py trains every weight: adapters are Megatron-Bridge's",
 )

@@ -6,7 +6,7 @@ import re
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from cost_models.stages import chunk_layers, stage_layers
+from cost_models.stages import forward_layers, stage_layers
 from planner.answer import Reason
 from planner.frameworks.base import Unsupported
 
@@ -16,20 +16,18 @@ MAX_LAYOUT = 100_000
 def chunks(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     """Layers of every chunk in layer order.
 
-    Raises Unsupported where a chunk would be empty or layers would be lost or held twice: the
-    rules refuse such plans, and what is written must not depend on that.
+    Raises Unsupported where layers would be lost or held twice, or a chunk that the plan does not
+    name would be empty: the rules refuse such plans, and what is written must not depend on that.
     """
-    layers = stage_layers(
-        model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
-    split = chunk_layers(layers, plan.vpp, bool(plan.stage_layers))
-    counts = tuple(int(n) for n in split.ravel())
-    per_stage = tuple(int(n) for n in split.sum(axis=0))
-    if min(counts) < 1 or sum(counts) != model.num_layers or per_stage != layers:
+    counts = forward_layers(model.num_layers, plan)
+    per_stage = tuple(sum(counts[stage :: plan.pp]) for stage in range(plan.pp))
+    named = len(plan.stage_layers) == len(counts)
+    layers = per_stage
+    if not named:
+        ends = plan.first_stage_layers, plan.last_stage_layers
+        layers = stage_layers(model.num_layers, plan.pp, *ends, plan.stage_layers)
+    least = 0 if named and plan.pp > 1 else 1
+    if min(counts) < least or sum(counts) != model.num_layers or per_stage != layers:
         text = (
             f"stages of {', '.join(map(str, layers))} layers in {plan.vpp} chunks each make chunks "
             f"of {', '.join(map(str, counts))}: {sum(counts)} of {model.num_layers} layers, and "

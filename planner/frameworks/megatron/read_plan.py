@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.base import Unsupported
 from planner.frameworks.megatron import layout
 from planner.frameworks.megatron_words import degrees
+from planner.layouts import layout_fields
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")
@@ -324,7 +324,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
 
 
 def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
-    """The plan whose layout is that of the string, or the nearest with its layers per stage."""
+    """The plan whose layout is that of the string."""
     name, shown = "--pipeline-model-parallel-layout", text[:100]
     try:
         parts = layout.parsed(text)
@@ -337,20 +337,8 @@ def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[in
         args.refuse(f"{name} {shown}: {error}", name, code="vpp_layout")
         return 1, {}
     vpp = len(parts) // pp
-    stages = tuple(sum(counts[stage::pp]) for stage in range(pp))
-    ends: list[dict[str, Any]] = [
-        {"first_stage_layers": stages[0], "last_stage_layers": stages[-1]},
-        {"first_stage_layers": stages[0]},
-        {"last_stage_layers": stages[-1]},
-    ]
-    candidates = [{"stage_layers": stages}] if vpp == 1 else [{}, *ends, {"stage_layers": stages}]
-    schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
-    for fields in candidates:
-        plan = ParallelPlan(pp=pp, vpp=vpp, schedule=cast(Any, schedule), **cast(Any, fields))
-        try:
-            if list(layout.chunks(model, plan)) == counts:
-                return vpp, fields
-        except Unsupported:
-            continue
-    args.assume(f"{name}: chunks are taken to split the layers of their stage evenly")
-    return vpp, {"stage_layers": stages if min(stages) > 0 else ()}
+    if "m" in "".join(parts[:-1]):
+        args.assume(f"{name}: multi-token prediction is costed beside the loss")
+    if vpp == 1:
+        return vpp, {"stage_layers": tuple(counts)}
+    return vpp, layout_fields("interleaved-1f1b", pp, vpp, tuple(counts))

@@ -12,6 +12,7 @@ from planner.frameworks import megatron, python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Framework, grouped
 from planner.frameworks.megatron_bridge.rules import RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
+from planner.frameworks.megatron_bridge.tuning import TUNING, adapter_class
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.request import PlanRequest
 
@@ -88,6 +89,8 @@ IMPORTS = (
     "import torch",
     "from megatron.bridge.models.gpt_provider import GPTModelProvider",
     "from megatron.bridge.models.mla_provider import MLAModelProvider",
+    "from megatron.bridge.peft.canonical_lora import CanonicalLoRA",
+    "from megatron.bridge.peft.lora import LoRA",
     "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
     *(
         f"from megatron.bridge.training.config import {name}"
@@ -141,6 +144,8 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     said = dict(grouped(settings(request, plan).values()))
     latent = request.model.mla is not None
     kinds = {**SECTIONS, "model": LATENT if latent else SECTIONS["model"]}
+    if peft := adapter_class(request.training):
+        kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
     missing = uncarried.of(request.model, UNCARRIED)
     variables = megatron.environment(plan)
@@ -181,5 +186,6 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
+    tuning=TUNING,
     no_reader="a recipe is Python code: what it says is known only when it runs",
 )

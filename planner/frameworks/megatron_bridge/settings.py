@@ -18,6 +18,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.rules import bias_kind
+from planner.frameworks.megatron_bridge.tuning import tuning_settings
 from planner.request import PlanRequest
 
 # (setting, Python source of its value)
@@ -282,6 +283,8 @@ def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
     for one in flags(request, plan):
         for name, source in TRANSLATION[one.name](one.words[1:]):
             say(name, source, one.why)
+    for name, source, why in tuning_settings(request.training):
+        say(name, source, why)
     gathered = request.training.precision == "fp8" and request.training.fp8_param_gather
     for name, source, why in _after(plan, request.training.fp8_recipe if gathered else ""):
         say(name, source, why)

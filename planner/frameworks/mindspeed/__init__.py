@@ -121,4 +121,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="pretrain_gpt.py trains every weight: adapters are MindSpeed-LLM's",
 )

@@ -136,6 +136,11 @@ OWN: tuple[Rule, ...] = (
         ),
     ),
     rule(
+        "vpp_layout",
+        lambda c, p: (p.schedule != _DUALPIPE_V) | (p.pp == 1) | (p.stage_layers == 0),
+        "dualpipe-v deals layers out evenly",
+    ),
+    rule(
         "schedule_micro_batches",
         lambda c, p: (
             (p.schedule != _DUALPIPE_V) | (p.pp == 1) | (micro_batches(c, p) >= 2 * p.pp - 1)

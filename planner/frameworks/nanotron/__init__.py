@@ -152,4 +152,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="it trains every weight: there are no adapters and nothing is frozen",
 )

@@ -159,4 +159,5 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     blocks=patterns.KINDS,
+    untuned="the script that is written trains every weight",
 )

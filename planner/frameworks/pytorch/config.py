@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from cost_models.schedules import SCHEDULES as KNOWN
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import chunk_layers, spread, stage_layers
+from cost_models.stages import forward_layers
 from planner.constraints import Context
 from planner.frameworks.base import Flag
 from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import accumulation, train_iterations
-from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
+from planner.layouts import layout_fields
 
 WIDTH = 100  # of a line of the script
 
@@ -76,7 +76,7 @@ KEYS = frozenset(
 def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     """Entry, value and why."""
     model, training = c.model, c.training
-    stages, shard = list(stage_sizes(model, plan)), shard_degree(plan)
+    stages, shard = list(forward_layers(model.num_layers, plan)), shard_degree(plan)
     dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
     yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
     for name, why in MODEL.items():
@@ -172,20 +172,8 @@ def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any
     schedule = next((ours for ours, name in SCHEDULES.items() if name == torch_schedule), None)
     if schedule is None:
         raise ValueError(f"torch has no schedule {torch_schedule!r}")
-    said = {"pp": pp, "vpp": chunks, "schedule": schedule}
-    if KNOWN[schedule].placement == "wave":
-        if tuple(sizes) != spread(sum(sizes), len(sizes)):
-            raise ValueError(f"{torch_schedule} needs layers dealt out evenly, got {list(sizes)}")
-        return said
-    by_rank = tuple(sum(sizes[rank::pp]) for rank in range(pp))
-    first, last = by_rank[0], by_rank[-1]
-    for ends in ((0, 0), (first, 0), (0, last), (first, last)):
-        layers = stage_layers(sum(sizes), pp, *ends)
-        if sum(layers) == sum(sizes) and [*chunk_layers(layers, chunks).ravel()] == [*sizes]:
-            return said | {"first_stage_layers": ends[0], "last_stage_layers": ends[1]}
-    if [*chunk_layers(by_rank, chunks, explicit=True).ravel()] != [*sizes]:
-        raise ValueError(f"no plan deals layers out as {list(sizes)} over pp {pp}")
-    return said | {"stage_layers": by_rank}
+    fields = layout_fields(schedule, pp, chunks, tuple(sizes))
+    return {"pp": pp, "vpp": chunks, "schedule": schedule, **fields}
 
 
 def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelPlan]:

@@ -167,4 +167,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    untuned="the registry module that is written trains every weight, without a LoRAConverter",
 )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import stage_layers, virtual_stages
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan.python import Call
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
 from planner.frameworks.torchtitan.told import Told, value_shown
 from planner.frameworks.torchtitan.tree import Architecture
+from planner.layouts import layout_fields
 
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}
@@ -250,7 +249,15 @@ def _pipeline(told: Told, model: ModelSpec, pp: int) -> tuple[Any, int, dict[str
             f"{SCHEDULES[schedule]} has {wanted} parts per stage, not {vpp}", _PARTS, "vpp_layout"
         )
         return schedule, _chunks(schedule), {}
-    return schedule, vpp, _split(told, model, pp, vpp, schedule, sizes)
+    if sum(sizes) != model.num_layers or min(sizes[1:-1], default=1) < 1:
+        told.refuse(
+            f"the model parts of {', '.join(map(str, sizes))} layers do not hold the model's "
+            f"{model.num_layers}, or an inner one is empty",
+            _PARTS,
+            "layers_not_divisible",
+        )
+        return schedule, vpp, {}
+    return schedule, vpp, layout_fields(schedule, pp, vpp, tuple(sizes))
 
 
 _PARTS = "parallelism.module_fqns_per_model_part"
@@ -307,40 +314,3 @@ def _given(told: Told, parts: Any, model: ModelSpec) -> list[int]:
     if lost:
         told.refuse(f"no model part names {', '.join(lost)}", _PARTS, "layers_not_divisible")
     return [sum(str(name).startswith("layers.") for name in part) for part in parts]
-
-
-def _split(
-    told: Told, model: ModelSpec, pp: int, vpp: int, schedule: str, sizes: list[int]
-) -> dict[str, Any]:
-    """The plan's fields that give just these parts, the plainest; or the nearest."""
-    placement = OURS[schedule].placement
-
-    def fits(first: int = 0, last: int = 0, explicit: tuple[int, ...] = ()) -> bool:
-        if sum(explicit or sizes) != model.num_layers or first + last > model.num_layers:
-            return False
-        layers = stage_layers(model.num_layers, pp, first, last, explicit)
-        found, _, _ = virtual_stages(placement, layers, vpp, bool(explicit))
-        return [int(n) for n in found] == sizes
-
-    if fits():
-        return {}
-    stages = [sum(sizes[stage::pp]) for stage in range(pp)]
-    for first, last in sorted(_ends(stages), key=lambda ends: (0 not in ends, sum(ends))):
-        if fits(first, last):
-            return {"first_stage_layers": first, "last_stage_layers": last}
-    if fits(explicit=tuple(stages)):
-        return {"stage_layers": tuple(stages)}
-    told.assume(
-        f"the model parts of {', '.join(map(str, sizes))} layers have no place in a plan: the "
-        "nearest is taken"
-    )
-    if model.num_layers % (pp * vpp) == 0:
-        return {}
-    return {"stage_layers": tuple(stages)} if placement == "loop" and min(stages) > 0 else {}
-
-
-def _ends(stages: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ends that differ from the middle: the first, the last, both."""
-    yield stages[0], 0
-    yield 0, stages[-1]
-    yield stages[0], stages[-1]

@@ -11,6 +11,7 @@ import numpy as np
 from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
+from planner.formats import value_words
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part, is_named
@@ -356,6 +357,11 @@ RULES: tuple[Rule, ...] = (
         "reduce-scatters: it needs compile and sequence_parallel",
     ),
     torch_schedules.OVERLAP,
+    rule(
+        "layers_not_divisible",
+        lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
+        lambda c, p: f"a model part has modules, got parts of {value_words(p.stage_layers)} layers",
+    ),
     unsupported(
         lambda c, p: p.overlap_ep == 0,
         "experts' exchanges are not overlapped with another micro-batch",

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from cost_models.stages import forward_layers
 from planner.answer import Reason
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
-from planner.frameworks.torch_schedules import SCHEDULES, stage_sizes
+from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
@@ -180,11 +181,11 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     """Layers of every model part (virtual stage), in forward order.
 
-    Raises Unsupported where a part would be empty or layers would be lost: the rules refuse such
-    plans, and what is written must not depend on that.
+    Raises Unsupported where an inner part would be empty or layers would be lost: the rules refuse
+    such plans, and what is written must not depend on that.
     """
-    counts = stage_sizes(model, plan)
-    if min(counts) < 1 or sum(counts) != model.num_layers:
+    counts = forward_layers(model.num_layers, plan)
+    if min(counts[1:-1], default=1) < 1 or min(counts) < 0 or sum(counts) != model.num_layers:
         text = f"{model.num_layers} layers do not make parts of {', '.join(map(str, counts))}"
         raise Unsupported("torchtitan", (Reason(code="layers_not_divisible", text=text),))
     return counts
@@ -198,7 +199,7 @@ def _part_names(counts: tuple[int, ...]) -> tuple[str, ...]:
     """The modules of every part as Python lists."""
     rows, start = [], 0
     for index, count in enumerate(counts):
-        items = [f'*(f"layers.{{i}}" for i in range({_span(start, count)}))']
+        items = [f'*(f"layers.{{i}}" for i in range({_span(start, count)}))'] if count else []
         if index == 0:
             items.insert(0, '"tok_embeddings"')
         if index == len(counts) - 1:

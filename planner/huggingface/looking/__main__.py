@@ -45,7 +45,10 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
         kind = str(config.get("model_type"))
         if kind not in known:
             version = transformers.__version__
-            return {"refused": f"transformers {version} does not know model_type {kind!r}"}
+            own = "; the code in its folder is run with --trust-remote-code" * (
+                "auto_map" in config
+            )
+            return {"refused": f"transformers {version} does not know model_type {kind!r}{own}"}
         built = known[kind].from_dict({k: v for k, v in config.items() if k not in LEFT_OUT})
     else:
         built = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)

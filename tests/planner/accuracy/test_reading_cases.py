@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cost_models.stages import stage_layers, virtual_layers
+from cost_models.stages import forward_layers, virtual_stages
 from planner.accuracy.cases import MOST_VARIANTS, Case, case_of
 from planner.accuracy.predict import predict, predict_all
 from planner.accuracy.runs import (
@@ -96,14 +96,9 @@ def layers_by_chunk(layers: int, pp: int, vpp: int, schedule: str = "") -> list[
     plan = case(
         layers=layers, pp=pp, vpp=vpp, schedule=schedule, tp=1, global_batch=512,
     ).variants[0]  # fmt: skip
-    counts = stage_layers(
-        layers, pp, plan.first_stage_layers, plan.last_stage_layers, plan.stage_layers
-    )
     placement: Any = {"dualpipe": "two-way", "zb-v": "wave"}.get(plan.schedule, "loop")
-    held = virtual_layers(
-        (0,) * layers, 0, placement, plan.vpp, counts, bool(plan.stage_layers), 0, False
-    )
-    return [int(size) for size in held.sizes]
+    sizes, _, _ = virtual_stages(placement, pp, forward_layers(layers, plan))
+    return [int(size) for size in sizes]
 
 
 @pytest.mark.parametrize(

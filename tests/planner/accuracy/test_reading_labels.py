@@ -8,6 +8,7 @@ from cost_models.catalog.hardware import accelerator
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
+from planner.accuracy.tuning import tuning_of
 
 
 def row(**cells: str) -> Run:
@@ -186,3 +187,30 @@ def test_frameworks_differ_in_what_they_do_by_default() -> None:
 def test_attention_follows_the_column_then_the_year(cells: dict[str, str], kernel: str) -> None:
     run = row(**cells)
     assert attention_kernel(run, software_of(run)[0]) == kernel
+
+
+@pytest.mark.parametrize(
+    ("cells", "fields"),
+    [
+        ({"notes": "arch: MLA (q_lora 1536, kv_lora 512)"}, {}),
+        (
+            {"model": "Llama-2-70B [LoRA]", "stack": "nemo-mlperf"},
+            {"lora_rank": 16, "lora_targets": ("linear_qkv", "linear_proj"), "lora_dropout": 0.1},
+        ),
+        ({"notes": "LoRA (rank 32, all layers)", "stack": "nemo"}, {"lora_rank": 32}),
+        ({"notes": "QLoRA, r=64", "stack": "bridge"}, {"lora_rank": 64, "frozen_dtype": "nf4"}),
+    ],
+)
+def test_a_row_with_adapters_is_read_as_one(
+    cells: dict[str, str], fields: dict[str, object]
+) -> None:
+    found, notes = tuning_of(row(**cells))
+    assert found == fields
+    assert bool(notes) == bool(fields)
+
+
+def test_adapters_of_common_recipes_reach_all_matrices() -> None:
+    found, _ = tuning_of(row(model="Qwen2.5-7B [LoRA]", stack="fsdp2-te"))
+    assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
+    found, _ = tuning_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
+    assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)

@@ -381,8 +381,14 @@ def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **pl
 
 SHARED_RULES = unreached(frameworks.get("megatron"), [])
 SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
+PEFT: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}
 REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "another optimizer beside it", runs(training={"optimizer": "muon"})),
+    ("framework_unsupported", "it freezes no parts", runs(training={"frozen": ["head"]})),
+    ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
+    ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
+    ("framework_unsupported", "has other modules than", runs("gpt", training=PEFT)),
+    ("zero_stage", "not sharded together: ZeRO 0, not 3", runs(training=PEFT)),
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),

@@ -236,6 +236,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("experts_not_divisible", "etp = tp", runs("mixtral", etp=2)),
     ("framework_unsupported", "without a pipeline only", runs("mixtral", etp=2, **TP2, **PIPED)),
     ("framework_unsupported", "not gpipe", runs(schedule="gpipe", **PIPED)),
+    ("layers_not_divisible", "got 0,8,8,0", runs(stage_layers=(0, 8, 8, 0), **PIPED)),
     (
         "layers_not_divisible",
         "dealt out evenly",

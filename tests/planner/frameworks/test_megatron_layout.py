@@ -126,7 +126,7 @@ def test_emitted_stages_and_chunks_hold_every_layer_once(data: st.DataObject) ->
         return
     counts = [part.count("t") for part in parts]
     assert len(counts) == pp * vpp
-    assert min(counts) >= 1
+    assert min(counts) >= (0 if len(one.stage_layers) == pp * vpp else 1)
     assert sum(counts) == model.num_layers
     stages = [sum(counts[stage::pp]) for stage in range(pp)]
     assert one.first_stage_layers in (0, stages[0])

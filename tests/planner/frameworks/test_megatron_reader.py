@@ -382,7 +382,11 @@ def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_ve
         ),
         (
             "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|ttt|ttt|tL'",
-            {"stage_layers": (4, 4), "vpp": 2},
+            {"stage_layers": (1, 3, 3, 1), "vpp": 2},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|(tt|)*3tt|L'",
+            {"stage_layers": (0, 2, 2, 2, 2, 0), "vpp": 3},
         ),
         ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
         ("--tensor-model-parallel-size 1 --sequence-parallel", {"sequence_parallel": False}),

@@ -154,6 +154,11 @@ HIDDEN: dict[str, Any] = {"overlap_grad_reduce": False, "overlap_param_gather": 
 REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "its own distributed", launch(training={"optimizer": "muon"})),
     ("framework_unsupported", "attention sinks", launch("gpt-oss")),
+    (
+        "vpp_layout",
+        "deals layers out evenly",
+        launch(pp=2, vpp=2, schedule="dualpipe-v", stage_layers=(3, 4, 4, 5), **HIDDEN),
+    ),
     ("framework_unsupported", "for a window", launch("gpt-oss")),
     ("framework_unsupported", "a gate on the shared", launch("switch")),
     (

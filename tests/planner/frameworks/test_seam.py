@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from tests.fixtures.launches import (
     launches,
     patterned,
     run_script,
+    tuned,
     written,
 )
 
@@ -236,7 +238,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "sliding_window": (None, 128, 256), "full_attention_period": (None, 2, 4),
     "hidden_dropout": (0.0, 0.1), "attention_dropout": (0.0, 0.1), "mtp_num_layers": (0, 1),
     "max_position_embeddings": (2048, 4096), "num_attention_heads": (8, 16), "mla": (), "moe": (),
-    "norms_per_layer": (2, 4), "dp": (),
+    "norms_per_layer": (2, 4), "dp": (), "lora_rank": (0, 8, 16), "lora_dropout": (0.0, 0.1),
+    "lora_targets": (("linear_qkv", "linear_proj"), ("q_proj",)), "frozen": ((), ("head",)),
+    "sample_lengths": ((), (100, 200)), "teacher_parameters": (None, 1e9),
 }  # fmt: skip
 
 
@@ -296,11 +300,24 @@ def test_layers_in_a_pattern_of_their_own_are_refused(name: str) -> None:
     assert not own
 
 
+@pytest.mark.parametrize("name", list(CASES))
+def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
+    case = next(iter(CASES[name].values()))
+    before = {reason.text for reason in frameworks.get(name).reasons(*case)}
+    after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
+    said = ("every weight|not in nf4", "mock data of one length", "dpo is TRL's")
+    assert all(any(re.search(one, why) for why in after - before) for one in said)
+
+
 def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
     """Whether the field says nothing of a launch of such a model."""
     return {
         "model.name": True,
         "training.tokens": True,
+        "training.lora_targets": not training.lora_rank,
+        "training.lora_dropout": not training.lora_rank,
+        "training.teacher_parameters": training.loss != "distillation",
+        "training.packing": not training.sample_lengths,
         "training.fp8_recipe": training.precision != "fp8",
         "training.fp8_param_gather": training.precision != "fp8",
         "model.max_position_embeddings": model.position != "learned",

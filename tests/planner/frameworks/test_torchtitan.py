@@ -24,7 +24,7 @@ from cost_models.parameters import (
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec
-from cost_models.stages import stage_layers, virtual_stages
+from cost_models.stages import forward_layers, virtual_stages
 from planner import frameworks
 from planner.frameworks.base import Unsupported
 from planner.frameworks.reading import Reading, Unreadable
@@ -82,15 +82,9 @@ def part_parameters(model: ModelSpec, start: int, stop: int) -> int:
 
 def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
     """What torchtitan must have built."""
-    layers = stage_layers(
-        request.model.num_layers,
-        plan.pp,
-        plan.first_stage_layers,
-        plan.last_stage_layers,
-        plan.stage_layers,
-    )
     placement = OURS[plan.schedule].placement
-    sizes, owner, _ = virtual_stages(placement, layers, plan.vpp, bool(plan.stage_layers))
+    layers = forward_layers(request.model.num_layers, plan)
+    sizes, owner, _ = virtual_stages(placement, plan.pp, layers)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     shard = 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
     micro, count = plan.micro_batch_size, request.training.global_batch_size // plan.dp
@@ -226,6 +220,11 @@ FP8 = {"precision": "fp8", "fp8_recipe": "rowwise"}
 NARROW = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
 REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "DistMuon wants", runs(training={"optimizer": "muon"})),
+    (
+        "layers_not_divisible",
+        "a model part has modules, got parts of 8,0,4,4 layers",
+        launch(pp=4, stage_layers=(8, 0, 4, 4), **PIPE),
+    ),
     ("framework_unsupported", "rotary", runs("nope")),
     ("framework_unsupported", "RMSNorm", runs(other("llama", norm="layernorm", norm_bias=True))),
     ("framework_unsupported", "two norms", runs(other("llama", norms_per_layer=4))),

@@ -1,0 +1,251 @@
+"""Layers dealt out to virtual stages: the least time of the busiest rank, within its memory.
+
+With one chunk per rank the dealing is the best there is, by dynamic programming over where each
+stage ends.  With several, the same makes the longest virtual stage as short as can be; then single
+layers leave the busiest rank, as long as that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+# Times that differ by less are equal.
+TOLERANCE = 1e-9
+MOST_MOVES = 200
+# Dealings of several chunks that are tried, and how far over the bound one is good enough.
+STARTS = 8
+ENOUGH = 0.002
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Each layer's own amounts, in forward order, shape (layers,).
+
+    seconds, state_bytes, saved_bytes: as it is; again_s, input_bytes: what recomputing it adds and
+    saves in place of saved_bytes.  redone: layers recomputed at the start of each virtual stage.
+    """
+
+    seconds: FloatArray
+    again_s: FloatArray
+    state_bytes: FloatArray
+    saved_bytes: FloatArray
+    input_bytes: FloatArray
+    redone: int
+
+    @cached_property
+    def spans(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(seconds, state bytes, saved bytes) of layers i to j - 1, shape (layers + 1,) * 2."""
+        count = len(self.seconds)
+        start, end = np.arange(count + 1)[:, None], np.arange(count + 1)[None, :]
+        until = np.minimum(start + self.redone, end)
+
+        def between(amounts: FloatArray, stop: IntArray) -> FloatArray:
+            total = np.concatenate([[0.0], np.cumsum(amounts)])
+            return np.asarray(total[stop] - total[start])
+
+        kept = self.saved_bytes - self.input_bytes
+        return (
+            between(self.seconds, end) + between(self.again_s, until),
+            between(self.state_bytes, end),
+            between(self.saved_bytes, end) - between(kept, until),
+        )
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Where virtual stages stand, and what they hold beside layers.
+
+    owner: the rank of each virtual stage, in forward order; fixed_s: seconds of the embedding and
+    the head there; shape (virtual stages,).  in_flight: micro-batches whose saved bytes a rank
+    keeps; room_bytes: what it has for layers; shape (ranks,).
+    """
+
+    owner: IntArray
+    fixed_s: FloatArray
+    in_flight: FloatArray
+    room_bytes: FloatArray
+
+    @property
+    def ranks(self) -> int:
+        return len(self.room_bytes)
+
+
+def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int, ...] | None:
+    """Layers of each virtual stage; None where none fits.
+
+    empty_ends: the first and the last may have none, beside the embedding or the head.
+    """
+    tables = [_table(layers, stages, place, empty_ends) for place in range(len(stages.owner))]
+    ends = _partition(tables, _longest(tables))
+    if ends is None:
+        return None
+    if len(stages.owner) > stages.ranks:
+        ends = _balanced(layers, stages, tables, ends, empty_ends)
+        if _pressed(layers, stages, ends[None])[0, 0] > 0.0:
+            return None
+    return tuple(np.diff(ends).tolist())
+
+
+def _table(layers: Layers, stages: Stages, place: int, empty_ends: bool) -> FloatArray:
+    """Seconds of a virtual stage with layers i to j - 1; infinite where it may not hold them.
+
+    By itself within the memory of its rank.
+    """
+    seconds, state, saved = layers.spans
+    count = len(state)
+    at_end = empty_ends and place in (0, len(stages.owner) - 1)
+    some = np.arange(count)[None, :] - np.arange(count)[:, None] >= (0 if at_end else 1)
+    rank = stages.owner[place]
+    fits = state + stages.in_flight[rank] * saved <= stages.room_bytes[rank]
+    return np.where(some & fits, seconds + stages.fixed_s[place], np.inf)
+
+
+def _longest(tables: Sequence[FloatArray]) -> float:
+    """Seconds of the longest virtual stage, as short as can be."""
+    longest = np.full(len(tables[0]), np.inf)
+    longest[0] = 0.0
+    for table in tables:
+        longest = np.maximum(longest[:, None], table).min(axis=0)
+    return float(longest[-1])
+
+
+def _partition(
+    tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
+) -> IntArray | None:
+    """Where virtual stages begin and end: the least (weighted) sum of squares, none over a bound.
+
+    None where nothing fits.
+    """
+    if not np.isfinite(bound_s):
+        return None
+    total = np.full(len(tables[0]), np.inf)
+    total[0] = 0.0
+    begins = []
+    for place, table in enumerate(tables):
+        weight = 1.0 if weights is None else weights[place]
+        under = table <= bound_s * (1.0 + TOLERANCE)
+        sums = total[:, None] + np.where(under, weight * table * table, np.inf)
+        begins.append(sums.argmin(axis=0))
+        total = sums.min(axis=0)
+    ends = [len(total) - 1]
+    for begin in reversed(begins):
+        ends.append(int(begin[ends[-1]]))
+    return np.array(ends[::-1])
+
+
+def least_s(layers: Layers, stages: Stages) -> float:
+    """Seconds that the busiest rank has in any dealing: a bound.
+
+    Of layers that are alike: as many, each on the rank that ends first with it.
+    """
+    count, each = len(layers.seconds), layers.seconds + layers.again_s * (layers.redone > 0)
+    every = layers.redone in (0, count)
+    on_rank = np.bincount(stages.owner, weights=stages.fixed_s, minlength=stages.ranks)
+    if every and np.ptp(each) <= TOLERANCE * each[0]:
+        filled = on_rank[:, None] + each[0] * np.arange(1, count + 1)
+        return float(max(np.partition(filled.ravel(), count - 1)[count - 1], on_rank.max()))
+    least = layers.seconds.sum() + layers.again_s.sum() * (every and layers.redone > 0)
+    return float(max((least + on_rank.sum()) / stages.ranks, on_rank.max()))
+
+
+def _balanced(
+    layers: Layers, stages: Stages, tables: Sequence[FloatArray], ends: IntArray, empty_ends: bool
+) -> IntArray:
+    """The best of several starts: where a rank stays busiest, its virtual stages weigh more."""
+    weights = np.ones(stages.ranks)
+    found = [_levelled(layers, stages, ends, empty_ends)]
+    enough = least_s(layers, stages) * (1.0 + ENOUGH)
+    for _ in range(STARTS - 1):
+        over, busiest, *_ = _pressed(layers, stages, found[-1][None])[0]
+        if not over and busiest <= enough:
+            return found[-1]
+        rank_s = _loads(layers, stages, ends[None])[1][0]
+        weights = weights * (rank_s / rank_s.mean()) ** 2
+        again = _partition(tables, float(rank_s.max()), weights[stages.owner])
+        if again is None or any(np.array_equal(again, other) for other in found):
+            break
+        ends = again
+        found.append(_levelled(layers, stages, ends, empty_ends))
+    judged = _pressed(layers, stages, np.stack(found))
+    return found[int(np.lexsort(judged.T[::-1])[0])]
+
+
+def _pressed(layers: Layers, stages: Stages, ends: IntArray) -> FloatArray:
+    """What dealings (rows of ends) are judged by, the lower the better, first things first.
+
+    Bytes over the room of the fullest rank; the busiest rank's seconds; the longest virtual
+    stage's; the sum of squares of both.
+    """
+    stage_s, rank_s, over = _loads(layers, stages, ends)
+    squares = (rank_s**2).sum(axis=1) + (stage_s**2).sum(axis=1)
+    too_much = np.maximum(over, 0.0).max(axis=1)
+    return np.stack([too_much, rank_s.max(axis=1), stage_s.max(axis=1), squares], axis=1)
+
+
+def held_bytes(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> FloatArray:
+    """What the layers of a dealing take on each rank."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return np.asarray(_loads(layers, stages, ends[None])[2][0] + stages.room_bytes)
+
+
+def busiest_s(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> float:
+    """Seconds of the busiest rank in a dealing."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return float(_loads(layers, stages, ends[None])[1].max())
+
+
+def _loads(
+    layers: Layers, stages: Stages, ends: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds of each virtual stage; seconds, and bytes over its room, of each rank."""
+    begin, end = ends[:, :-1], ends[:, 1:]
+    seconds, state, saved = (table[begin, end] for table in layers.spans)
+    seconds = seconds + stages.fixed_s
+    on_rank = stages.owner[:, None] == np.arange(stages.ranks)
+    held = state @ on_rank + stages.in_flight * (saved @ on_rank)
+    return seconds, seconds @ on_rank, held - stages.room_bytes
+
+
+def _levelled(layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
+    """Single layers moved to other virtual stages while that is better; those between shift on."""
+    best = _pressed(layers, stages, ends[None])[0]
+    for _ in range(MOST_MOVES):
+        moves = _moves(layers, stages, ends, empty_ends)
+        if not len(moves):
+            return ends
+        judged = _pressed(layers, stages, moves)
+        first = int(np.lexsort(judged.T[::-1])[0])
+        if not _is_better(judged[first], best):
+            return ends
+        ends, best = moves[first], judged[first]
+    return ends
+
+
+def _is_better(found: FloatArray, best: FloatArray) -> bool:
+    differs = np.flatnonzero(np.abs(found - best) > TOLERANCE * np.abs(best))
+    return bool(len(differs) and found[differs[0]] < best[differs[0]])
+
+
+def _moves(layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
+    """Every dealing that is one layer away, of the longest virtual stage or the busiest ranks."""
+    count = len(stages.owner)
+    least = np.ones(count, dtype=np.int64)
+    if empty_ends:
+        least[[0, -1]] = 0
+    load = _loads(layers, stages, ends[None])
+    worst = [int(np.argmax(amount[0])) for amount in load[1:]]
+    gives = np.isin(stages.owner, worst) | (np.arange(count) == int(np.argmax(load[0][0])))
+    gives &= np.diff(ends) > least
+    axes = np.meshgrid(np.flatnonzero(gives), np.arange(count), indexing="ij")
+    giver, taker = (axis.ravel()[:, None] for axis in axes)
+    place = np.arange(count + 1)
+    later = (place > giver) & (place <= taker)
+    earlier = (place > taker) & (place <= giver)
+    return np.asarray(ends + earlier - later)
