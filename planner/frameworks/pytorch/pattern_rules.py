@@ -165,8 +165,13 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     rule(
         "heads_not_divisible",
-        lambda c, p: np.asarray(_common(c.model) % p.tp == 0),
-        lambda c, p: f"heads of the pattern divide over {_common(c.model)} ranks, not tp {p.tp}",
+        lambda c, p: (
+            _common(c.model) % (p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)) == 0
+        ),
+        lambda c, p: (
+            f"heads of the pattern divide over {_common(c.model)} ranks, not tp {p.tp}"
+            + (f" x cp {p.cp}" if p.cp_kind == "a2a" else "")
+        ),
         "degrees",
     ),
     unsupported(

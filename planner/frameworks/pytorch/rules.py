@@ -136,6 +136,17 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rules.KV_HEADS,
+    rule(
+        "kv_heads",
+        lambda c, p: (
+            ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
+        ),
+        lambda c, p: (
+            f"the all-to-all deals out whole key/value heads: {c.model.num_query_groups} do not "
+            f"divide over tp {p.tp} x cp {p.cp}"
+        ),
+        "degrees",
+    ),
     unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (

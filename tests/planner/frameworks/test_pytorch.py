@@ -65,7 +65,7 @@ LOCAL: Any = [
     [{"kind": "attention", "window": 8}, MLP],
     [{"kind": "attention", "chunk": 16, "rope": False}, MLP],
     [{"kind": "attention", "key_values": "keys", "num_query_groups": 8}, MLP],
-    [{"kind": "lightning_attention", "output_norm": "head", "qk_norm": True}, MLP],
+    [{"kind": "lightning_attention", "output_norm": "head"}, MLP],
 ]
 RECURRENT: Any = [
     [{"kind": "mamba", "inner_size": 96, "state_size": 8, "time_step_rank": 4}, MLP],
@@ -242,7 +242,6 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         **RUNS,
     ),
     "delta net and experts": ask((1, 4), "delta", ep=2, pp=2, **PIPE),
-    "delta net and experts, split": ask((1, 4), "delta", ep=2, **TP2, **RUNS),
     "windows and chunks": ask((1, 4), "local", pp=2, **TP2, **PIPE),
     "recurrences": ask(
         (1, 4), "recurrent", pp=2, recompute="full", recompute_num_layers=2, **PIPE
@@ -344,6 +343,7 @@ GRADIENTS: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         **TP2, **PIPE,
     ),
     "gathered context": ask((1, 2), cp=2, **{**RUNS, **GATHER}),
+    "delta nets": ask((1, 4), "delta", ep=2, **TP2, **RUNS),
     "gathered context, pipeline": ask((1, 8), "gpt", cp=2, pp=2, **TP2, **{**PIPE, **GATHER}),
 }  # fmt: skip
 
@@ -643,6 +643,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
     "ZeRO-1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),
+    "deals out whole key/value heads": refused(cp=4, **TP2),
     "core_attn, mlp and moe, or operators": refused(
         recompute="selective", recompute_modules=("layernorm",)
     ),

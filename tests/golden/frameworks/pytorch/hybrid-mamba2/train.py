@@ -691,7 +691,8 @@ class Mamba2(nn.Module):
         if self.norm is None:
             return x
         groups = x.unflatten(-1, (-1, self.group_width))
-        return F.rms_norm(groups, (self.group_width,)).flatten(2) * own(self.norm)
+        normed = F.rms_norm(groups, (self.group_width,), eps=C.norm_epsilon)
+        return normed.flatten(2) * own(self.norm)
 
     def forward(self, x):
         gate, *inputs = (getattr(self, name)(x) for name in self.columns)
