@@ -43,6 +43,7 @@ _REASONS = {
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",
     "rotary table": "cosines and sines in fp32, one table for all layers",
+    "window mask": "one for all layers",
     "random state": "seed and offset of the attention kernel",
     "last norm statistics": "fp32 statistics of the last norm",
     "loss scalars": "weight of the mean",

@@ -150,6 +150,8 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
+        elif part == "attention.core" and one.operator in ("", "masked_fill"):
+            name = "window mask"  # made by the first step for all
         elif part == "attention.core" and not _RESULTS.match(one.operator):
             order = _INPUTS if one.module in ran else _CHECKPOINTED
             name = order[inputs[one.module] % 3]

@@ -145,6 +145,7 @@ UNCOUNTED = {
     "loss scalars": "one number per micro-batch",
     "rotary table": "cosines and sines, one table for all layers",
     "last norm statistics": "one number per token",
+    "window mask": "one for all layers",
     "causal mask": "over gathered keys: what a rank's two parts do not see",
     "attention output by heads": "over gathered keys: outputs of the two parts, before they join",
 }
