@@ -30,7 +30,7 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from tests.fixtures.launches import launch
 
-LENGTH, HIDDEN = 512, 256
+LENGTH, HIDDEN = 256, 256
 CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 MODEL: dict[str, Any] = {
     "num_layers": 1, "hidden_size": HIDDEN, "num_attention_heads": 8, "num_query_groups": 4,

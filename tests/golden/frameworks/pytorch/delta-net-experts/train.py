@@ -758,7 +758,7 @@ class GatedDeltaNet(nn.Module):
         reads, writes = inverse @ (k * beta * decay.exp()), inverse @ (v * beta)
         left = decay[..., -1:, :] - decay
         q, k, kept = q * decay.exp(), k * left.exp(), decay[..., -1, :, None].exp()
-        state, out = torch.zeros_like(k[:, 0].mT @ v[:, 0]), []
+        state, out = q.new_zeros(len(q), heads, q.size(-1), v.size(-1)), []
         for i in range(q.size(1)):
             new = writes[:, i] - reads[:, i] @ state
             out.append(q[:, i] @ state + scores[:, i] @ new)
