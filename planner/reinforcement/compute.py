@@ -183,6 +183,8 @@ def _waiting_bytes(asked: ReinforcementRequest, training: PlanReport) -> dict[st
         waiting["critic"] *= kept / sum(states.values())
     if asked.reinforcement.generation == "same" or "critic" in waiting:
         waiting["policy"] = kept
+    elif waiting:  # a reference alone takes the place of the weights
+        waiting["policy"] = states["weights"]
     return waiting
 
 
@@ -202,6 +204,9 @@ def _memory(asked: ReinforcementRequest, training: PlanReport) -> Iterator[Phase
     driver = {"driver": memory.stages[memory.worst_stage].parts["driver"]}
     others = {} if spec.offload else _others_bytes(asked, training)
     beside = dict(others) if same else {}
+    larger = _critic_share(asked, total_parameters(asked.request.model)) - 1.0
+    if spec.offload and larger > 0:
+        others["critic beyond the policy"] = larger * sum(states.values())
     if same and not spec.offload:
         beside["policy"] = sum(states.values())
     yield _phase("training", {"policy": memory.peak_bytes, **others}, capacity)

@@ -44,6 +44,7 @@ def reinforcement_screen(
         Text(),
         Text("Memory  GiB", "bold"),
         *(_phase(phase) for phase in answer.memory),
+        *_hint(answer, asked),
         Text(),
         *(prose(note.text, hanging=2) for note in answer.notes),
     ]
@@ -113,6 +114,16 @@ def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     if not answer.transfer:
         pieces.append("every rank has them whole")
     yield Flow([f"  weight_transfer: {pieces[0]}", *pieces[1:]], indent=4, style="dim")
+
+
+def _hint(answer: ReinforcementAnswer, asked: ReinforcementRequest) -> Iterator[RenderableType]:
+    """What makes room where a phase has too little: the search knows of the training only."""
+    if not answer.fits:
+        spec = asked.reinforcement
+        ways = ["a larger generation_tp", "a smaller generation_reserve"]
+        if not spec.offload:
+            ways += ["offload", "limits of the search that leave room"]
+        yield Flow([f"  more room: {ways[0]}", *ways[1:]], ", ", indent=4)
 
 
 def _phase(phase: Phase) -> RenderableType:
