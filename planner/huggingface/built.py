@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import Problem, UnknownArchitecture
-from planner.huggingface.importer import ImportedModel
+from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
 
 LIMIT_S = 150.0
 INSTALL = "pip install 'parallel-planner[models]'"
@@ -35,7 +35,8 @@ def model_from_modules(
     why: what the readers said of it.  folder: a model's own, whose code is run.
     Raises UnknownArchitecture: also where transformers is not installed, with the command.
     """
-    if not isinstance(config.get("model_type"), str):
+    others = OTHER_FILES.keys() - MODELS
+    if not isinstance(config.get("model_type"), str) or any(config.get(key) for key in others):
         raise why
     if find_spec("transformers") is None or find_spec("torch") is None:
         raise _refused(why, f"no reader for it here; with transformers it is built: {INSTALL}")

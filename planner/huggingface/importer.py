@@ -67,11 +67,13 @@ OTHER_FILES: dict[str, str] = {
     "quant_method": "the settings of a quantiser; config.json lies next to it",
     "bits": "the settings of a quantiser; config.json lies next to it",
     "temperature": "generation settings; config.json lies next to it",
-    "is_encoder_decoder": "an encoder-decoder; only decoders can be planned",
+    "is_encoder_decoder": "an encoder-decoder, of which no family is read here",
     "vision_config": "a model of images and text of no family here; its text_config may be one",
     "image_size": "a vision model",
     "type_vocab_size": "an encoder such as BERT; only decoders can be planned",
 }
+# Of these transformers may build a model that makes text.
+MODELS = frozenset({"is_encoder_decoder", "vision_config", "image_size"})
 # The form in which some publish trained weights; the dims are those of the model they trained.
 PUBLISHED_QUANTISATIONS = ("fp8", "mxfp4")
 MOST_PARAMETERS = 2**53
