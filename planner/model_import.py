@@ -33,7 +33,7 @@ class ModelAnswer(Document):
 def imported(config: Any) -> ModelAnswer:
     """A Hugging Face config.json.  Raises RequestError."""
     found = import_model(config)
-    title = found.architecture.removesuffix("ForCausalLM")
+    title = found.architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
     return _answer(title, found.model, found.guessed, found.left_out)
 
 

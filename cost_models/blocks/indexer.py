@@ -42,6 +42,8 @@ class Indexer(Spec):
     top_k: Count
     shared: bool = Field(False, description="uses what an earlier layer's indexer has picked")
     key_norm_bias: bool = Field(True, description="its keys' norm is a LayerNorm with a bias")
+    query_norm: bool = Field(False, description="a norm over each head of its queries too")
+    head_weights: bool = Field(True, description="heads count by weights that a token makes")
 
     def weights(self, model: StackSpec, query_width: int) -> Iterator[Weight]:
         """query_width: of what its queries are projected from."""
@@ -52,7 +54,10 @@ class Indexer(Spec):
         yield Weight("indexer k", float(hidden * self.head_dim), matrix=True)
         norm = self.head_dim * (1 + self.key_norm_bias)
         yield Weight("indexer k norm", float(norm), tensors=1 + self.key_norm_bias)
-        yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
+        if self.query_norm:
+            yield Weight("indexer q norm", float(self.head_dim))
+        if self.head_weights:
+            yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
 
     def records(self, model: StackSpec, d: Dims, query_width: Array) -> Iterator[Record]:
         """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k.
@@ -65,7 +70,7 @@ class Indexer(Spec):
         hidden, heads, dim = float(model.hidden_size), float(self.num_heads), float(self.head_dim)
         tokens, rows = d.tokens, d.seq_length / d.cp
         yield Gemm("indexer q", tokens, heads * dim, query_width)
-        yield Gemm("indexer k + weights", tokens, dim + heads, hidden)
+        yield Gemm("indexer k + weights", tokens, dim + heads * self.head_weights, hidden)
         # One product for the causal half: half of the keys for every query.
         yield Gemm(
             "indexer scores", rows, d.seq_length / 2.0, dim, "core_attn", d.sequences * heads,

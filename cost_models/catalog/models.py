@@ -1,4 +1,4 @@
-"""Model presets by name: GPT-2 to DeepSeek-V3, from `models.json`."""
+"""Model presets by name: GPT-2 to models of today, from `models.json`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ModelEntry:
     aliases: tuple[str, ...]
     source: str
     expected_parameters: int
+    expected_active_parameters: int | None
     spec: ModelSpec
 
 
@@ -32,6 +33,7 @@ def models() -> tuple[ModelEntry, ...]:
             aliases=tuple(entry["aliases"]),
             source=entry["source"],
             expected_parameters=entry["expected_parameters"],
+            expected_active_parameters=entry.get("expected_active_parameters"),
             spec=ModelSpec(name=entry["id"], **entry["spec"]),
         )
         for entry in data["models"]

@@ -1,11 +1,12 @@
 """Models from Hugging Face config.json files, by plain mapping.
 
-One function per family in `dense`, `gpt` and `mixtures`, one line each in `importer.FAMILIES`.
+One function per family, in files by theme; one line each in `families.FAMILIES`.
 """
 
 from planner.huggingface.built import model_from_modules
 from planner.huggingface.config import ModelImportError, Problem, UnknownArchitecture
-from planner.huggingface.importer import FAMILIES, ImportedModel, model_from_config
+from planner.huggingface.families import FAMILIES
+from planner.huggingface.importer import ImportedModel, model_from_config
 
 __all__ = [
     "FAMILIES",

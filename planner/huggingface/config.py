@@ -85,13 +85,22 @@ class Config:
     def nested(self, name: str) -> Config:
         """The object under `name`, empty where there is none; faults and guesses are shared."""
         data = self.data.get(name)
-        inner = Config({}, self.family, f"{self.pointer}/{name}")
+        if data is not None and not isinstance(data, Mapping):
+            self.refuse(name, "must be an object")
+        return self._inside(data, f"/{name}")
+
+    def nested_in(self, name: str, index: int) -> Config:
+        """The object at a place of the list under `name`."""
+        data = self.data[name][index]
+        if not isinstance(data, Mapping):
+            self.refuse(name, "must hold objects only")
+        return self._inside(data, f"/{name}/{index}")
+
+    def _inside(self, data: object, path: str) -> Config:
+        found = data if isinstance(data, Mapping) else {}
+        inner = Config(found, self.family, self.pointer + path)
         inner.problems, inner.guessed = self.problems, self.guessed
         inner.left_out = self.left_out
-        if isinstance(data, Mapping):
-            inner.data = data
-        elif data is not None:
-            self.refuse(name, "must be an object")
         return inner
 
     def refuse(self, name: str, message: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
-from planner.huggingface.importer import FAMILIES, model_from_config
+from planner.huggingface.families import FAMILIES
+from planner.huggingface.importer import model_from_config
 
 Keys = dict[str, Any]
 

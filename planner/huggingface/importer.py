@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,7 +14,6 @@ from cost_models.blocks.experts import Experts
 from cost_models.blocks.mlp import MLP
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
-from planner.huggingface import dense, gpt, mixtures
 from planner.huggingface.config import (
     Config,
     ModelImportError,
@@ -22,6 +21,15 @@ from planner.huggingface.config import (
     UnknownArchitecture,
     nearest,
     shown,
+)
+from planner.huggingface.families import (
+    FAMILIES,
+    FAMILY_OF_ARCHITECTURE,
+    NO_IMAGES,
+    TEXT_MODELS,
+    WRAPPERS,
+    TextModel,
+    Wrapper,
 )
 from planner.huggingface.parts import Fields
 
@@ -44,82 +52,6 @@ class ImportedModel:
         return self.guessed + self.left_out
 
 
-@dataclass(frozen=True)
-class Family:
-    """How one family's config is read, and the architectures that are built from it."""
-
-    read: Callable[[Config], Fields]
-    architectures: tuple[str, ...]
-
-
-FAMILIES: dict[str, Family] = {
-    "bloom": Family(gpt.bloom, ("BloomForCausalLM",)),
-    "chatglm": Family(dense.chatglm, ("ChatGLMModel", "ChatGLMForConditionalGeneration")),
-    "cohere": Family(dense.cohere, ("CohereForCausalLM",)),
-    "cohere2": Family(dense.cohere2, ("Cohere2ForCausalLM",)),
-    "deepseek_v2": Family(mixtures.deepseek_v2, ("DeepseekV2ForCausalLM",)),
-    "deepseek_v3": Family(mixtures.deepseek_v3, ("DeepseekV3ForCausalLM",)),
-    "falcon": Family(gpt.falcon, ("FalconForCausalLM",)),
-    "gemma": Family(dense.gemma, ("GemmaForCausalLM",)),
-    "gemma2": Family(dense.gemma2, ("Gemma2ForCausalLM",)),
-    "gemma3_text": Family(dense.gemma3, ("Gemma3ForCausalLM",)),
-    "glm": Family(dense.glm, ("GlmForCausalLM",)),
-    "glm4": Family(dense.glm4, ("Glm4ForCausalLM",)),
-    "glm4_moe": Family(mixtures.glm4_moe, ("Glm4MoeForCausalLM",)),
-    "gpt2": Family(gpt.gpt2, ("GPT2LMHeadModel",)),
-    "gpt_bigcode": Family(gpt.gpt_bigcode, ("GPTBigCodeForCausalLM",)),
-    "gpt_neox": Family(gpt.gpt_neox, ("GPTNeoXForCausalLM",)),
-    "gpt_oss": Family(mixtures.gpt_oss, ("GptOssForCausalLM",)),
-    "gptj": Family(gpt.gptj, ("GPTJForCausalLM",)),
-    "granite": Family(dense.llama, ("GraniteForCausalLM",)),
-    "llama": Family(dense.llama, ("LlamaForCausalLM",)),
-    "mistral": Family(dense.mistral, ("MistralForCausalLM",)),
-    "mixtral": Family(mixtures.mixtral, ("MixtralForCausalLM",)),
-    "mpt": Family(gpt.mpt, ("MptForCausalLM", "MPTForCausalLM")),
-    "nemotron": Family(dense.nemotron, ("NemotronForCausalLM",)),
-    "olmo2": Family(dense.olmo2, ("Olmo2ForCausalLM",)),
-    "olmoe": Family(mixtures.olmoe, ("OlmoeForCausalLM",)),
-    "opt": Family(gpt.opt, ("OPTForCausalLM",)),
-    "phi": Family(dense.phi, ("PhiForCausalLM",)),
-    "phi3": Family(dense.phi3, ("Phi3ForCausalLM",)),
-    "qwen2": Family(dense.qwen2, ("Qwen2ForCausalLM",)),
-    "qwen2_moe": Family(mixtures.qwen2_moe, ("Qwen2MoeForCausalLM",)),
-    "qwen3": Family(dense.qwen3, ("Qwen3ForCausalLM",)),
-    "qwen3_moe": Family(mixtures.qwen3_moe, ("Qwen3MoeForCausalLM",)),
-    "stablelm": Family(dense.stablelm, ("StableLmForCausalLM",)),
-    "starcoder2": Family(dense.starcoder2, ("Starcoder2ForCausalLM",)),
-}
-
-
-class TextModel(NamedTuple):
-    """The family that a model of images and text has as its text_config, and other defaults."""
-
-    family: str
-    defaults: Mapping[str, int]
-
-
-TEXT_MODELS: dict[str, TextModel] = {
-    "glm4v_text": TextModel("glm4", {}),
-    "qwen2_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
-    "qwen2_5_vl_text": TextModel("qwen2", {"num_key_value_heads": 8}),
-    "qwen2_5_omni_text": TextModel("qwen2", {"num_key_value_heads": 4}),
-    "qwen3_vl_text": TextModel("qwen3", {}),
-    "qwen3_vl_moe_text": TextModel(
-        "qwen3_moe",
-        {
-            "num_key_value_heads": 16,
-            "head_dim": 128,
-            "moe_intermediate_size": 1408,
-            "num_experts_per_tok": 4,
-            "num_experts": 60,
-        },
-    ),
-    "qwen3_omni_moe_text": TextModel("qwen3_moe", {}),
-}
-FAMILY_OF_ARCHITECTURE: dict[str, str] = {
-    architecture: name for name, family in FAMILIES.items() for architecture in family.architectures
-}
-
 # Files that lie next to a config.json, by a key that only they have.
 OTHER_FILES: dict[str, str] = {
     "base_model_name_or_path": "a LoRA or other adapter; give the config of its base model",
@@ -136,7 +68,7 @@ OTHER_FILES: dict[str, str] = {
     "bits": "the settings of a quantiser; config.json lies next to it",
     "temperature": "generation settings; config.json lies next to it",
     "is_encoder_decoder": "an encoder-decoder; only decoders can be planned",
-    "vision_config": "a model of images and text; only Gemma 3 can be planned",
+    "vision_config": "a model of images and text of no family here; its text_config may be one",
     "image_size": "a vision model",
     "type_vocab_size": "an encoder such as BERT; only decoders can be planned",
 }
@@ -153,22 +85,41 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     """
     if not isinstance(config, Mapping):
         raise UnknownArchitecture((Problem("", "a config.json is an object", shown(config)),))
-    reader = _reader(config)
+    kind = config.get("model_type")
+    wrapper = WRAPPERS.get(kind) if isinstance(kind, str) else None
+    reader = _reader(config) if wrapper is None else _wrapped(config, wrapper)
     fields = FAMILIES[reader.family].read(reader)
     _check_rest(reader)
+    if wrapper is not None and wrapper.encoder is not None:
+        fields |= _encoders(config, reader, wrapper.encoder, fields["hidden_size"])
     if reader.problems:
         raise ModelImportError(tuple(reader.problems))
+    named = wrapper if wrapper is not None and wrapper.encoder is not None else None
+    architecture = (named or FAMILIES[reader.family]).architectures[0]
     model = _model({**fields, "name": name or _own_name(config, reader.family)})
-    architecture = FAMILIES[reader.family].architectures[0]
     return ImportedModel(model, architecture, tuple(reader.guessed), tuple(reader.left_out))
+
+
+def _encoders(
+    config: Mapping[str, Any],
+    text: Config,
+    read: Callable[[Config, Config, int], Fields],
+    hidden: int,
+) -> Fields:
+    """The encoder of images, with the faults and guesses of the text's reader."""
+    kind = str(config["model_type"])
+    if kind in NO_IMAGES and config.get("vision_config") is None:
+        return {}
+    whole = Config(config, kind)
+    whole.problems, whole.guessed, whole.left_out = text.problems, text.guessed, text.left_out
+    encoder = read(whole.nested("vision_config"), whole, hidden)
+    return {"encoders": [encoder]}
 
 
 def _reader(config: Mapping[str, Any]) -> Config:
     """A reader of the family that the file names; raises where there is none."""
     if config.get("peft_type") is not None:
         raise UnknownArchitecture((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
-    if config.get("model_type") == "gemma3":
-        return _gemma3_reader(config)
     kind = config.get("model_type")
     if isinstance(kind, str) and kind in TEXT_MODELS:
         return _text_reader(config, kind)
@@ -190,16 +141,29 @@ def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
     return reader
 
 
-def _gemma3_reader(config: Mapping[str, Any]) -> Config:
-    """Gemma 3 with images: the language model is in text_config."""
+def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
+    """A reader of the language model in text_config; older files have its keys beside it."""
     text = config.get("text_config")
+    pointer = "/text_config"
+    if text is None and wrapper.flat:
+        text, pointer = {k: v for k, v in config.items() if k != "architectures"}, ""
+        text["model_type"] = wrapper.text
     if not isinstance(text, Mapping):
-        message = "must be an object: the language model of gemma3"
+        message = f"must be an object: the language model of {config['model_type']}"
         raise ModelImportError((Problem("/text_config", message, shown(text)),))
-    whole = ("tie_word_embeddings", "quantization_config")
-    outer = {name: config[name] for name in whole if name in config}
-    reader = Config({**outer, **text}, "gemma3_text", "/text_config")
-    reader.left_out.append("vision_config: left out, the language model alone is planned")
+    kind = text.get("model_type")
+    known = isinstance(kind, str) and (kind in FAMILIES or kind in TEXT_MODELS)
+    found = _family(text, []) if kind is not None and not known else kind or wrapper.text
+    family, defaults = TEXT_MODELS.get(found) or TextModel(found, {})
+    stated = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+    outer = {name: config[name] for name in ("quantization_config",) if name in config}
+    missing: dict[str, Any] = {"tie_word_embeddings": wrapper.tied, **defaults}
+    missing = {key: value for key, value in missing.items() if key not in {**text, **stated}}
+    reader = Config({**outer, **missing, **text, **stated}, family, pointer)
+    for name, value in missing.items():
+        reader.guess(name, value)
+    if wrapper.encoder is None:
+        reader.left_out.append("vision_config: left out, the language model alone is planned")
     return reader
 
 
@@ -215,7 +179,7 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
         found = "not stated" if kind is None else f"{shown(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture
-    if stated is None or by_architecture == kind:
+    if stated is None or stated in FAMILIES[kind].architectures:
         return kind
     if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
         return kind  # a text_config may name the model that it is a part of
@@ -238,7 +202,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     found = f"model_type {shown(kind)}, architectures {shown(stated)}, keys {keys}{more}"
     message = f"this is {what}" if what else "unknown architecture"
-    hints = nearest(kind, FAMILIES) if isinstance(kind, str) else ()
+    hints = nearest(kind, [*FAMILIES, *WRAPPERS]) if isinstance(kind, str) else ()
     if not hints and isinstance(stated, str):
         hints = nearest(stated, FAMILY_OF_ARCHITECTURE)
     return Problem("/model_type", f"{message} (found {found})", did_you_mean=hints)

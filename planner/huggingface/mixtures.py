@@ -106,28 +106,39 @@ def _deepseek_experts(
     }
 
 
-def _groups(config: Config, groups: int, top_k: int) -> Fields:
+def groups(config: Config, groups: int, top_k: int) -> Fields:
     count = config.count("n_group", most=HEADS, default=groups)
     chosen = config.count("topk_group", most=HEADS, default=top_k)
     return {} if count == 1 else {"num_groups": count, "top_k_groups": chosen}
 
 
-def _mla(config: Config) -> Fields:
+def latent(
+    config: Config,
+    *,
+    q_rank: int | None = 1536,
+    kv_rank: int = 512,
+    nope: int = 128,
+    rope: int = 64,
+    value: int = 128,
+    layers: tuple[str, ...] = ("num_hidden_layers",),
+    ffn: str = "intermediate_size",
+) -> Fields:
     """DeepSeek's attention: every head has its own keys and values, from one latent vector."""
-    fields = shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
-    nope = config.count("qk_nope_head_dim", most=WIDTH, default=128)
-    rope = config.count("qk_rope_head_dim", most=WIDTH, default=64)
+    fields = shape(config, tied=False, layers=layers) | RMSNORM_GATED
+    fields |= attention_bias(config, False)
+    nope = config.count("qk_nope_head_dim", most=WIDTH, default=nope)
+    rope = config.count("qk_rope_head_dim", most=WIDTH, default=rope)
     return fields | {
         "num_query_groups": fields["num_attention_heads"],
         "head_dim": nope + rope,
-        "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
+        "ffn_hidden_size": config.count(ffn, most=WIDTH),
         "attention_dropout": config.probability("attention_dropout", 0.0),
         "mla": {
-            "kv_lora_rank": config.count("kv_lora_rank", most=WIDTH, default=512),
-            "q_lora_rank": config.optional("q_lora_rank", most=WIDTH, default=1536),
+            "kv_lora_rank": config.count("kv_lora_rank", most=WIDTH, default=kv_rank),
+            "q_lora_rank": config.optional("q_lora_rank", most=WIDTH, default=q_rank),
             "qk_nope_head_dim": nope,
             "qk_rope_head_dim": rope,
-            "v_head_dim": config.count("v_head_dim", most=WIDTH, default=128),
+            "v_head_dim": config.count("v_head_dim", most=WIDTH, default=value),
         },
     }
 
@@ -146,18 +157,18 @@ def _mtp(config: Config) -> Fields:
 
 
 def deepseek_v2(config: Config) -> Fields:
-    fields = _mla(config)
+    fields = latent(config)
     config.require("mlp_bias", False, "its MLPs have no bias")
     moe = _deepseek_experts(config, experts=64, top_k=None, expert_ffn=1407, shared=2, dense=0)
     if config.data.get("topk_method") == "group_limited_greedy":
-        moe |= _groups(config, 1, 1)
+        moe |= groups(config, 1, 1)
     return fields | {"moe": moe}
 
 
 def deepseek_v3(config: Config) -> Fields:
-    fields = _mla(config) | _mtp(config)
+    fields = latent(config) | _mtp(config)
     moe = _deepseek_experts(config, experts=256, top_k=8, expert_ffn=2048, shared=1, dense=3)
-    moe |= _groups(config, 8, 4) | {"score_correction_bias": True}
+    moe |= groups(config, 8, 4) | {"score_correction_bias": True}
     return fields | {"moe": moe}
 
 
@@ -168,7 +179,7 @@ def glm4_moe(config: Config) -> Fields:
         | _mtp(config)
     )
     moe = _deepseek_experts(config, experts=128, top_k=8, expert_ffn=1408, shared=1, dense=1)
-    moe |= _groups(config, 1, 1) | {"score_correction_bias": True}
+    moe |= groups(config, 1, 1) | {"score_correction_bias": True}
     return fields | {
         "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
         "qkv_bias": config.flag("attention_bias", False),

@@ -191,6 +191,17 @@ def test_presets_count_what_was_published(entry: ModelEntry) -> None:
 
 
 @pytest.mark.parametrize(
+    "entry", [e for e in models() if e.expected_active_parameters], ids=lambda entry: entry.id
+)
+def test_presets_use_for_a_token_what_was_published(entry: ModelEntry) -> None:
+    """Authors count word table and head or leave them out, and round to whole billions."""
+    most, spec = active_parameters(entry.spec), entry.spec
+    least = most - spec.vocab_size * spec.hidden_size * (2 - spec.tied_embeddings)
+    assert entry.expected_active_parameters is not None
+    assert least - 0.5e9 <= entry.expected_active_parameters <= most + 0.5e9
+
+
+@pytest.mark.parametrize(
     ("name", "billions"),
     [
         ("mixtral-8x7b", 12.9),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from planner.huggingface import FAMILIES, ImportedModel
-from planner.huggingface.importer import TEXT_MODELS
+from planner.huggingface.families import TEXT_MODELS
 from tests.configurations import (
     built_row,
     config_of,
@@ -69,13 +70,19 @@ def test_is_counted_as_by_transformers_or_refused(id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "id", [id for id, row in published().items() if _known_text(row["config"])]
+    "id",
+    [
+        id
+        for id, row in published().items()
+        if _known_text(row["config"]) and table()[id].parameters
+    ],
 )
 def test_the_text_config_alone_is_the_backbone(id: str) -> None:
     config, row = published()[id]["config"], table()[id]
     assert row.parameters is not None
     assert row.encoder is not None
-    found = planned({"tie_word_embeddings": config["tie_word_embeddings"], **config["text_config"]})
+    tied = config.get("tie_word_embeddings", False)
+    found = planned({"tie_word_embeddings": tied, **config["text_config"]})
     assert isinstance(found, ImportedModel), found
     assert planned_parameters(found) == row.parameters - row.encoder
 
@@ -91,8 +98,8 @@ def test_parts_are_all_of_the_model() -> None:
 def test_no_fewer_are_planned_than_before() -> None:
     """Raise the numbers with every family that is added."""
     rows = [row for row in table().values() if row.id not in refused()]
-    assert len(rows) >= 96
-    assert len({row.model_type for row in rows}) >= 37
+    assert len(rows) >= 234
+    assert len({row.model_type for row in rows}) >= 140
 
 
 def test_nearly_all_are_planned() -> None:
@@ -127,3 +134,17 @@ def test_the_table_is_what_transformers_counts(id: str) -> None:
 @pytest.mark.parametrize("id", sorted(table().keys() - set(SAMPLE)))
 def test_the_whole_table_is_what_transformers_counts(id: str) -> None:
     assert built_row(id) == table()[id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({row.model_type for row in table().values()}))
+def test_any_value_gives_a_model_or_a_fault(kind: str) -> None:
+    row = next(row for row in table().values() if row.model_type == kind)
+    config = config_of(row)
+    for key, value in config.items():
+        if isinstance(value, dict):
+            continue
+        first = [[{}, *value[1:]], [-1, *value[1:]]] if isinstance(value, list) and value else []
+        for bad in (*first, {}, [{}], -1, 10**30, "x", math.inf, None):
+            found = planned({**config, key: bad})  # any other error than a fault is raised
+            assert isinstance(found, ImportedModel | str)

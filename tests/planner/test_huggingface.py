@@ -291,7 +291,7 @@ OTHER_KINDS: dict[str, tuple[dict[str, Any], str]] = {
         "an encoder such as BERT",
     ),
     "ViT": ({"model_type": "vit", "image_size": 224, "patch_size": 16}, "a vision model"),
-    "LLaVA": ({"model_type": "llava", "vision_config": {"image_size": 1}}, "a model of images"),
+    "Mllama": ({"model_type": "mllama", "vision_config": {"image_size": 1}}, "a model of images"),
     "tokenizer": ({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}, "a tokenizer"),
     "image processor": ({"image_processor_type": "ViTImageProcessor"}, "an image processor"),
     "diffusers": ({"_class_name": "UNet2DConditionModel"}, "a diffusion pipeline"),
