@@ -237,11 +237,7 @@ def translate(
         detail = f"must be printable, without control characters; got {shown(got)!r}"
         return Problem(pointer=pointer, code=code, detail=detail, got=shown(got))
     if code == "value_error":
-        detail = str(context["error"])
-        owner, (about, *_) = _model_at(model, location), detail.split(" ")
-        # A message that begins with the name of a field is about it.
-        place = join(pointer, about) if owner and about in owner.model_fields else pointer
-        return Problem(pointer=place, code="inconsistent", detail=detail)
+        return Problem(pointer=pointer, code="inconsistent", detail=str(context["error"]))
     return Problem(pointer=pointer, code=code, detail=found["msg"], got=shown(got))
 
 

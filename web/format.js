@@ -74,8 +74,8 @@ export function money(usd) {
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 
-/* A field's name as words: `micro_batch_size` → "micro batch size". */
-export const words = (name) => name.replaceAll("_", " ");
+/* A field's name as words: `micro_batch_size` → "micro batch size", `lora_rank` → "LoRA rank". */
+export const words = (name) => name.replaceAll("_", " ").replace(/^lora\b/, "LoRA");
 
 /* Any plain value of a document, short. */
 export function value(item) {

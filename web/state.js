@@ -158,8 +158,15 @@ function refused(error) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Refused)) throw error;
   const { errors } = error.problem;
-  if (errors?.length) problems.value = errors;
+  if (errors?.length) problems.value = errors.map(atField);
   else failure.value = error.problem;
+}
+
+/* What is said of the training as a whole, and begins with one of its fields, stands at that field. */
+function atField(problem) {
+  const [field] = problem.detail.split(" ");
+  const known = problem.pointer === "/training" && field in (resolved.peek()?.training ?? {});
+  return known ? { ...problem, pointer: `/training/${field}` } : problem;
 }
 
 /* dp follows from the others when the cluster changes. */
