@@ -97,14 +97,14 @@ class Attention(Mixer):
         return " without ".join((f"{first} attention", *more))
 
     def missing(self, model: StackSpec) -> str:
-        heads, groups = self._heads(model)
+        heads, groups = self.heads(model)
         if heads % groups:
             return f"num_attention_heads {heads} is not a multiple of num_query_groups {groups}"
         if self.window is not None and self.chunk is not None:
             return "give window or chunk, not both"
         return ""
 
-    def _heads(self, model: StackSpec) -> tuple[int, int]:
+    def heads(self, model: StackSpec) -> tuple[int, int]:
         """Query heads, and key/value heads."""
         heads = self.num_attention_heads or model.num_attention_heads
         own = self.num_attention_heads is not None
@@ -134,7 +134,7 @@ class Attention(Mixer):
         With fewer key/value heads than ranks each rank holds a part of one and gathers the
         activations.
         """
-        (every, groups), (head_dim, value_dim) = self._heads(model), self._head_dims(model)
+        (every, groups), (head_dim, value_dim) = self.heads(model), self._head_dims(model)
         heads, kv_heads = np.divide(every, split.tp), np.divide(groups, split.tp)
         keys, values = self._projected()
         width = self._qkv_width(model, heads, kv_heads)
@@ -156,7 +156,7 @@ class Attention(Mixer):
             yield from self.indexer.weights(model, model.hidden_size)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        (every, groups), (own, own_value) = self._heads(model), self._head_dims(model)
+        (every, groups), (own, own_value) = self.heads(model), self._head_dims(model)
         hidden, head_dim, value_dim = float(model.hidden_size), float(own), float(own_value)
         heads = every / d.tp
         # A rank holds at least one key/value head; with more ranks than heads they repeat.

@@ -85,33 +85,29 @@ class GatedDeltaNet(Recurrence):
         gate = ((self._values, self.gate_rank),) if self.gated else ()
         return ((self._decays(), self.decay_rank), *gate)
 
-    def _ranked(self) -> tuple[int, int]:
-        """Columns and elements of the pairs of matrices that gates go through."""
-        ranked = [(width, rank) for width, rank in self._gates() if rank is not None]
-        return sum(rank for _, rank in ranked), sum(width * rank for width, rank in ranked)
+    def _ranked(self) -> tuple[tuple[int, int], ...]:
+        """Width and rank of what goes through a pair of matrices."""
+        return tuple((width, rank) for width, rank in self._gates() if rank is not None)
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         convolved = 2 * self._keys + self._values
         if self.convolution > 1:
             yield Weight("convolution", np.divide(convolved * self.convolution, split.tp))
-        columns, up = self._ranked()
-        if columns:
-            yield Weight("gates down", float(columns * model.hidden_size), matrix=True)
-            yield Weight("gates up", np.divide(up, split.tp), matrix=True)
+        for width, rank in self._ranked():
+            yield Weight("gates down", float(rank * model.hidden_size), matrix=True)
+            yield Weight("gates up", np.divide(width * rank, split.tp), matrix=True)
         decays = self.num_value_heads + self._decays()
         yield Weight("decays", np.divide(decays, split.tp), tensors=2)
         yield Weight("gated norm", float(self.value_head_dim))
 
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        columns, up = self._ranked()
-        if columns:
-            width = up / columns / d.tp
-            yield Gemm("gates down", d.sharded_tokens, float(columns), float(model.hidden_size))
-            yield Gemm("gates up", d.tokens, width, float(columns))
-            yield SavedTensor("gates", d.tokens * (width + columns), d.activation_bytes)
+        for width, rank in self._ranked():
+            yield Gemm("gates down", d.sharded_tokens, float(rank), float(model.hidden_size))
+            yield Gemm("gates up", d.tokens, width / d.tp, float(rank))
+            yield SavedTensor("gates", d.tokens * (width / d.tp + rank), d.activation_bytes)
         keys = 2.0 * d.tokens * self._keys / d.tp
         yield Pass("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
         # Of every chunk the inverse that corrects its values, one row for each token.
-        yield SavedTensor("chunk inverse", heads * CHUNK, d.activation_bytes)
+        yield SavedTensor("chunk inverse", heads * min(CHUNK, d.seq_length), d.activation_bytes)
         yield SavedTensor("normed keys", keys, d.activation_bytes)

@@ -73,5 +73,5 @@ class Mamba(Recurrence):
         payload = d.tokens * selected * d.activation_bytes
         yield Collective(("all_reduce",), payload, "tp")
         yield Gemm("time step", d.tokens, inner, float(self.time_step_rank))
-        kept = d.tokens * (selected + inner)
-        yield SavedTensor("selection", kept, d.activation_bytes)
+        # The fused kernel makes convolution and time step again (mamba_ssm, checkpoint_lvl 1).
+        yield SavedTensor("selection", d.tokens * selected, d.activation_bytes)

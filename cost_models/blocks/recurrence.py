@@ -2,7 +2,7 @@
 
 Context-parallel ranks trade the sequence for heads around the scan, as Megatron-Core's Mamba and
 delta-net mixers do, so that every scan sees whole sequences.  The fused kernels keep what goes in
-and make the states again; chunk states and decays are not counted.
+and make the states again; chunk states, decays and statistics of norms are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.blocks.base import Mixer
-from cost_models.blocks.norm import FP32_BYTES
 from cost_models.blocks.records import (
     Collective,
     Gemm,
@@ -110,8 +109,7 @@ class Recurrence(Mixer):
         # A norm over the output, times the gate.
         moved = tokens * (2.0 * inner + gate)
         yield Pass("gated norm", 2.0 * moved, 4.0 * moved)
-        yield SavedTensor("mixer norm statistics", tokens * heads, FP32_BYTES)
-        yield SavedTensor("gated scan output", tokens * inner, d.input_bytes)
+        yield SavedTensor("mixer out input", tokens * inner, d.input_bytes)
         out = Gemm("mixer out", tokens, hidden, inner, scattered_output=True, redone=1.0)
         yield out
         yield TensorParallel(hidden, (into,), (out,))

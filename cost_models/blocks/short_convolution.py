@@ -56,7 +56,7 @@ class ShortConvolution(Mixer):
         yield Pass("output gate", 6.0 * size, 10.0 * size)
         yield SavedTensor("convolution input", size, d.activation_bytes)
         yield SavedTensor("convolution output", size, d.activation_bytes)
-        yield SavedTensor("gated convolution output", size, d.input_bytes)
+        yield SavedTensor("mixer out input", size, d.input_bytes)
         out = Gemm("mixer out", d.tokens, hidden, width, scattered_output=True, redone=1.0)
         yield out
         yield TensorParallel(hidden, (into,), (out,))

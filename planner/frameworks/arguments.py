@@ -248,7 +248,7 @@ def of_call(title: str, package: str, launch: Launch) -> Arguments:
     """The arguments of a call, by the stored list of the parser's options."""
     document = known_arguments(package)
     program = launch.program.text.rsplit("/", 1)[-1]
-    own = "" if program.startswith("pretrain_gpt") else program
+    own = "" if re.match("pretrain_(gpt|hybrid|mamba)", program) else program
     result = Arguments(title, document["flags"], tuple(document["versions"]), own)
     result.take(launch.arguments)
     result.one_version()

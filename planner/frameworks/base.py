@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -19,6 +19,7 @@ from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
 from planner.answer import Note, Reason
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
+from planner.frameworks.parts import unsaid
 from planner.frameworks.reading import Reading
 from planner.request import PlanRequest, Value
 
@@ -152,7 +153,9 @@ class Framework:
     read: from files by name, and the number of accelerators where the files leave it open, to what
     they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
     recognises: whether files look like a launch of this framework.
-    blocks: kinds that it has words for where a model's layers follow a pattern of their own.
+    blocks: kinds that it has words for where a model's layers follow a pattern of their own;
+    parts: the same of planner.frameworks.parts.PARTS; lacks: sentences on what it cannot say of
+    these in a model at hand.
     tuning: what it can train less than all weights with, as rules; None: untuned says why not.
     """
 
@@ -173,13 +176,19 @@ class Framework:
     recognises: Callable[[Mapping[str, str]], bool] = field(default=lambda files: False, repr=False)
     no_reader: str = ""
     blocks: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    lacks: Callable[[ModelSpec], Iterable[str]] = field(default=lambda model: (), repr=False)
     tuning: tuple[Rule, ...] | None = None
     untuned: str = "what is written for it trains every weight"
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
-        rules = (_blocks(self.blocks), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
+        rules = (_carried(self), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
         object.__setattr__(self, "rules", rules)
+
+    def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
+        """What of the model it has no words for, as sentences."""
+        return (*unsaid(model, self.blocks, self.parts), *self.lacks(model))
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
         """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
@@ -216,19 +225,21 @@ def rule(
     return Rule(code, checked, explain, level)
 
 
-@cache
-def _blocks(carried: tuple[str, ...]) -> Rule:
-    """A pattern of layers is carried whole, or refused."""
+def _carried(framework: Framework) -> Rule:
+    """A model is carried whole, or refused with those who carry it."""
 
-    def others(model: ModelSpec) -> list[str]:
-        blocks = (block for layer in model.layer_pattern for block in layer)
-        return sorted({block.label for block in blocks if block.kind not in carried})
+    @lru_cache(maxsize=64)
+    def unsaid(model: ModelSpec) -> tuple[str, ...]:
+        return framework.unsaid(model)
 
-    return unsupported(
-        lambda c, p: not others(c.model),
-        lambda c, p: f"no option says which layers have {', '.join(others(c.model))}",
-        "degrees",
-    )
+    def text(c: Context, p: ParallelPlan) -> str:
+        from planner.frameworks.able import able
+
+        others = able(c)
+        who = f"{', '.join(others)} can" if others else "no other framework known here can either"
+        return f"{'; '.join(unsaid(c.model))}; {who}"
+
+    return unsupported(lambda c, p: not unsaid(c.model), text, "degrees")
 
 
 @cache

@@ -53,11 +53,14 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 
 
-def decoder_only(launch: Launch) -> None:
-    """Raises Unreadable where the program trains another kind of model, or none."""
+def decoder_only(launch: Launch, hybrids: bool = False) -> None:
+    """Raises Unreadable where the program trains another kind of model, or none.
+
+    hybrids: models of attention and other mixers are meant too.
+    """
     name = launch.program.text.rsplit("/", 1)[-1]
     found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
-    if found:
+    if found and not (hybrids and found[1] in ("mamba", "hybrid")):
         raise Unreadable(
             f"{name} trains no decoder-only transformer", launch.program.file, launch.program.line
         )

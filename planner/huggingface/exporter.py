@@ -5,14 +5,18 @@ Each family states its keys; a config counts only when reading it back gives the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
+
+from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
 from planner.huggingface.families import FAMILIES
 from planner.huggingface.importer import model_from_config
+from planner.huggingface.layer_keys import Fields, layers_of
+from planner.huggingface.patterned import FORMS, Form, forms
 
 Keys = dict[str, Any]
 
@@ -168,11 +172,21 @@ WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
 }
 # Fields that change no weight of the model that transformers builds.
 FREE = {"name", "max_position_embeddings"}
+# The same where families have no key for it: a buffer of the router, and what each layer is.
+UNSAID = {
+    "moe.score_correction_bias",
+    "moe.num_dense_layers",
+    "moe.layer_frequency",
+    "moe.layer_offset",
+}
 
 
 @lru_cache(maxsize=64)
 def config_of(model: ModelSpec) -> Keys | None:
     """The config.json of the first family that builds exactly this model; None: there is none."""
+    if model.layer_pattern:
+        found = (config for _, config, differing in _patterned(model) if not differing)
+        return next(found, None)
     for family in WRITERS:
         config = _config(model, family)
         if not _differences(model, config):
@@ -180,8 +194,70 @@ def config_of(model: ModelSpec) -> Keys | None:
     return None
 
 
+def has_buffers(config: Keys) -> bool:
+    """Whether a model whose layers differ has values beside its parameters."""
+    form = FORMS.get(config["model_type"])
+    return form is not None and form.buffers
+
+
+def _patterned(model: ModelSpec) -> Iterator[tuple[str, Keys, tuple[str, ...]]]:
+    """Families of models whose layers differ, with a config and the fields that it gets wrong."""
+    for family, config, fields, form in forms(model):
+        yield family, config, _unlike(model, fields, form)
+
+
+def _unlike(model: ModelSpec, fields: Fields, form: Form) -> tuple[str, ...]:
+    """Fields in which the model that a family builds differs; all where it builds none."""
+    try:
+        built = ModelSpec(**fields)
+    except ValidationError:
+        return tuple(ModelSpec.model_fields)
+    one, other = (_comparable(each, form) for each in (model, built))
+    return tuple(sorted(name for name in one if one[name] != other.get(name)))
+
+
+def _comparable(model: ModelSpec, form: Form) -> Keys:
+    """Every field that says something about the weights or the pattern of layers."""
+    blocks = [[block.model_dump() for block in layer] for layer in layers_of(model)]
+    kinds = {block["kind"] for layer in blocks for block in layer}
+    for layer in blocks:
+        for block in layer:
+            if form.bare and "rope" in block:
+                block["rope"] = False
+            if block["kind"] in ("attention", "mlp"):
+                _resolve(block, model)
+    fields = _flat(model) | {"layer_pattern": blocks}
+    unused = {"position"} if form.bare else set[str]()
+    if not kinds & {"attention", "latent_attention"}:
+        unused |= {"num_attention_heads", "num_query_groups", "head_dim"}
+    if "mlp" not in kinds:
+        unused |= {"ffn_hidden_size", "mlp_bias"}
+    if not kinds & {"mlp", "experts"}:
+        unused |= {"gated_mlp"}
+    unused |= UNSAID
+    return {name: value for name, value in fields.items() if name not in unused}
+
+
+def _resolve(block: Keys, model: ModelSpec) -> None:
+    """Writes out what a block takes from its model."""
+    own = {
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.num_query_groups,
+        "head_dim": model.head_dim,
+        "sinks": model.attention_sinks,
+        "qk_norm": model.qk_norm,
+        "width": model.ffn_hidden_size,
+        "gated": model.gated_mlp,
+        "bias": model.mlp_bias,
+    }
+    block |= {name: own[name] for name in block if block[name] is None and name in own}
+
+
 def nearest_family(model: ModelSpec) -> tuple[str, tuple[str, ...]]:
     """The family that comes closest, and the fields in which its models differ from this one."""
+    if model.layer_pattern:
+        family, _, differing = min(_patterned(model), key=lambda found: len(found[2]))
+        return family, differing
     distances = {family: _differences(model, _config(model, family)) for family in WRITERS}
     family = min(distances, key=lambda name: len(distances[name]))
     return family, distances[family]

@@ -50,11 +50,11 @@ _ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
         (r"block:", "layer input"),
-        (r"(attention|mlp|embedding)_norm:.* stat", r"\1 norm statistics"),
-        (r"(attention|mlp|embedding)_norm:", r"\1 norm input"),
+        (r"(attention|mlp|mixer|embedding)_norm:.* stat", r"\1 norm statistics"),
+        (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
-        (r"attention\.(query|key|value):", "attention norm output"),
+        (r"attention\.(query|key|value|gate):", "attention norm output"),
         (r"attention:(cos|sin)? float32", "rotary table"),
         (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
@@ -91,6 +91,30 @@ _ROWS = tuple(
         (r"stage:\S* int64", "targets"),
     )
 )
+# The same of blocks that a layer pattern may have, where who made the tensor tells more: what saved
+# it, what made it, the operator and the number of dimensions.
+_MADE_ROWS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"attention\|attention\.gate ", "attention gate input"),
+        (r"attention\.output\|attention mul", "gated attention output"),
+        (r"mixer(\.\w+)?\|mixer_norm ", "mixer norm output"),
+        (r"mixer\.\w+\|\S* all_gather", "mixer norm output"),
+        (r"mixer\.output\|", "mixer out input"),
+        (r"mixer\.convolution\|", "convolution input"),
+        (r"mixer\|mixer\.convolution |mixer\.gates\|", "convolution output"),
+        (r"mixer\|mixer silu", "convolution output"),
+        (r"mixer\|mixer div\S* 4", "normed keys"),
+        (r"mixer\|mixer \S+ 5", "chunk inverse"),
+        (r"mixer\.\w+_up\||mixer\|mixer\.(\w+_up|gates) ", "gates"),
+        (r"mixer\|mixer\.selection ", "selection"),
+        (r"(mixer|mlp)\.\w+\|(mixer|mlp) add", "shifted inputs"),
+        (r"mixer\|mixer\.\w+ ", "mixer in output"),
+        (r"mixer\|mixer ", "scan output"),
+        (r"mlp\|mlp relu", "fc1 output"),
+        (r"mlp\|(mlp sigmoid|mlp\.down )", "receptance and fc2 output"),
+    )
+)
 # Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
 # What attention makes and saves; all else in it is an input.
@@ -114,7 +138,11 @@ def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
 def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
-    exchanged = {one.module.removesuffix("output") for one in saved if _is(one, "attention.output")}
+    exchanged = {
+        one.module.removesuffix("output")
+        for one in saved
+        if _is(one, "attention.output") and not _made_row("attention.output", one)
+    }
     ran = {one.module for one in saved if _RESULTS.match(one.operator)}
     for one in saved:
         inside = _BLOCK.match(one.module)
@@ -122,6 +150,8 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
+        elif part == "attention.core" and one.operator in ("", "masked_fill"):
+            name = "window mask"  # made by the first step for all
         elif part == "attention.core" and not _RESULTS.match(one.operator):
             order = _INPUTS if one.module in ran else _CHECKPOINTED
             name = order[inputs[one.module] % 3]
@@ -129,7 +159,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
             name = "mlp norm output"  # of an MLP that is run again
         else:
-            name = _row(part, one)
+            name = _made_row(part, one) or _row(part, one)
         # Between heads and tokens (context parallelism) the projection has an input of its own.
         if name == "attention output" and part == "attention.core":
             name += " by heads" * (one.module.removesuffix("core") in exchanged)
@@ -138,6 +168,12 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
 
 def _is(one: Saved, part: str) -> bool:
     return _BLOCK.sub("", one.module) == part
+
+
+def _made_row(part: str, one: Saved) -> str:
+    maker = _BLOCK.sub("", one.maker)
+    text = f"{part}|{maker} {one.operator} {len(one.shape)}"
+    return next((name for pattern, name in _MADE_ROWS if pattern.match(text)), "")
 
 
 def _row(part: str, one: Saved) -> str:

@@ -22,6 +22,7 @@ from cost_models.stages import rank_layers
 from planner import solve
 from planner.problems import refuse
 from planner.request import PlanRequest
+from planner.validate import scale_patterns
 
 # CPU processes that one machine is asked to start; an 8-process start takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
@@ -53,6 +54,7 @@ _HIDES: dict[str, dict[str, str]] = {
         "ffn_hidden_size": "",
         "vocab_size": "the cost of the head and its logits",
         "moe": "routing over so many experts",
+        "layer_pattern": "how often each kind of layer occurs",
     },
     "training": {"seq_length": "the share of attention", "global_batch_size": ""},
 }
@@ -76,6 +78,7 @@ class Sizes:
     seq_length: int = 256
     vocab_size: int = 2048
     layers_per_chunk: int = 2
+    most_layers_per_chunk: int = 8
     experts_per_rank: int = 4
     micro_batches_per_stage: int = 4
 
@@ -107,10 +110,11 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     small = sizes or Sizes()
     model, training = request.model, request.training
     if not same and on_cpu:
-        model = _narrow(model, small, degrees)
         training = _short(training, small, degrees)
-    plan, layers = _placed(request, degrees, None if same else small.layers_per_chunk)
-    model = model.model_copy(update={"num_layers": layers})
+        left = training.seq_length / request.training.seq_length
+        model = _narrow(model, small, degrees, left)
+    plan, layers = _placed(request, degrees, None if same else small)
+    model = scale_patterns.shortened(model, layers)
     training = training.model_copy(
         update={"global_batch_size": _batch(request, degrees, plan, same, small)}
     )
@@ -145,7 +149,7 @@ def _smaller(degree: int, least: int) -> int:
     return max((n for n in range(least, degree) if degree % n == 0), default=least)
 
 
-def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int]) -> ModelSpec:
+def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: float) -> ModelSpec:
     """The model in the same proportions: heads per key/value head, MLP over hidden, experts."""
     tp, ep_ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     if model.hidden_size <= small.hidden_size:
@@ -175,8 +179,10 @@ def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int]) -> ModelSpe
                 "num_dense_layers": min(moe.num_dense_layers, 1),
             }
         )
+    scale = scale_patterns.Scale(tp, shrunk, shortened, head_dim, width)
     return model.model_copy(
         update={
+            "layer_pattern": scale_patterns.narrowed(model.layer_pattern, scale),
             "hidden_size": hidden,
             "head_dim": head_dim,
             "num_attention_heads": heads,
@@ -195,9 +201,9 @@ def _short(training: TrainingSpec, small: Sizes, degrees: dict[str, int]) -> Tra
 
 
 def _placed(
-    request: PlanRequest, degrees: dict[str, int], layers_per_chunk: int | None
+    request: PlanRequest, degrees: dict[str, int], small: Sizes | None
 ) -> tuple[ParallelPlan, int]:
-    """The plan with its degrees, and its layers; layers_per_chunk None: as they are."""
+    """The plan with its degrees, and its layers; small None: as they are."""
     plan, layers = request.named_plan, request.model.num_layers
     ranks = degrees["dp"] * degrees["cp"]
     update: dict[str, Any] = dict(degrees)
@@ -209,17 +215,19 @@ def _placed(
         update["dp_shard"] = shards if ranks % max(shards, 1) == 0 else 0
     if plan.zero_stage and ranks == 1:
         update |= {"zero_stage": 0, "dp_shard": 0}
-    if layers_per_chunk is not None:
+    if small is not None:
         full = rank_layers(request.model.num_layers, plan)
         chunks = update.get("vpp", plan.vpp)
-        shares = _shares(full, degrees["pp"], chunks, layers_per_chunk)
+        each = -(-scale_patterns.kinds(request.model) // (degrees["pp"] * chunks))
+        per_chunk = min(max(small.layers_per_chunk, each), small.most_layers_per_chunk)
+        shares = _shares(full, degrees["pp"], chunks, per_chunk)
         update |= {"stage_layers": shares, "first_stage_layers": 0, "last_stage_layers": 0}
         layers = sum(shares)
         if len(set(shares)) == 1:
             update["stage_layers"] = ()
         if plan.recompute == "full" and plan.recompute_method == "block":
             redone = plan.recompute_num_layers / max(max(full) / plan.vpp, 1)
-            update["recompute_num_layers"] = max(1, round(redone * layers_per_chunk))
+            update["recompute_num_layers"] = max(1, round(redone * per_chunk))
     return plan.model_copy(update=update), layers
 
 
@@ -273,4 +281,6 @@ def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
 def _plain(value: Any) -> Any:
     if isinstance(value, MoESpec):
         return f"{value.num_experts} experts of {value.expert_ffn_hidden_size}, top {value.top_k}"
+    if isinstance(value, tuple):
+        return f"{len(value)} layers of {len(set(value))} kinds"
     return value

@@ -119,11 +119,13 @@ def described(annotation: Any) -> dict[str, list[Any]]:
 
 def attributes() -> dict[str, dict[str, dict[str, list[Any]]]]:
     """Class -> attribute -> what it admits."""
+    from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
     from megatron.bridge.models.mla_provider import MLAModelProvider
     from megatron.bridge.training import comm_overlap, config, mixed_precision
 
     kinds = [
         config.GPTModelProvider,
+        HybridModelProvider,
         MLAModelProvider,
         comm_overlap.CommOverlapConfig,
         mixed_precision.MixedPrecisionConfig,

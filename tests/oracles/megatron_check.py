@@ -2,7 +2,7 @@
 
     MEGATRON_LM_PATH=<a checkout> python tests/oracles/megatron_check.py < questions > answers
 
-One question per line, a JSON object: `argv` (arguments of pretrain_gpt.py), `world_size`,
+One question per line, a JSON object: `argv` (arguments of its training program), `world_size`,
 `environment` (variables of the launch), `generation` (major compute capability, 9: Hopper) and
 `last` (the last stage wanted).  One answer per line, a JSON object: `failed` (a stage, null where
 all pass) with `error`, and what the stages that passed found out:
@@ -13,8 +13,8 @@ all pass) with `error`, and what the stages that passed found out:
     optimizer OptimizerConfig and DistributedDataParallelConfig, as its training loop makes them
     batch     its micro-batch calculator and the interleaved schedule's rule: `micro_batches`
     groups    initialize_model_parallel on torch's fake process group: `groups`, by axis
-    model     GPTModel for every stage and chunk, on the meta device: `layers` and `parameters` of
-              the first tensor-parallel rank, [stage][chunk]
+    model     GPTModel or HybridModel for every stage and chunk, on the meta device: `layers` and
+              `parameters` of the first tensor-parallel rank, [stage][chunk]
 
 Importing takes seconds, a question a fraction of one: every question is judged in a fork of the
 process that has imported everything, so that nothing Megatron keeps globally reaches the next.
@@ -208,11 +208,15 @@ class Judge:
     def model(self) -> None:
         import torch
         from gpt_builders import gpt_builder
+        from hybrid_builders import hybrid_builder
         from megatron.core.tensor_parallel import random
 
         args, config = self.args, self.built
         config.perform_initialization = False
-        random.get_cuda_rng_tracker().is_initialized = lambda: True
+        tracker = random.get_cuda_rng_tracker()
+        tracker.is_initialized = lambda: True
+        tracker.fork = lambda *names: contextlib.nullcontext()
+        build = hybrid_builder if args.hybrid_layer_pattern else gpt_builder
         chunks = args.virtual_pipeline_model_parallel_size
         layers, parameters = [], []
         for stage, rank in enumerate(self.found["groups"]["pp"][0]):
@@ -222,9 +226,7 @@ class Judge:
                 first = stage == chunk == 0
                 last = (stage, chunk) == (args.pipeline_model_parallel_size - 1, (chunks or 1) - 1)
                 with torch.device("meta"):
-                    row.append(
-                        gpt_builder(args, first, last, chunk if chunks else None, config=config)
-                    )
+                    row.append(build(args, first, last, chunk if chunks else None, config=config))
             layers.append([len(part.decoder.layers) for part in row])
             parameters.append([sum(p.numel() for p in part.parameters()) for part in row])
         self.found |= {"layers": layers, "parameters": parameters}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def value(words: list[str], name: str) -> Any:
         return True
     if name in LISTS:
         return words
-    if name == "moe_layer_freq":
+    if name.endswith("_freq") and "[" in words[0]:
         # [0]*3+[1]*9, or a list.
         parts = [part.partition("*") for part in words[0].split("+")]
         return [k for one, _, count in parts for k in ast.literal_eval(one) * int(count or 1)]
@@ -79,6 +80,9 @@ def answer(argv: list[str]) -> dict[str, Any]:
         made["bias_activation_fusion"] = False
     made["pipeline_dtype"] = torch.float16 if "fp16" in given else torch.bfloat16
     made["params_dtype"] = made["pipeline_dtype"]
+    made["is_hybrid_model"] = "hybrid_layer_pattern" in given
+    if made["is_hybrid_model"]:
+        made["num_layers"] = len(re.sub(r"/.*|\|", "", given["hybrid_layer_pattern"][0]))
     made["cpu_offloading"] = "cpu_offloading_num_layers" in given
     kind = (
         core.MLATransformerConfig if "multi_latent_attention" in given else core.TransformerConfig

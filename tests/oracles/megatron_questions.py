@@ -15,9 +15,11 @@ import numpy as np
 from cost_models.data_parallel import held_parameters
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.constraints import Context
 from planner.frameworks.base import Bundle
+from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
@@ -73,10 +75,18 @@ def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
     return {
         "failed": None,
         "micro_batches": accumulation(context, plan),
-        "layers": _by_stage(counts, plan.pp),
+        "layers": _by_stage(_numbered(model, counts), plan.pp),
         "parameters": _by_stage(map(int, parts), plan.pp),
         "groups": groups(plan),
     }
+
+
+def _numbered(model: ModelSpec, counts: Sequence[int]) -> list[int]:
+    """Layers of each chunk as Megatron numbers them: a hybrid model's are its blocks."""
+    if not patterns.is_hybrid(model):
+        return list(counts)
+    layers = iter(patterns.every_layer(model))
+    return [sum(len(next(layers)) for _ in range(count)) for count in counts]
 
 
 def groups(plan: ParallelPlan) -> dict[str, list[list[int]]]:

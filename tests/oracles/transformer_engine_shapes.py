@@ -1,5 +1,7 @@
 """A stand-in for Transformer Engine on machines without accelerators: shapes of weights, no maths.
 
+The kernels of Mamba and of linear attention have no weights: there only their names are.
+
 With it Megatron-LM builds the layers that a cluster runs, its own wrappers and their checks
 included; the parameters below are those of Transformer Engine's modules (docs, PyTorch API).
 Every other name that Megatron imports is an empty class.
@@ -17,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 
 VERSION = "2.8.0"
-NAME = "transformer_engine"
+NAMES = ("transformer_engine", "mamba_ssm", "causal_conv1d", "fla")
 MISSING = {"ep"}  # newer than VERSION
 
 
@@ -188,7 +190,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] != NAME or name.rpartition(".")[2] in MISSING:
+        if name.partition(".")[0] not in NAMES or name.rpartition(".")[2] in MISSING:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 

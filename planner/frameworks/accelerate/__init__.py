@@ -11,11 +11,12 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.accelerate.reader import read, recognises
-from planner.frameworks.accelerate.rules import RULES
+from planner.frameworks.accelerate.rules import RULES, lacks
 from planner.frameworks.accelerate.script import train_script
 from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
 from planner.frameworks.accelerate.tuning import TUNING
 from planner.frameworks.base import Bundle, Framework, cannot, says
+from planner.frameworks.parts import EVERY_BLOCK, EVERY_PART
 from planner.frameworks.rules import nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
@@ -163,4 +164,7 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     tuning=TUNING,
+    blocks=EVERY_BLOCK,
+    parts=EVERY_PART,
+    lacks=lacks,
 )

@@ -6,10 +6,14 @@ parallel hooks) and transformers 5.23.0 (families, attention interfaces).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from cost_models.plans import IntArray, ParallelPlan, Plans, code
-from cost_models.spec import TrainingSpec
+from cost_models.blocks import FeedForward
+from cost_models.blocks.attention import Attention
+from cost_models.plans import IntArray, Plans, code
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate.settings import OPTIMIZERS
@@ -23,12 +27,28 @@ _UNFUSED = code("attention_kernel", "unfused")
 _BLOCK = code("recompute_method", "block")
 
 
-def _family_text(c: Context, p: ParallelPlan) -> str:
-    family, fields = nearest_family(c.model)
-    return (
-        f"no family of transformers builds this model; {family} comes closest and differs in "
-        + ", ".join(fields)
+def lacks(model: ModelSpec) -> Iterator[str]:
+    """Why no config.json says the model."""
+    if config_of(model) is None:
+        family, fields = nearest_family(model)
+        yield (
+            f"no family of transformers builds this model; {family} comes closest and differs in "
+            + ", ".join(fields)
+        )
+
+
+def _mixes_by_plain_attention(model: ModelSpec) -> bool:
+    """Whether every token mixer is torch's attention without another mask than the causal one."""
+    mixers = {b for layer in model.layer_pattern for b in layer if not isinstance(b, FeedForward)}
+    return all(
+        isinstance(b, Attention) and b.window is None and b.chunk is None and b.indexer is None
+        for b in mixers
     )
+
+
+def _attends(model: ModelSpec) -> bool:
+    pattern = model.layer_pattern
+    return not pattern or any(b.norm == Attention.norm for layer in pattern for b in layer)
 
 
 def _shard_ranks(p: Plans) -> IntArray:
@@ -60,7 +80,6 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
-    unsupported(lambda c, p: config_of(c.model) is not None, _family_text, "degrees"),
     rules.own_runtime("torch"),
     rules.optimizers(
         *OPTIMIZERS, others="torch's Muon leaves norms and tables to another optimizer beside it"
@@ -119,6 +138,13 @@ RULES: tuple[Rule, ...] = (
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.model.sliding_window is None),
         lambda c, p: f"context parallelism drops masks: no sliding window with cp {p.cp}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | _mixes_by_plain_attention(c.model),
+        lambda c, p: (
+            f"context parallelism is of torch's causal attention: no other mixer with cp {p.cp}"
+        ),
     ),
     rule(
         "cp_seq",
@@ -185,6 +211,10 @@ RULES: tuple[Rule, ...] = (
             f"attention sinks run in unfused attention only, not {p.attention_kernel}: the family "
             "has no torch attention, and flash-attention 2 no sinks"
         ),
+    ),
+    unsupported(
+        lambda c, p: _attends(c.model) | (p.attention_kernel == _UNFUSED),
+        "a family without attention has no kernels to choose from: unfused",
     ),
     rules.UNFUSED_LOSS,
     unsupported(

@@ -11,7 +11,7 @@ from planner.frameworks.accelerate.tuning import tuning_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
-from planner.huggingface.exporter import config_of
+from planner.huggingface.exporter import config_of, has_buffers
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION = {"all_gather": "allgather", "p2p": "alltoall"}
@@ -58,15 +58,7 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield fsdp + "activation_checkpointing", plan.recompute == "full", "layers computed again"
     if plan.offload_activations:
         yield fsdp + "activation_checkpointing_offload", True, "checkpoints wait in host memory"
-    moe = c.model.moe
-    broadcast = moe is None or not moe.score_correction_bias
-    yield (
-        fsdp + "cpu_ram_efficient_loading",
-        broadcast,
-        "the first process makes the weights and hands them out"
-        if broadcast
-        else "the router's balancing bias is a buffer, which cannot be handed out",
-    )
+    yield fsdp + "cpu_ram_efficient_loading", *_handed_out(c)
     yield fsdp + "state_dict_type", "SHARDED_STATE_DICT", "every rank saves its shards"
     yield mesh + "dp_replicate_size", plan.dp // shards(plan), "copies of the shard groups"
     yield mesh + "dp_shard_size", shards(plan), "data-parallel ranks that share one copy"
@@ -79,6 +71,16 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
             ROTATION[plan.cp_kind],
             "allgather: all keys and values at once; alltoall: passed on around the ring",
         )
+
+
+def _handed_out(c: Context) -> tuple[bool, str]:
+    """Whether the first process makes the weights of all."""
+    moe, config = c.model.moe, config_of(c.model)
+    if moe is not None and moe.score_correction_bias:
+        return False, "the router's balancing bias is a buffer, which cannot be handed out"
+    if config is not None and has_buffers(config):
+        return False, "the model has buffers, which cannot be handed out"
+    return True, "the first process makes the weights and hands them out"
 
 
 def model_rows(c: Context) -> Iterator[Row]:

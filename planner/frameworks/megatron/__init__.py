@@ -1,14 +1,16 @@
-"""Megatron-LM: one bash script around torchrun and `pretrain_gpt.py`, runnable on mock data."""
+"""Megatron-LM: one bash script around torchrun and its program, runnable on mock data."""
 
 from __future__ import annotations
 
+from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import launch
+from planner.frameworks.megatron import hybrid, launch, patterns
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.uncarried import (
@@ -22,6 +24,8 @@ from planner.frameworks.uncarried import (
 from planner.request import PlanRequest
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
+# Of models whose context or prediction layers core 0.18 builds otherwise.
+EXPERIMENTAL = "core 0.19 to main (0.20)"
 
 FIELDS = {
     "tp": says("--tensor-model-parallel-size"),
@@ -29,7 +33,11 @@ FIELDS = {
     "cp": says("--context-parallel-size"),
     "cp_kind": says("--cp-comm-type", note="when cp > 1"),
     "pp": says("--pipeline-model-parallel-size"),
-    "vpp": says("--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"),
+    "vpp": says(
+        "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout",
+        note="of a hybrid model: --hybrid-layer-pattern",
+    ),
     "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
     "dp_shard": says("--num-distributed-optimizer-instances", note="dp x cp / dp_shard"),
     "ep": says("--expert-model-parallel-size"),
@@ -55,7 +63,9 @@ FIELDS = {
     "last_stage_layers": says(
         "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"
     ),
-    "stage_layers": says("--pipeline-model-parallel-layout"),
+    "stage_layers": says(
+        "--pipeline-model-parallel-layout", note="of a hybrid model: --hybrid-layer-pattern"
+    ),
     "rank_order": says("--use-tp-pp-dp-mapping"),
     "offload_optimizer": says("--optimizer-cpu-offload", "--optimizer-offload-fraction"),
     "offload_activations": says("--cpu-offloading-num-layers", note="without pipeline, recompute"),
@@ -80,6 +90,10 @@ def _plain_rotary(model: ModelSpec) -> bool:
     return rotary(model) and model.mla is None
 
 
+def _alike_rotary(model: ModelSpec) -> bool:
+    return _plain_rotary(model) and not model.layer_pattern
+
+
 def _free_scores(model: ModelSpec) -> bool:
     """Whether the flags leave the router's scores at their default."""
     moe = model.moe
@@ -100,7 +114,7 @@ UNCARRIED = (
     Uncarried("norm epsilon", "--norm-epsilon (1e-5)"),
     Uncarried("rotary base", "--rotary-base (10000)", rotary),
     Uncarried("share of a head that rotates", "--rotary-percent (1.0)", _plain_rotary),
-    Uncarried("layers without rotation", "--no-rope-freq (none)", _plain_rotary),
+    Uncarried("layers without rotation", "--no-rope-freq (none)", _alike_rotary),
     Uncarried(
         "rope scaling", "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)", _plain_rotary
     ),
@@ -130,24 +144,31 @@ UNCARRIED = (
 )
 
 
+def versions(model: ModelSpec) -> str:
+    """The versions that train this model."""
+    linear = patterns.blocks_of(model, GatedDeltaNet)
+    return EXPERIMENTAL if linear or sparse(model) else VERSIONS
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
     missing = uncarried.of(request.model, UNCARRIED)
+    program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",
-        VERSIONS,
+        versions(request.model),
         request,
         plan,
         arguments,
         variables,
         missing,
         paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
-        program='"$MEGATRON_PATH/pretrain_gpt.py"',
+        program=f'"$MEGATRON_PATH/{program}"',
     )
     return Bundle(
         framework="megatron",
-        versions=VERSIONS,
+        versions=versions(request.model),
         main="launch.sh",
         files={"launch.sh": script},
         flags=(*variables, *arguments),
@@ -174,4 +195,7 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     untuned="pretrain_gpt.py trains every weight: adapters are Megatron-Bridge's",
+    blocks=patterns.BLOCKS,
+    parts=patterns.PARTS,
+    lacks=patterns.lacks,
 )

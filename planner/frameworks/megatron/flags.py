@@ -1,15 +1,15 @@
-"""The arguments of `pretrain_gpt.py`, by group, each with its why."""
+"""The arguments of `pretrain_gpt.py` and `pretrain_hybrid.py`, by group, each with its why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
+from planner.frameworks.megatron import hybrid, patterns
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -27,7 +27,10 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 @in_group("MODEL_ARGS")
 def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     positions = max(training.seq_length, model.max_position_embeddings or 0)
-    yield "--num-layers", model.num_layers, "transformer layers"
+    if patterns.is_hybrid(model):
+        yield from hybrid.options(model, plan)
+    else:
+        yield "--num-layers", model.num_layers, "transformer layers"
     yield "--hidden-size", model.hidden_size, "width of the residual stream"
     yield "--ffn-hidden-size", model.ffn_hidden_size, "width of the dense MLP"
     yield "--num-attention-heads", model.num_attention_heads, "query heads"
@@ -37,7 +40,11 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
         yield "--num-query-groups", model.num_query_groups, "key/value heads"
     yield "--seq-length", training.seq_length, "tokens of one sequence"
     yield "--max-position-embeddings", positions, "at least the sequence length"
-    yield "--position-embedding-type", POSITIONS[model.position], "how tokens know their place"
+    yield (
+        "--position-embedding-type",
+        POSITIONS[patterns.position(model)],
+        "how tokens know their place",
+    )
     yield "--normalization", NORMS[model.norm], "norm of every layer"
     if model.gated_mlp:
         yield "--swiglu", "gated MLP: two input projections"
@@ -64,7 +71,8 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
             )
     if model.mla is not None:
         yield from _mla(model.mla)
-    if model.mtp_num_layers:
+    yield from patterns.said(model)
+    if model.mtp_num_layers and not patterns.is_hybrid(model):
         yield "--mtp-num-layers", model.mtp_num_layers, "extra prediction layers"
 
 
@@ -79,25 +87,18 @@ def _mla(mla: MLASpec) -> Iterator[Row]:
     yield "--v-head-dim", mla.v_head_dim, "head width of values"
 
 
-def _layer_pattern(kinds: Sequence[str]) -> str:
-    """The kinds of all layers as the list expression that it evaluates, the shorter way."""
-    digits = [str(int(kind == "moe")) for kind in kinds]
-    runs = ((digit, len(list(run))) for digit, run in groupby(digits))
-    return min(
-        "+".join(f"[{digit}]*{length}" for digit, length in runs),
-        f"[{','.join(digits)}]",
-        key=len,
-    )
-
-
 @in_group("MOE_ARGS")
 def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
     yield "--num-experts", moe.num_experts, "routed experts per layer"
     yield "--moe-ffn-hidden-size", moe.expert_ffn_hidden_size, "width of one expert"
     yield "--moe-router-topk", moe.top_k, "experts per token"
-    if "dense" in model.feed_forwards:
-        pattern = _layer_pattern(model.feed_forwards)
-        yield "--moe-layer-freq", pattern, "1: a layer of experts, 0: a dense one"
+    if "dense" in model.feed_forwards and not patterns.is_hybrid(model):
+        kinds = [int(kind == "moe") for kind in model.feed_forwards]
+        yield (
+            "--moe-layer-freq",
+            patterns.list_expression(kinds),
+            "1: a layer of experts, 0: a dense one",
+        )
     if moe.shared_expert_ffn_hidden_size:
         yield (
             "--moe-shared-expert-intermediate-size",
@@ -142,7 +143,9 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "--cp-comm-type", CP_COMM[plan.cp_kind], "how keys and values travel"
     chunks(model, plan)  # refuses stages that do not hold every layer once
     uneven = bool(plan.first_stage_layers or plan.last_stage_layers)
-    if plan.stage_layers or (uneven and plan.vpp > 1):
+    if patterns.is_hybrid(model):
+        pass  # its pattern says them
+    elif plan.stage_layers or (uneven and plan.vpp > 1):
         yield (
             "--pipeline-model-parallel-layout",
             layout(model, plan),
@@ -222,7 +225,7 @@ def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
 
 
 @in_group("RECOMPUTE_ARGS")
-def _recompute(plan: ParallelPlan) -> Iterator[Row]:
+def _recompute(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.recompute == "none":
         return
     yield "--recompute-granularity", plan.recompute, "activations computed again"
@@ -231,7 +234,8 @@ def _recompute(plan: ParallelPlan) -> Iterator[Row]:
         return
     per = "per model chunk" if plan.recompute_method == "block" else "per checkpoint"
     yield "--recompute-method", plan.recompute_method, "which layers"
-    yield "--recompute-num-layers", plan.recompute_num_layers, f"layers {per}"
+    each = hybrid.blocks_per_layer(model) if patterns.is_hybrid(model) else 1
+    yield "--recompute-num-layers", plan.recompute_num_layers * each, f"layers {per}"
 
 
 @in_group("KERNEL_ARGS")
@@ -313,7 +317,7 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Every argument of `pretrain_gpt.py`, grouped."""
+    """Every argument of the training program, grouped."""
     context = Context(request.model, request.cluster, request.training)
     model, training = request.model, request.training
     return (
@@ -323,7 +327,7 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_sharding(training, plan),
         *_batch(context, plan),
         *_precision(training, plan),
-        *_recompute(plan),
+        *_recompute(model, plan),
         *_kernels(model, plan),
         *_overlap(plan),
         *_optimizer(model, training, plan),

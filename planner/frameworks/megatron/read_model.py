@@ -9,6 +9,13 @@ from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
+from planner.frameworks.megatron.read_patterns import (
+    gpt_fields,
+    hybrid_fields,
+    hybrid_pattern,
+    layers_of,
+    listed,
+)
 from planner.frameworks.megatron_words import position_rows, query_groups
 from planner.frameworks.reading import Unreadable
 
@@ -76,7 +83,29 @@ def _vocabulary(args: Arguments) -> int:
 
 
 def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
+    """The fields of a ModelSpec."""
+    hybrid = hybrid_pattern(args)
+    if hybrid:
+        args.has("--num-layers")  # the pattern says it
+        layers = layers_of(hybrid)
+        return hybrid_fields(args, hybrid, _fields(args, launch, layers))
     layers = _required(args, launch, "--num-layers", "--encoder-num-layers")
+    fields = _fields(args, launch, layers)
+    return gpt_fields(args, fields, _experts_of(args, fields, layers)) or fields
+
+
+def _experts_of(args: Arguments, fields: dict[str, Any], layers: int) -> list[int]:
+    """1 for each layer that has experts."""
+    if fields["moe"] is None:
+        return [0] * layers
+    try:
+        return listed(args.text("--moe-layer-freq", "1"), layers)
+    except ValueError:
+        return [1] * layers  # refused where it was read
+
+
+def _fields(args: Arguments, launch: Launch, layers: int) -> dict[str, Any]:
+    """The fields of a model whose layers are alike but for windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
     seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
     gated = args.has("--swiglu", "--quick-geglu")
@@ -164,7 +193,7 @@ def _window(args: Arguments, layers: int) -> dict[str, Any]:
     pattern = None
     if skip:
         try:
-            kinds = _pattern(skip, layers)
+            kinds = listed(skip, layers)
         except ValueError as error:
             args.refuse(f"--window-attn-skip-freq {skip}: {error}", "--window-attn-skip-freq")
             return {"sliding_window": int(match[1]) + 1}
@@ -177,42 +206,11 @@ def _window(args: Arguments, layers: int) -> dict[str, Any]:
     return {"sliding_window": int(match[1]) + 1, "full_attention_period": pattern or None}
 
 
-_ITEM = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,5}))?")
-
-
-def _pattern(text: str, layers: int) -> list[int]:
-    """The list of zeros and ones that a layer pattern says, `N` or `([0]*1+[1]*2)*3`.
-
-    Raises ValueError where it is none, or not one of each layer.
-    """
-    plain = re.sub(r"\s", "", text)
-    if re.fullmatch(r"\d{1,6}", plain):
-        step = int(plain)
-        if step < 1:
-            raise ValueError("a period of at least 1 is needed")
-        return [int(i % step == 0) for i in range(layers)]
-    group = re.fullmatch(r"\((.*)\)(?:\*(\d{1,5}))?", plain)
-    body, times = (group[1], int(group[2] or 1)) if group else (plain, 1)
-    found: list[int] = []
-    for part in body.split("+"):
-        item = _ITEM.fullmatch(part)
-        if item is None:
-            raise ValueError("it is no sum of lists")
-        values = [int(value) for value in item[1].split(",") if value]
-        found += values * min(int(item[2] or 1), layers + 1)
-        if len(found) > layers:
-            break
-    found = (found * min(times, layers + 1))[: layers + 1]
-    if len(found) != layers or not set(found) <= {0, 1}:
-        raise ValueError(f"it does not say 0 or 1 for each of {layers} layers")
-    return found
-
-
 def _kinds(args: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts, as the three numbers that a model has for it."""
     text = args.text("--moe-layer-freq", "1")
     try:
-        pattern = _pattern(text, layers)
+        pattern = listed(text, layers)
         if 1 not in pattern:
             raise ValueError("no layer has experts")
     except ValueError as error:
@@ -270,6 +268,7 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
             "--moe-router-enable-expert-bias",
         )
     args.has("--moe-router-pre-softmax", "--moe-router-dtype")
+    latent = args.integer("--moe-latent-size") or None
     return {
         "num_experts": count,
         "top_k": top,
@@ -281,6 +280,8 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
         "router_bias": biases,
         "expert_bias": biases,
         "score_correction_bias": correction,
+        "latent_size": latent,
+        "latent_bias": biases and latent is not None,
         "capacity_factor": capacity if capacity > 0 else None,
         **_kinds(args, layers),
     }

@@ -8,6 +8,7 @@ from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import layout
+from planner.frameworks.megatron.read_patterns import hybrid_pattern
 from planner.frameworks.megatron_words import degrees
 from planner.layouts import layout_fields
 
@@ -291,11 +292,22 @@ def _dispatcher(args: Arguments) -> str:
 
 def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
     """(vpp, the fields that say how layers fall on stages)."""
-    text = args.text("--pipeline-model-parallel-layout")
+    text, pattern = args.text("--pipeline-model-parallel-layout"), hybrid_pattern(args)
+    if "|" in pattern:
+        parts = pattern.split("/")[0].split("|")
+        return _laid_out(args, model, pp, "--hybrid-layer-pattern", [len(one) for one in parts])
     first = args.integer("--decoder-first-pipeline-num-layers")
     last = args.integer("--decoder-last-pipeline-num-layers")
     if text:
-        return _laid_out(args, model, pp, text)
+        name = "--pipeline-model-parallel-layout"
+        try:
+            chunks = layout.parsed(text)
+        except ValueError as error:
+            args.refuse(f"{name} {text[:100]}: {error}", name, code="vpp_layout")
+            return 1, {}
+        if "m" in "".join(chunks[:-1]):
+            args.assume(f"{name}: multi-token prediction is costed beside the loss")
+        return _laid_out(args, model, pp, name, [chunk.count("t") for chunk in chunks])
     extra = [
         int(args.has("--account-for-embedding-in-pipeline-split")),
         int(args.has("--account-for-loss-in-pipeline-split")),
@@ -323,22 +335,19 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
     return vpp, {"first_stage_layers": max(first, 0), "last_stage_layers": max(last, 0)}
 
 
-def _laid_out(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
-    """The plan whose layout is that of the string."""
-    name, shown = "--pipeline-model-parallel-layout", text[:100]
-    try:
-        parts = layout.parsed(text)
-        counts = [part.count("t") for part in parts]
-        if len(parts) % pp:
-            raise ValueError(f"{len(parts)} chunks are no multiple of pp {pp}")
-        if sum(counts) != model.num_layers:
-            raise ValueError(f"it has {sum(counts)} of {model.num_layers} layers")
-    except ValueError as error:
-        args.refuse(f"{name} {shown}: {error}", name, code="vpp_layout")
+def _laid_out(
+    args: Arguments, model: ModelSpec, pp: int, name: str, counts: list[int]
+) -> tuple[int, dict[str, Any]]:
+    """The plan that has these layers in its chunks; name: of the option that says them."""
+    wrong = ""
+    if len(counts) % pp:
+        wrong = f"{len(counts)} chunks are no multiple of pp {pp}"
+    elif sum(counts) != model.num_layers:
+        wrong = f"it has {sum(counts)} of {model.num_layers} layers"
+    if wrong:
+        args.refuse(f"{name} {args.text(name)[:100]}: {wrong}", name, code="vpp_layout")
         return 1, {}
-    vpp = len(parts) // pp
-    if "m" in "".join(parts[:-1]):
-        args.assume(f"{name}: multi-token prediction is costed beside the loss")
+    vpp = len(counts) // pp
     if vpp == 1:
         return vpp, {"stage_layers": tuple(counts)}
     return vpp, layout_fields("interleaved-1f1b", pp, vpp, tuple(counts))

@@ -84,8 +84,6 @@ NEEDS = (
     ),
     ("--fp4-param-gather", ("--fp4-format",)),
 )
-# Options of an architecture that no plan of ours holds.
-FOREIGN = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model")
 
 
 def trains(launch: Launch) -> bool:
@@ -113,6 +111,7 @@ class Dialect:
     """Who else's launches are Megatron-LM's: its name, its parser, and what it says otherwise.
 
     model, plan: fields that replace those read as Megatron-LM would read them.
+    hybrids: whether it trains hybrid models.
     """
 
     framework: str
@@ -120,6 +119,7 @@ class Dialect:
     package: str
     model: Callable[[Arguments, dict[str, Any]], dict[str, Any]] = lambda args, fields: {}
     plan: Callable[[Arguments, ParallelPlan], dict[str, Any]] = lambda args, plan: {}
+    hybrids: bool = False
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -127,7 +127,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable where it is no launch of Megatron-LM or leaves out what a model needs.
     """
-    return read_as(Dialect("megatron", TITLE, PACKAGE), files, accelerators)
+    return read_as(Dialect("megatron", TITLE, PACKAGE, hybrids=True), files, accelerators)
 
 
 def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -137,16 +137,10 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
     """
     found = scripts.training_call(files, trains, dialect.title)
     launch = found.launch
-    scripts.decoder_only(launch)
+    scripts.decoder_only(launch, hybrids=dialect.hybrids)
     args = of_call(dialect.title, dialect.package, launch)
     for note in found.notes:
         args.assume(note)
-    for option in FOREIGN:
-        if args.has(option):
-            setting = args.given[option]
-            raise Unreadable(
-                f"{option}: a hybrid model is no transformer", setting.file, setting.line
-            )
     reached = scripts.world(launch)
     size = scripts.accelerators(found, reached, accelerators)
     _refused(args)

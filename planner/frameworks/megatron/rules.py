@@ -14,6 +14,7 @@ from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
+from planner.frameworks.megatron import pattern_rules
 
 # (precision, gradient buffer, gradient reduction) -> option; None: what it does by itself.
 GRADIENTS: dict[tuple[str, str, str], str | None] = {
@@ -375,4 +376,10 @@ SCHEDULES = unsupported(
     lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
     lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
 )
-RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES, SCHEDULES)
+RULES: tuple[Rule, ...] = (
+    *MODEL_RULES,
+    *SIZE_RULES,
+    *FEATURE_RULES,
+    SCHEDULES,
+    *pattern_rules.RULES,
+)

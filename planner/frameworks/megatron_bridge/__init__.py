@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
 from planner.frameworks import megatron, python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Framework, grouped
 from planner.frameworks.megatron_bridge.rules import RULES
@@ -36,6 +37,7 @@ SECTIONS = {
     "checkpoint": "CheckpointConfig",
 }
 LATENT = "MLAModelProvider"
+HYBRID = "HybridModelProvider"
 
 
 def _field(field: Field) -> Field:
@@ -88,6 +90,7 @@ IMPORTS = (
     "",
     "import torch",
     "from megatron.bridge.models.gpt_provider import GPTModelProvider",
+    "from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider",
     "from megatron.bridge.models.mla_provider import MLAModelProvider",
     "from megatron.bridge.peft.canonical_lora import CanonicalLoRA",
     "from megatron.bridge.peft.lora import LoRA",
@@ -100,6 +103,7 @@ IMPORTS = (
     "from megatron.bridge.training.gpt_step import forward_step",
     "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig",
     "from megatron.bridge.training.pretrain import pretrain",
+    "from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants",
     "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec",
     "from megatron.core.transformer.enums import AttnBackend",
 )
@@ -139,11 +143,17 @@ torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/recipe.py"
 """
 
 
+def _provider(model: ModelSpec) -> str:
+    """The class that makes the model."""
+    if megatron.patterns.is_hybrid(model):
+        return HYBRID
+    return LATENT if model.mla is not None else SECTIONS["model"]
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The recipe and the script that launches it."""
     said = dict(grouped(settings(request, plan).values()))
-    latent = request.model.mla is not None
-    kinds = {**SECTIONS, "model": LATENT if latent else SECTIONS["model"]}
+    kinds = {**SECTIONS, "model": _provider(request.model)}
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
@@ -187,5 +197,8 @@ FRAMEWORK = Framework(
     fields=FIELDS,
     render=render,
     tuning=TUNING,
+    blocks=megatron.patterns.BLOCKS,
+    parts=megatron.patterns.PARTS,
+    lacks=megatron.patterns.lacks,
     no_reader="a recipe is Python code: what it says is known only when it runs",
 )

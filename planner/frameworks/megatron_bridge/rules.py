@@ -1,6 +1,6 @@
 """What Megatron-Bridge refuses beyond Megatron-Core, whose rules are those of Megatron-LM.
 
-Read from its `ConfigContainer.validate` and `GPTModelProvider` (067f987).
+Read from its `ConfigContainer.validate`, `GPTModelProvider` and `HybridModelProvider` (067f987).
 """
 
 from __future__ import annotations
@@ -8,12 +8,19 @@ from __future__ import annotations
 from cost_models.plans import code
 from planner.constraints import Rule
 from planner.frameworks.base import unsupported
+from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part
 
 OWN: tuple[Rule, ...] = (
     fixed_part(
-        lambda m: m.position != "none", "its GPT provider has learned or rotary positions, not none"
+        lambda m: patterns.is_hybrid(m) or patterns.position(m) != "none",
+        "its GPT provider has learned or rotary positions, not none",
+    ),
+    unsupported(
+        lambda c, p: (not patterns.is_hybrid(c.model)) | (p.vpp == 1),
+        lambda c, p: f"its hybrid provider has one chunk for each stage, not {p.vpp}",
+        "layout",
     ),
     unsupported(
         lambda c, p: (

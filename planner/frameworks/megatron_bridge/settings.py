@@ -8,7 +8,7 @@ value is Python source.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from cost_models.data_parallel import bucket_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Flag
+from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.rules import bias_kind
 from planner.frameworks.megatron_bridge.tuning import tuning_settings
@@ -77,6 +78,12 @@ def _names(name: str) -> Callable[[Words], Iterator[Said]]:
     return said
 
 
+def _pattern(words: Words) -> Iterator[Said]:
+    """The layers of a hybrid model, and how many it predicts with."""
+    yield "model.hybrid_layer_pattern", json.dumps(words[0])
+    yield "model.mtp_num_layers", str(words[0].count("/"))
+
+
 _NOTHING = _source()
 # Every argument that the Megatron-LM writer can give.
 TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
@@ -104,7 +111,7 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
     "--attention-dropout": _value("model.attention_dropout"),
     "--softmax-type": _value("model.softmax_type"),
     "--window-size": _source("model.window_size=({})"),
-    "--window-attn-skip-freq": _value("model.window_attn_skip_freq"),
+    "--window-attn-skip-freq": _source("model.window_attn_skip_freq={}"),
     "--multi-latent-attention": _source("model.multi_latent_attention=True"),
     "--q-lora-rank": _value("model.q_lora_rank"),
     "--kv-lora-rank": _value("model.kv_lora_rank"),
@@ -112,6 +119,26 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
     "--qk-pos-emb-head-dim": _value("model.qk_pos_emb_head_dim"),
     "--v-head-dim": _value("model.v_head_dim"),
     "--mtp-num-layers": _value("model.mtp_num_layers"),
+    "--hybrid-layer-pattern": _pattern,
+    "--spec": _NOTHING,  # the provider's own
+    "--mamba-num-heads": _value("model.mamba_num_heads"),
+    "--mamba-head-dim": _value("model.mamba_head_dim"),
+    "--mamba-state-dim": _value("model.mamba_state_dim"),
+    "--mamba-num-groups": _value("model.mamba_num_groups"),
+    "--no-rope-freq": _source("model.no_rope_freq={}"),
+    "--attention-output-gate": _source("model.attention_output_gate=True"),
+    "--experimental-attention-variant": _value("model.experimental_attention_variant"),
+    "--linear-attention-freq": _source("model.linear_attention_freq={}"),
+    "--linear-conv-kernel-dim": _value("model.linear_conv_kernel_dim"),
+    "--linear-key-head-dim": _value("model.linear_key_head_dim"),
+    "--linear-value-head-dim": _value("model.linear_value_head_dim"),
+    "--linear-num-key-heads": _value("model.linear_num_key_heads"),
+    "--linear-num-value-heads": _value("model.linear_num_value_heads"),
+    "--dsa-indexer-n-heads": _value("model.dsa_indexer_n_heads"),
+    "--dsa-indexer-head-dim": _value("model.dsa_indexer_head_dim"),
+    "--dsa-indexer-topk": _value("model.dsa_indexer_topk"),
+    "--no-rope-fusion": _source("model.apply_rope_fusion=False"),
+    "--moe-latent-size": _value("model.moe_latent_size"),
     "--num-experts": _value("model.num_moe_experts"),
     "--moe-ffn-hidden-size": _value("model.moe_ffn_hidden_size"),
     "--moe-router-topk": _value("model.moe_router_topk"),
@@ -212,9 +239,20 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
 }
 
 
-def _unsaid(model: ModelSpec, plan: ParallelPlan) -> Iterator[tuple[str, str, str]]:
-    """Setting, source, why: where Bridge by itself does other than Megatron-LM's parser."""
-    if model.moe is not None or model.mla is not None:
+VARIANT = "--experimental-attention-variant"
+EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"
+
+
+def _unsaid(
+    model: ModelSpec, plan: ParallelPlan, options: Set[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Setting, source, why: where Bridge by itself does other than Megatron-LM's parser.
+
+    options: those of Megatron-LM.
+    """
+    if VARIANT in options:
+        yield "model.transformer_layer_spec", EXPERIMENTAL_LAYERS, "linear or sparse attention"
+    elif not patterns.is_hybrid(model) and (model.moe is not None or model.mla is not None):
         yield (
             "model.transformer_layer_spec",
             "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)",
@@ -278,9 +316,10 @@ def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
     def say(name: str, source: str, why: str) -> None:
         found[name] = Flag(name=name, value=source, why=why, group=name.partition(".")[0])
 
-    for name, source, why in _unsaid(request.model, plan):
+    options = flags(request, plan)
+    for name, source, why in _unsaid(request.model, plan, {one.name for one in options}):
         say(name, source, why)
-    for one in flags(request, plan):
+    for one in options:
         for name, source in TRANSLATION[one.name](one.words[1:]):
             say(name, source, one.why)
     for name, source, why in tuning_settings(request.training):

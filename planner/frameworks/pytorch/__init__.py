@@ -13,7 +13,8 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.pytorch.config import flags
+from planner.frameworks.pytorch import patterns
+from planner.frameworks.pytorch.config import WIDTH, flags
 from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -22,8 +23,6 @@ from planner.frameworks.uncarried import Uncarried, gated, mixture, rotary, unga
 from planner.request import PlanRequest
 
 VERSIONS = "torch 2.13"
-WIDTH = 100  # of a line of the script
-
 FIELDS = {
     "tp": says("tp"),
     "sequence_parallel": says("sequence_parallel"),
@@ -125,12 +124,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         exports=shell.export(allocator),
         launch=shell.torchrun(accelerators_per_node(c.cluster)),
     )
-    block = _block(entries, uncarried.comments(missing))
+    marks = {"@CONFIG@": _block(entries, uncarried.comments(missing)), **patterns.classes(c.model)}
+    for mark, text in marks.items():
+        template = template.replace(mark, text)
     return Bundle(
         framework="pytorch",
         versions=VERSIONS,
         main=LAUNCH,
-        files={LAUNCH: launcher, SCRIPT: template.replace("@CONFIG@", block)},
+        files={LAUNCH: launcher, SCRIPT: template},
         flags=(allocator, *entries),
         notes=(uncarried.note(missing),),
     )
@@ -157,5 +158,6 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
+    blocks=patterns.KINDS,
     untuned="the script that is written trains every weight",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
 from planner.constraints import Context
 from planner.frameworks.base import Flag
+from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 from planner.layouts import layout_fields
+
+WIDTH = 100  # of a line of the script
 
 # Fields of a model under their own names, with what each is for.
 MODEL = {
@@ -62,6 +66,7 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
+PATTERN = ("blocks", "layer_pattern")  # where layers follow a pattern of their own
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in FREE))
@@ -82,6 +87,10 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
+    if model.layer_pattern:
+        blocks, layers = patterns.entries(model)
+        yield "blocks", blocks, "by name; what is None is the model's"
+        yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
     yield "seq_length", training.seq_length, "tokens of one sequence"
     yield "tp", plan.tp, "ranks that split every matrix"
     yield (
@@ -130,8 +139,19 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _python(value: Any) -> str:
-    """A value as Python writes it, names in double quotes (no name has a quote in it)."""
-    return repr(value).replace("'", '"')
+    """A value as Python writes it, names in double quotes (no name has a quote or blank in it)."""
+    if isinstance(value, dict):
+        rows = (_wrapped(f"{name!r}: {one!r}", 8) for name, one in value.items())
+        written = "\n".join(("{", *(f"        {row}," for row in rows), "    }"))
+    else:
+        written = _wrapped(repr(value), 4)
+    return written.replace("'", '"')
+
+
+def _wrapped(text: str, indent: int) -> str:
+    """Long values go on in the next line, behind the indent and four blanks."""
+    lines = textwrap.wrap(text, WIDTH - indent - 20, break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * (indent + 4)}".join(lines)
 
 
 def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
@@ -168,6 +188,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
         moe=experts or None,
+        layer_pattern=patterns.pattern(config),
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})
     replicate, shard = config["dp_replicate"], config["dp_shard"]

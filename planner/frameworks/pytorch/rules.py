@@ -11,6 +11,7 @@ from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
+from planner.frameworks.pytorch import pattern_rules
 from planner.frameworks.rules import fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
@@ -86,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
+    *pattern_rules.RULES,
     rules.own_runtime("torch"),
     rules.optimizers("adam", "sgd", "adafactor", "muon"),
     unsupported(
@@ -134,6 +136,17 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rules.KV_HEADS,
+    rule(
+        "kv_heads",
+        lambda c, p: (
+            ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
+        ),
+        lambda c, p: (
+            f"the all-to-all deals out whole key/value heads: {c.model.num_query_groups} do not "
+            f"divide over tp {p.tp} x cp {p.cp}"
+        ),
+        "degrees",
+    ),
     unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (

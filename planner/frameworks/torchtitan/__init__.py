@@ -6,7 +6,11 @@ Written for torchtitan 0.3.0, which is configured by a function that returns Tra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried
@@ -144,6 +148,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
+def _lacks(model: ModelSpec) -> Iterator[str]:
+    """Models that it has and no module written here builds."""
+    if any(isinstance(block, GatedDeltaNet) for layer in model.layer_pattern for block in layer):
+        yield "its qwen3_5 has gated delta nets, but only beside an encoder of images"
+
+
 FRAMEWORK = Framework(
     name="torchtitan",
     title="torchtitan",
@@ -168,4 +178,5 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     untuned="the registry module that is written trains every weight, without a LoRAConverter",
+    lacks=_lacks,
 )

@@ -134,6 +134,7 @@ def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str)
         "tied_embeddings": weight is None or weight is table.weight,
         "lm_head_bias": bias is not None,
         "final_norm": False,
+        "position": "rope" if _rotates(model, text) else "none",
     }
     fields["per_layer_input_size"] = getattr(text, "hidden_size_per_layer_input", None) or None
     if fields["per_layer_input_size"]:
@@ -152,6 +153,13 @@ def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str)
         if positions and own.dim() == 2 and own.shape[1] == hidden:
             fields |= {"position": "learned", "max_position_embeddings": int(own.shape[0])}
     return fields
+
+
+def _rotates(model: nn.Module, text: Any) -> bool:
+    """Whether queries and keys are rotated: a module does it, or a stated number of channels."""
+    modules = (part for name, part in model.named_modules() if not _is_other_input(name))
+    rotary = any("rotary" in type(part).__name__.lower() for part in modules)
+    return rotary or bool(getattr(text, "rotary_dim", None))
 
 
 def _encoders(

@@ -36,6 +36,7 @@ from tests.fixtures.frameworks.accelerate import (
 )
 from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, unreached, written
 from tests.fixtures.mutations import damaged
+from tests.fixtures.patterns import PATTERNED
 
 ACCELERATE = frameworks.get("accelerate")
 ROOT = Path(__file__).parents[3]
@@ -402,6 +403,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("cp_seq", "with flash2", runs(cp=2, attention_kernel="flash2")),
     ("cp_seq", "no sliding window", runs(MISTRAL, cp=2)),
     ("cp_seq", "GPT-2 lacks", runs("gpt", cp=2)),
+    ("cp_seq", "no other mixer with cp 2", runs(PATTERNED["qwen3-next"], cp=2)),
+    ("framework_unsupported", "without attention", runs(PATTERNED["mamba-2"])),
     ("zero_stage", "shards weights, gradients and states together", runs(zero_stage=1)),
     ("zero_stage", "no axis to shard over", runs(shape=(1, 1))),
     ("zero_stage", "dp_shard 1", runs(dp_shard=1)),

@@ -18,13 +18,23 @@ from hypothesis import HealthCheck, given, settings
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.frameworks.megatron.patterns import is_hybrid
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.request import PlanRequest
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
-from tests.fixtures.launches import GOLDEN, launch, run_script, unreached, written
+from tests.fixtures.launches import (
+    GOLDEN,
+    INTERLEAVED,
+    TP2,
+    launch,
+    run_script,
+    unreached,
+    written,
+)
+from tests.fixtures.patterns import PATTERNED
 from tests.planner.frameworks.test_megatron import CHANGES
 
 BRIDGE = frameworks.get("megatron-bridge")
@@ -38,6 +48,7 @@ ADAPTERS = {
 }
 CLASSES = {**STORED, "LoRA": ADAPTERS, "CanonicalLoRA": ADAPTERS}
 ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
+WRITERS = ("flags", "hybrid", "patterns")
 CHECKOUTS = ("MEGATRON_BRIDGE_PATH", "MEGATRON_LM_PATH")
 
 
@@ -59,8 +70,9 @@ def fits(value: ast.expr, known: dict[str, list[Any]]) -> bool:
     """Whether an attribute that admits what is known takes the value."""
     types, choices = known.get("types", []), known.get("choices", [])
     if isinstance(value, ast.Attribute):
-        kind = {"torch": "dtype", "torch.nn.functional": "Callable"}.get(ast.unparse(value.value))
-        return (kind or ast.unparse(value.value)) in types
+        kinds = {"torch": "dtype", "torch.nn.functional": "Callable", "variants": "Callable"}
+        owner = ast.unparse(value.value)
+        return kinds.get(owner, owner) in types
     if isinstance(value, ast.Call):
         return {"int": "int", "partial": "Callable"}[ast.unparse(value.func)] in types
     if isinstance(value, ast.BoolOp):  # os.environ.get("A") or "default"
@@ -94,6 +106,18 @@ def test_every_attribute_exists_and_takes_its_value(case: str) -> None:
     assert misfits(source) == []
 
 
+@pytest.mark.parametrize("name", PATTERNED)
+def test_models_whose_layers_differ(name: str) -> None:
+    request, plan = launch(PATTERNED[name], shape=(1, 8))
+    source = recipe(request, plan)
+    assert misfits(source) == []
+    provider = ast.unparse(sections(source)["model"].func)
+    latent = "MLAModelProvider" if PATTERNED[name].mla is not None else "GPTModelProvider"
+    assert provider == ("HybridModelProvider" if is_hybrid(PATTERNED[name]) else latent)
+    named = {one.arg for one in sections(source)["model"].keywords}
+    assert ("num_layers" in named) is not ("hybrid_layer_pattern" in named)
+
+
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=legal_draws(BRIDGE, DRAWN, CASES))
 def test_every_drawn_attribute_exists(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
@@ -113,8 +137,8 @@ def test_the_stored_list_would_catch_a_wrong_attribute() -> None:
 
 
 def test_every_argument_of_megatron_has_a_translation() -> None:
-    source = inspect.getsource(import_module("planner.frameworks.megatron.flags"))
-    named = set(re.findall(r'"(--[a-z0-9-]+)"', source))
+    modules = [import_module(f"planner.frameworks.megatron.{m}") for m in WRITERS]
+    named = set(re.findall(r'"(--[a-z0-9-]+)"', "".join(map(inspect.getsource, modules))))
     named |= {"--bf16", "--lr", "--train-iters"}
     named |= {f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last")}
     named |= {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"}
@@ -166,6 +190,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
         launch("mixtral", training={"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}),
     ),
     ("tp-pp-dp order", launch(zero_stage=3, rank_order="tp-cp-ep-pp-dp")),
+    ("one chunk for each stage", launch(PATTERNED["bamba"], **{**INTERLEAVED, "pp": 2})),
 ]
 
 
@@ -241,5 +266,10 @@ def test_the_real_validation_accepts_every_case_and_every_legal_draw() -> None:
     draw()
     legal = [one for one in drawn if not BRIDGE.reasons(*one)]
     assert len(legal) > 10
-    answers = ask([*CASES.values(), *legal])
+    patterned = [
+        launch(model, shape=(1, 8), **more)
+        for model in PATTERNED.values()
+        for more in ({}, {"pp": 2}, TP2)
+    ]
+    answers = ask([*CASES.values(), *legal, *patterned])
     assert [answer for answer in answers if answer] == []

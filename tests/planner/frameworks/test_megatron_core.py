@@ -17,7 +17,9 @@ import pytest
 from planner.frameworks.base import Unsupported
 from tests.fixtures.draws import Case, legal, near_misses
 from tests.fixtures.frameworks.megatron import CASES
+from tests.fixtures.patterns import PATTERNED
 from tests.oracles.megatron_questions import MEGATRON, question
+from tests.planner.frameworks.test_megatron_patterns import drawn
 
 SCRIPT = Path(__file__).parents[2] / "oracles" / "megatron_core_check.py"
 
@@ -39,6 +41,27 @@ def ask(cases: list[Case]) -> list[dict[str, Any]]:
         if DROPPED in (answer["error"] or ""):
             answer["error"] = None
     return answers
+
+
+@pytest.mark.slow
+def test_it_takes_models_whose_layers_differ() -> None:
+    cases = [case for name in PATTERNED for case in drawn(name, 3)]
+    answers = ask(cases)
+    # The installed version has no context parallelism for sparse attention and delta nets.
+    wrong = [a for a in answers if a["error"] and "context parallel" not in a["error"].lower()]
+    assert wrong == []
+    said = {field for answer in answers for field in answer["fields"]}
+    assert {
+        "attention_output_gate",
+        "dsa_indexer_topk",
+        "experimental_attention_variant",
+        "is_hybrid_model",
+        "linear_attention_freq",
+        "mamba_num_heads",
+        "moe_latent_size",
+        "no_rope_freq",
+        "window_attn_skip_freq",
+    } <= said
 
 
 def writable(case: Case) -> bool:

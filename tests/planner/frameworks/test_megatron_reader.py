@@ -352,7 +352,7 @@ def test_absent_flags_have_the_defaults_of_megatron() -> None:
 def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_versions() -> None:
     first, *_, last = KNOWN["versions"]
     assert (first[:4], last[:4]) == ("0.12", "0.20")
-    named = {*reader.GONE, *reader.FOREIGN, *(name for pair in reader.EXCLUSIVE for name in pair)}
+    named = {*reader.GONE, *(name for pair in reader.EXCLUSIVE for name in pair)}
     named |= {name for option, others in reader.NEEDS for name in (option, *others)}
     assert named <= set(KNOWN["flags"])
 
@@ -539,7 +539,8 @@ def test_a_program_with_options_of_its_own_is_not_blamed_for_them() -> None:
         (script().replace("--nproc_per_node 8", "--nproc_per_node $GPUS"), "give a cluster"),
         (script().replace("torchrun --nproc_per_node 8", "srun python"), "give a cluster"),
         (script().replace("pretrain_gpt", "pretrain_bert"), "no decoder-only transformer"),
-        (script("--hybrid-layer-pattern M*M"), "hybrid"),
+        (script("--hybrid-layer-pattern M*XM"), "letters of layers are M G * - E D +"),
+        (script("--is-hybrid-model"), "needs --hybrid-layer-pattern"),
         (script(num_layers="99999999"), "num_layers"),
     ],
 )

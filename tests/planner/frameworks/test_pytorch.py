@@ -35,11 +35,44 @@ from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
 from planner.validate.worker import load_script
-from tests.fixtures.frameworks import pytorch_gradients
+from tests.fixtures.frameworks import pytorch_gradients, pytorch_patterns
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other
 from tests.fixtures.launches import MODELS, TP2, launch, unreached, written
 
 PYTORCH = frameworks.get("pytorch")
+MLP = {"kind": "mlp"}
+MAMBA2 = {
+    "kind": "mamba2", "num_heads": 8, "head_dim": 16, "num_groups": 4, "state_size": 8,
+    "chunk_size": 8,
+}  # fmt: skip
+HYBRID: Any = [
+    [MAMBA2],
+    [{"kind": "mlp", "width": 128}],
+    [{"kind": "short_convolution"}, MLP],
+    [{"kind": "parallel", "branches": [{"kind": "attention", "gate": "head"}, MAMBA2]}, MLP],
+]
+DELTA: Any = [
+    [
+        {
+            "kind": "gated_delta_net", "num_key_heads": 4, "num_value_heads": 8, "key_head_dim": 8,
+            "value_head_dim": 16,
+        },
+        {"kind": "experts"},
+    ],
+    [{"kind": "attention", "gate": "element", "qk_norm": "head"}, {"kind": "experts"}],
+]  # fmt: skip
+LOCAL: Any = [
+    [{"kind": "attention", "window": 8}, MLP],
+    [{"kind": "attention", "chunk": 16, "rope": False}, MLP],
+    [{"kind": "attention", "key_values": "keys", "num_query_groups": 8}, MLP],
+    [{"kind": "lightning_attention", "output_norm": "head"}, MLP],
+]
+RECURRENT: Any = [
+    [{"kind": "mamba", "inner_size": 96, "state_size": 8, "time_step_rank": 4}, MLP],
+    [{"kind": "rwkv_time_mix"}, {"kind": "rwkv_channel_mix"}],
+    [{"kind": "linear_recurrent_unit", "width": 96, "num_blocks": 4}, MLP],
+    [{"kind": "lightning_attention"}, MLP],
+]
 SMALL: dict[str, Any] = {
     "num_layers": 8,
     "hidden_size": 64,
@@ -72,6 +105,13 @@ MODELS_SMALL = {
             "num_dense_layers": 1, "layer_frequency": 2, "layer_offset": 1,
         },
     ),
+    "hybrid": other("llama", **SMALL, layer_pattern=HYBRID),
+    "delta": other(
+        "mixtral", **SMALL, layer_pattern=DELTA,
+        moe={"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 48},
+    ),
+    "local": other("llama", **SMALL, layer_pattern=LOCAL),
+    "recurrent": other("llama", **SMALL, layer_pattern=RECURRENT),
 }  # fmt: skip
 # fp32 sums in another order, over five steps of Adam; and in one step of it.
 SAME_LOSS = 2e-5
@@ -196,6 +236,19 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         (1, 2), compile=True, cp=2, recompute="full", recompute_method="uniform",
         recompute_num_layers=1, **RUNS,
     ),
+    "hybrid": ask((1, 8), "hybrid", pp=2, **TP2, **PIPE),
+    "hybrid, recompute of modules": ask(
+        (1, 4), "hybrid", recompute="selective", recompute_modules=("core_attn", "mlp"), **TP2,
+        **RUNS,
+    ),
+    "delta net and experts": ask((1, 4), "delta", ep=2, pp=2, **PIPE),
+    "windows and chunks": ask((1, 4), "local", pp=2, **TP2, **PIPE),
+    "recurrences": ask(
+        (1, 4), "recurrent", pp=2, recompute="full", recompute_num_layers=2, **PIPE
+    ),
+    "recurrences, zero bubble": ask(
+        (1, 2), "recurrent", pp=2, vpp=2, schedule="zb-v", **PIPE
+    ),
     "full recompute of replicas": ask(
         (1, 2), recompute="full", recompute_method="uniform", recompute_num_layers=1,
         **{**RUNS, "zero_stage": 0},
@@ -290,6 +343,7 @@ GRADIENTS: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         **TP2, **PIPE,
     ),
     "gathered context": ask((1, 2), cp=2, **{**RUNS, **GATHER}),
+    "delta nets": ask((1, 4), "delta", ep=2, **TP2, **RUNS),
     "gathered context, pipeline": ask((1, 8), "gpt", cp=2, pp=2, **TP2, **{**PIPE, **GATHER}),
 }  # fmt: skip
 
@@ -423,7 +477,8 @@ def test_a_schedule_is_legal_where_torch_can_make_it(name: str, pp: int) -> None
 
 
 def test_only_the_config_block_differs() -> None:
-    texts = [PYTORCH.write(*case).files["train.py"] for case in CASES.values()]
+    cases = [case for case in CASES.values() if not case[0].model.layer_pattern]
+    texts = [PYTORCH.write(*case).files["train.py"] for case in cases]
     blocks = [re.search(r"^CONFIG = \{\n(    .*\n)+\}$", text, re.MULTILINE) for text in texts]
     assert all(blocks)
     rest = {
@@ -588,6 +643,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
     "ZeRO-1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),
+    "deals out whole key/value heads": refused(cp=4, **TP2),
     "core_attn, mlp and moe, or operators": refused(
         recompute="selective", recompute_modules=("layernorm",)
     ),
@@ -602,6 +658,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "gathers weights ahead": refused(overlap_param_gather=False),
     "traffic blocks": refused(overlap_tp=True),
     "overlaps its messages": launch(pp=2, vpp=2, schedule="looped-bfs", overlap_p2p=False, **PIPE),
+    **pytorch_patterns.REFUSED,
 }
 
 

@@ -40,6 +40,7 @@ from tests.fixtures.launches import (
     tuned,
     written,
 )
+from tests.fixtures.patterns import PATTERNED
 
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
 
@@ -294,8 +295,11 @@ def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str) -> Non
 def test_layers_in_a_pattern_of_their_own_are_refused(name: str) -> None:
     case = next(iter(CASES[name].values()))
     reasons = frameworks.get(name).reasons(*patterned(*case))
-    said = "no option says which layers have full, window 128, window 64"
-    assert [reason.text for reason in reasons if "which layers have" in reason.text] == [said]
+    usual = "no option says which layers have full, window 128, window 64"
+    said = {"accelerate": "no family of transformers builds this model"}
+    said |= dict.fromkeys(("megatron", "megatron-bridge"), "windows are of one width")
+    words = said.get(name, usual)
+    assert len([reason for reason in reasons if reason.text.startswith(words)]) == 1
     own = frameworks.get(name).reasons(*case)
     assert not own
 
@@ -307,6 +311,15 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
     after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
     said = ("every weight|not in nf4", "mock data of one length", "dpo is TRL's")
     assert all(any(re.search(one, why) for why in after - before) for one in said)
+
+
+def test_a_refusal_of_layers_names_who_can_run_them() -> None:
+    reasons = frameworks.get("mindspeed").reasons(*launch(PATTERNED["nemotron-h"]))
+    (text,) = [reason.text for reason in reasons if "which layers" in reason.text]
+    assert text == (
+        "no option says which layers have full without positions, mamba2; Megatron-LM, "
+        "Megatron-Bridge, Hugging Face accelerate can"
+    )
 
 
 def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:

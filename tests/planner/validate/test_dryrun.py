@@ -47,11 +47,56 @@ GPT = {
 MOE = LLAMA | {"moe": {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}}
 SHARED = {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}
 SHARED |= {"shared_expert_ffn_hidden_size": 512, "num_dense_layers": 2}
+MLP = {"kind": "mlp"}
+# As in Nemotron-H, Qwen3-Next, Kimi Linear, LFM2, MiniMax-01, Llama 4 and Gemma 3, Jamba, Griffin
+# and RWKV-4.
+HYBRID = LLAMA | {
+    "layer_pattern": [
+        [{"kind": "mamba2", "num_heads": 16, "head_dim": 64, "num_groups": 8, "state_size": 128}],
+        [MLP],
+        [{"kind": "attention"}],
+        [MLP | {"width": 768}],
+    ]
+}
+_DELTA_NET = {"kind": "gated_delta_net", "num_value_heads": 8, "value_head_dim": 128}
+DELTA = MOE | {
+    "layer_pattern": [
+        *[[_DELTA_NET | {"num_key_heads": 4, "key_head_dim": 64}, {"kind": "experts"}]] * 3,
+        [{"kind": "attention", "gate": "element", "qk_norm": "head"}, {"kind": "experts"}],
+    ]
+}
+_KIMI = {"num_key_heads": 8, "key_head_dim": 128, "channel_decays": True}
+_KIMI |= {"decay_rank": 128, "gate_rank": 128}
+KIMI = LLAMA | {"layer_pattern": [[_DELTA_NET | _KIMI, MLP], [{"kind": "attention"}, MLP]]}
+SHORT = LLAMA | {"layer_pattern": [[{"kind": "short_convolution"}, MLP]] * 2}
+SHORT["layer_pattern"] = [*SHORT["layer_pattern"], [{"kind": "attention"}, MLP]]
+LIGHTNING = LLAMA | {
+    "layer_pattern": [
+        [{"kind": "lightning_attention", "output_norm": "head"}, MLP],
+        [{"kind": "attention", "rope": False}, MLP],
+    ]
+}
+WINDOWS = LLAMA | {
+    "layer_pattern": [
+        [{"kind": "attention", "window": 256}, MLP],
+        [{"kind": "attention", "chunk": 256, "num_query_groups": 8}, MLP],
+        [{"kind": "attention", "key_values": "keys"}, MLP],
+    ]
+}
+_MAMBA = {"kind": "mamba", "inner_size": 1024, "state_size": 16, "time_step_rank": 32}
+MAMBA = LLAMA | {"layer_pattern": [[_MAMBA | {"selection_norms": True}, MLP]]}
+RECURRENCES = LLAMA | {
+    "layer_pattern": [
+        [{"kind": "rwkv_time_mix"}, {"kind": "rwkv_channel_mix"}],
+        [{"kind": "linear_recurrent_unit", "width": 768, "num_blocks": 4}, MLP],
+    ]
+}
 SP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": False}
 FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
 # What torch saves and no row of the estimate has: it is small, and named in the report.
 UNCOUNTED = {
+    "convolution input",
     "token ids",
     "position ids",
     "targets",
@@ -140,6 +185,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "experts": (MOE, {"pp": 2, "dp": 4, "ep": 4} | FSDP, {}),
     "experts-tp": (MOE, SP | {"dp": 2, "ep": 4} | FSDP, {}),
     "shared-experts": (LLAMA | {"moe": SHARED}, SP | {"dp": 2, "ep": 2} | FSDP, {}),
+    "mamba2-hybrid": (HYBRID, SP | {"pp": 2, "dp": 2}, {}),
+    "mamba2-hybrid-full": (HYBRID, SP | {"pp": 2} | FULL, {}),
+    "delta-net": (DELTA, {"dp": 2, "ep": 2} | FSDP, {}),
+    "delta-net-tp": (DELTA, SP | {"dp": 2, "ep": 2} | FSDP, {}),
+    "kimi-delta": (KIMI, {"pp": 2}, {}),
+    "short-convolutions": (SHORT, SP | {"pp": 2}, {}),
+    "lightning": (LIGHTNING, SP | {"pp": 2, "dp": 2} | FSDP, {}),
+    "windows": (WINDOWS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
+    "mamba": (MAMBA, {"pp": 2, "dp": 2} | FSDP, {}),
+    "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
 }
 
 

@@ -18,6 +18,7 @@ from planner.request import PlanRequest
 from planner.solve import illegal
 from planner.validate.native import native
 from planner.validate.scale import MOST_CPU_PROCESSES, scaled
+from tests.fixtures.small_patterns import PATTERNS
 
 
 def request(
@@ -91,6 +92,24 @@ class TestScale:
         full = asked.model.ffn_hidden_size / asked.model.hidden_size
         assert model.ffn_hidden_size / model.hidden_size == pytest.approx(full, rel=0.15)
         assert model.num_query_groups < model.num_attention_heads
+
+    @pytest.mark.parametrize("name", PATTERNS)
+    def test_every_kind_of_layer_stays(self, name: str) -> None:
+        wide = {
+            "num_layers": 48, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_query_groups": 8, "ffn_hidden_size": 14336, "gated_mlp": True,
+            "vocab_size": 128256, "norm": "rmsnorm", "layer_pattern": PATTERNS[name] * 2,
+        }  # fmt: skip
+        split = {} if name == "recurrences" else {"tp": 2, "sequence_parallel": True}
+        asked = request({"pp": 4, "dp": 2, "runtime": "torch", **split}, wide, "2x8xh100-sxm")
+        small = scaled(asked).request
+        kinds = {tuple(block.kind for block in layer) for layer in asked.model.layer_pattern}
+        layers = small.model.layer_pattern
+        order = [layers[i % len(layers)] for i in range(small.model.num_layers)]
+        assert {tuple(block.kind for block in layer) for layer in order} == kinds
+        used = native(small, compiled=False)
+        assert not FRAMEWORK.reasons(used.request, used.plan)
+        assert parse_request(small.model_dump(mode="json"))
 
     def test_a_plan_for_this_machine_keeps_its_model(self) -> None:
         model = {

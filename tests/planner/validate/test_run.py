@@ -18,6 +18,7 @@ from planner.validate.contract import RankResult
 from planner.validate.expected import expected
 from planner.validate.report import GRADIENT_TOLERANCE
 from tests.fixtures.ranks import Ranks
+from tests.fixtures.small_patterns import PATTERNS
 
 LLAMA: dict[str, Any] = {
     "name": "llama", "num_layers": 4, "hidden_size": 32, "num_attention_heads": 4,
@@ -34,6 +35,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "moe": {
         **LLAMA, "name": "moe", "moe": {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 32},
     },
+}  # fmt: skip
+MODELS |= {
+    name: {**LLAMA, "name": name, "layer_pattern": layers} for name, layers in PATTERNS.items()
+}
+MODELS["delta-experts"] = {
+    **MODELS["moe"], "name": "delta-experts",
+    "layer_pattern": [[mixer, {"kind": "experts"}] for mixer, _ in PATTERNS["delta"]],
 }  # fmt: skip
 TP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": True}
@@ -64,6 +72,7 @@ FULL_TIER: dict[str, PlanRequest] = {
     "dp2, zero 3": asked(dp=2, **FSDP),
     "cp2": asked(cp=2),
     "experts, ep2": asked("moe", dp=2, ep=2, **FSDP),
+    "hybrid, tp2 pp2": asked("hybrid", pp=2, schedule="1f1b", **TP),
 }
 EXHAUSTIVE: dict[str, PlanRequest] = {
     "tp2 pp2 dp2, interleaved": asked(schedule="interleaved-1f1b", vpp=2, **CUBE, overlap_p2p=True),
@@ -84,6 +93,14 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
         "gpt", **TP, recompute="selective", recompute_modules=("core_attn", "mlp")
     ),
     "experts, ep4 of tp2": asked("moe", dp=2, ep=4, **TP, **FSDP),
+    "hybrid, full recompute": asked("hybrid", dp=2, **FSDP, **FULL),
+    "hybrid, zb-v": asked("hybrid", pp=2, schedule="zb-v", vpp=2, overlap_p2p=True, **TP),
+    "delta nets, tp2 pp2": asked("delta", pp=2, schedule="1f1b", **TP),
+    "delta nets and experts": asked("delta-experts", dp=2, ep=2, **TP, **FSDP),
+    "short convolutions, tp2 pp2": asked("convolutions", pp=2, schedule="1f1b", **TP),
+    "lightning, tp2 dp2": asked("lightning", dp=2, **TP, **FSDP),
+    "windows, cp2": asked("windows", cp=2, cp_kind="a2a"),
+    "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
 }  # fmt: skip
 EVERY = {**FULL_TIER, **EXHAUSTIVE}
 
@@ -128,6 +145,7 @@ UNCOUNTED = {
     "loss scalars": "one number per micro-batch",
     "rotary table": "cosines and sines, one table for all layers",
     "last norm statistics": "one number per token",
+    "window mask": "one for all layers",
     "causal mask": "over gathered keys: what a rank's two parts do not see",
     "attention output by heads": "over gathered keys: outputs of the two parts, before they join",
 }
@@ -174,6 +192,8 @@ def factor(row: str, request: PlanRequest) -> float:
         return 2.0  # not fused there: the normed rows are kept as well
     if row in ("key", "value") and plan.cp_kind == "all_gather":
         return float(plan.cp)  # those of all ranks, as they were gathered
+    if row == "convolution input":
+        return 1 + 2 / request.training.seq_length  # three taps, with zeros before the first token
     return 1.0
 
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import time
+from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -14,6 +15,20 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def adam_8bit(parameters, lr):
+    from torchao.optim import AdamW8bit  # pip install torchao; it knows FSDP 2's shards
+
+    return AdamW8bit(parameters, lr=lr)
+
+
+OPTIMIZERS = {
+    "adamw_torch": torch.optim.AdamW,
+    "adamw_torch_8bit": adam_8bit,
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "adafactor": partial(torch.optim.Adafactor, foreach=False),
+}
 
 
 class MockData(Dataset):
@@ -40,7 +55,7 @@ def options():
     parser.add_argument("--sync_each_batch", action="store_true")
     parser.add_argument("--reduce_dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--gradient_checkpointing", action="store_true")
-    parser.add_argument("--optim", choices=["adamw_torch", "sgd"], required=True)
+    parser.add_argument("--optim", choices=OPTIMIZERS, required=True)
     parser.add_argument("--learning_rate", type=float, required=True)
     parser.add_argument("--max_train_steps", type=int, required=True)
     parser.add_argument("--lora_rank", type=int, required=True)
@@ -88,10 +103,7 @@ def main():
     set_seed(0)
     config = AutoConfig.from_pretrained(args.config_name)
     model = build(args, accelerator, config)
-    if args.optim == "sgd":
-        optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
+    optimizer = OPTIMIZERS[args.optim](model.parameters(), lr=args.learning_rate)
     micro = args.per_device_train_batch_size
     passes = args.max_train_steps * args.gradient_accumulation_steps
     count = passes * micro * accelerator.num_processes

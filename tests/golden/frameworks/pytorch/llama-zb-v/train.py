@@ -227,6 +227,7 @@ ATTENTION = {
     "flash2": [SDPBackend.FLASH_ATTENTION],
     "unfused": [SDPBackend.MATH],
     "fp32 on a GPU": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+    "mask": [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
 
 
@@ -237,9 +238,12 @@ def causal_mask(queries, keys, device):
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def attend(q, k, v):
-    """Causal attention, all as (batch, tokens, heads, head_dim); the last query sees all keys."""
-    causal = {"is_causal": True}
+def attend(q, k, v, mask=None):
+    """Causal attention, all as (batch, tokens, heads, head_dim); the last query sees all keys.
+
+    mask: added to the scores, where a query sees fewer.
+    """
+    causal = {"is_causal": True} if mask is None else {"attn_mask": mask}
     if q.size(1) < k.size(1):
         causal = {"attn_mask": causal_mask(q.size(1), k.size(1), q.device)}
     kernel = C.attention_kernel
@@ -247,13 +251,15 @@ def attend(q, k, v):
         kernel = "unfused"
     elif q.is_cuda and C.precision == "fp32" and kernel != "unfused":  # and GPUs have none in fp32
         kernel = "fp32 on a GPU"
+    elif q.is_cuda and mask is not None:  # nor has flash attention masks
+        kernel = "mask"
     with sdpa_kernel(ATTENTION[kernel], set_priority=True):
         return F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
             dropout_p=C.attention_dropout,
-            enable_gqa=C.num_query_groups < C.num_attention_heads,
+            enable_gqa=k.size(2) < q.size(2),
             **causal,
         ).transpose(1, 2)
 
@@ -549,9 +555,11 @@ def selective(block):
     if "op" in C.recompute_modules:
         return checkpoint_wrapper(block, context_fn=selective_contexts)
     if "core_attn" in C.recompute_modules:
-        block.attention.core = checkpoint_wrapper(block.attention.core)
-    if ("moe" if isinstance(block.mlp, MoE) else "mlp") in C.recompute_modules:
-        block.mlp = checkpoint_wrapper(block.mlp)
+        for part in [part for part in block.modules() if hasattr(part, "core")]:
+            part.core = checkpoint_wrapper(part.core)
+    mlp = getattr(block, "mlp", None)
+    if mlp is not None and ("moe" if isinstance(mlp, MoE) else "mlp") in C.recompute_modules:
+        block.mlp = checkpoint_wrapper(mlp)
     return block
 
 

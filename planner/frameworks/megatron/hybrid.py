@@ -1,0 +1,47 @@
+"""Megatron-LM's hybrid model: the pattern of its layers, and its Mamba-2 layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.blocks.mamba2 import Mamba2
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.frameworks.base import Row
+from planner.frameworks.megatron.layout import chunks
+from planner.frameworks.megatron.patterns import SYMBOLS, blocks_of, every_layer
+
+PROGRAM = "pretrain_hybrid.py"
+SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+
+
+def layer_pattern(model: ModelSpec, plan: ParallelPlan) -> str:
+    """A letter for each block, | between the chunks of a pipeline, / before a prediction layer.
+
+    A prediction layer is made as the last one.
+    """
+    letters = ["".join(SYMBOLS[block.kind] for block in layer) for layer in every_layer(model)]
+    start, parts = 0, []
+    for count in chunks(model, plan):
+        parts.append("".join(letters[start : start + count]))
+        start += count
+    return "/".join(["|".join(parts), *[letters[-1]] * model.mtp_num_layers])
+
+
+def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
+    """What a hybrid model is said by instead of numbers of layers."""
+    letters = "M Mamba-2, G gated delta net, * attention, - MLP, E experts"
+    stages = "; | ends a chunk of a stage" if plan.pp > 1 else ""
+    yield "--hybrid-layer-pattern", layer_pattern(model, plan), letters + stages
+    yield "--spec", SPEC, "the modules of these layers"
+    for block in blocks_of(model, Mamba2)[:1]:
+        yield "--mamba-num-heads", block.num_heads, "heads of a Mamba-2 layer"
+        yield "--mamba-head-dim", block.head_dim, "width of one of them"
+        yield "--mamba-state-dim", block.state_size, "rows of a head's state"
+        yield "--mamba-num-groups", block.num_groups, "groups of heads that share B and C"
+
+
+def blocks_per_layer(model: ModelSpec) -> int:
+    """Layers of the hybrid model for one of ours; 0 where that differs."""
+    counts = {len(layer) for layer in model.layer_pattern}
+    return counts.pop() if len(counts) == 1 else 0

@@ -1,0 +1,246 @@
+"""A pattern of layers in Megatron-LM's options: what each block is said by, and what has none.
+
+A model whose layers are all a mixer and a feed-forward is a GPT model there; any other, and any
+with Mamba-2, is a hybrid model: one layer for each block, named by a letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import cycle, groupby, islice
+from typing import TypeVar
+
+from cost_models.blocks import FeedForward, Mixer, Sublayer
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.delta_net import GatedDeltaNet
+from cost_models.blocks.indexer import Indexer
+from cost_models.blocks.latent_attention import LatentAttention
+from cost_models.blocks.mamba2 import Mamba2
+from cost_models.blocks.mlp import MLP
+from cost_models.spec import ModelSpec
+from planner.frameworks.base import Row
+
+# The letters of --hybrid-layer-pattern.
+SYMBOLS = {
+    "mamba2": "M",
+    "gated_delta_net": "G",
+    "attention": "*",
+    "mlp": "-",
+    "experts": "E",
+}
+BLOCKS = (*SYMBOLS, "latent_attention")
+PARTS = ("expert_latents",)
+# Of its Mamba-2 layer, which has no option for it.
+MAMBA_TAPS = 4
+
+Kind = TypeVar("Kind", bound=Sublayer)
+
+
+def blocks_of(model: ModelSpec, kind: type[Kind]) -> list[Kind]:
+    """The different blocks of a kind in the pattern, in order."""
+    found = (block for layer in model.layer_pattern for block in layer)
+    return list(dict.fromkeys(block for block in found if isinstance(block, kind)))
+
+
+def every_layer(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
+    """The pattern over all layers; empty where the model has none."""
+    return list(islice(cycle(model.layer_pattern), model.num_layers))
+
+
+def is_hybrid(model: ModelSpec) -> bool:
+    """Whether only its hybrid model has such layers."""
+    return bool(blocks_of(model, Mamba2)) or not all(map(_is_pair, model.layer_pattern))
+
+
+def _is_pair(layer: Sequence[Sublayer]) -> bool:
+    return len(layer) == 2 and isinstance(layer[0], Mixer) and isinstance(layer[1], FeedForward)
+
+
+def megatron_layers(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
+    """What it numbers as its layers: the model's, or the blocks of a hybrid model."""
+    layers = every_layer(model)
+    return [(block,) for layer in layers for block in layer] if is_hybrid(model) else layers
+
+
+def position(model: ModelSpec) -> str:
+    """Where no attention layer has positions, the model has none."""
+    attention = blocks_of(model, Attention)
+    unplaced = attention and not any(block.rope for block in attention)
+    return "none" if unplaced and model.position == "rope" else model.position
+
+
+def list_expression(digits: Sequence[int]) -> str:
+    """Numbers of all layers as the list expression that it evaluates, the shorter way."""
+    runs = ((digit, len(list(run))) for digit, run in groupby(digits))
+    return min(
+        "+".join(f"[{digit}]*{length}" for digit, length in runs),
+        f"[{','.join(map(str, digits))}]",
+        key=len,
+    )
+
+
+# What it has no words for.
+
+
+def _one(found: Sequence[Hashable]) -> bool:
+    return len(set(found)) <= 1
+
+
+def _attention(model: ModelSpec) -> Iterator[str]:
+    found = blocks_of(model, Attention)
+    if any(block.chunk for block in found):
+        yield "no option cuts attention into chunks"
+    shape = (model.num_attention_heads, model.num_query_groups, model.head_dim)
+    shapes = {
+        (
+            block.num_attention_heads or model.num_attention_heads,
+            block.num_query_groups or block.num_attention_heads or model.num_query_groups,
+            block.head_dim or model.head_dim,
+        )
+        for block in found
+    }
+    if shapes - {shape}:
+        yield "attention has the same heads in every layer"
+    if any(block.value_head_dim not in (None, model.head_dim) for block in found):
+        yield "outside of latent attention values are as wide as keys"
+    if any(block.key_values != "own" for block in found):
+        yield "every attention layer projects keys and values of its own"
+    if any(block.gate == "head" for block in found) or not _one([b.gate for b in found]):
+        yield "its output gate is for each element, in every attention layer or in none"
+    if any(block.indexer is not None for block in found):
+        yield "an indexer picks keys of latent attention only"
+    if not _one([block.window for block in found if block.window is not None]):
+        yield "windows are of one width"
+    if any(block.sinks not in (None, model.attention_sinks) for block in found):
+        yield "every attention layer has sinks, or none"
+    if any(block.qk_norm not in (None, model.qk_norm) for block in found):
+        yield "every attention layer has query/key norms, or none"
+
+
+def _latent(model: ModelSpec) -> Iterator[str]:
+    found = blocks_of(model, LatentAttention)
+    if not found:
+        return
+    if is_hybrid(model):
+        yield "its hybrid model builds latent attention without the norms of the latents"
+    if blocks_of(model, Attention):
+        yield "attention is latent in every layer or in none"
+    if any(block.window is not None for block in found):
+        yield "latent attention has no window"
+    if any(block.gate != "none" for block in found):
+        yield "latent attention has no output gate"
+    if any(block.rope_key_norm for block in found):
+        yield "the rotary part of latent keys has no norm"
+    indexers = [block.indexer for block in found]
+    if any(indexers) and not all(indexers):
+        yield "every latent attention has an indexer, or none"
+    if any(one is not None and not one.key_norm_bias for one in indexers):
+        yield "the norm of an indexer's keys has a bias"
+    if not _one([_shape(one) for one in indexers if one is not None]):
+        yield "indexers are of one shape"
+    if any(one is not None and one.shared for one in indexers):
+        yield "which layers use an earlier layer's choice of keys has options since core 0.19 only"
+    if any(indexers) and blocks_of(model, GatedDeltaNet):
+        yield "one model has an indexer or a gated delta net, not both"
+
+
+def _shape(indexer: Indexer) -> tuple[int, int, int]:
+    return indexer.num_heads, indexer.head_dim, indexer.top_k
+
+
+def _recurrent(model: ModelSpec) -> Iterator[str]:
+    mamba, delta = blocks_of(model, Mamba2), blocks_of(model, GatedDeltaNet)
+    if not _one([(b.num_heads, b.head_dim, b.state_size, b.num_groups) for b in mamba]):
+        yield "Mamba-2 layers are of one shape"
+    if any(
+        b.convolution != MAMBA_TAPS or not b.convolution_bias or b.bias or not b.gated_norm
+        for b in mamba
+    ):
+        yield (
+            f"its Mamba-2 layer has a convolution of {MAMBA_TAPS} taps with a bias, projections "
+            "without, and a gated norm"
+        )
+    if not _one(delta):
+        yield "gated delta nets are of one shape"
+    if any(b.channel_decays or b.decay_rank or b.gate_rank or not b.gated for b in delta):
+        yield "its gated delta net has one decay for each head, and a full output gate"
+    if any(b.convolution < 2 for b in delta):
+        yield "its gated delta net has a short convolution"
+
+
+def _feed_forward(model: ModelSpec) -> Iterator[str]:
+    for block in blocks_of(model, MLP):
+        if block.width not in (None, model.ffn_hidden_size):
+            yield "the dense MLP has the same width in every layer"
+        if block.gated not in (None, model.gated_mlp):
+            yield "every MLP is gated, or none"
+        if block.bias not in (None, model.mlp_bias):
+            yield "every MLP has biases, or none"
+    moe = model.moe
+    if moe is not None and moe.latent_size is not None and moe.latent_bias != moe.expert_bias:
+        yield "projections into and out of the experts' latent width have biases as the experts do"
+
+
+_REASONS: tuple[Callable[[ModelSpec], Iterator[str]], ...] = (
+    _attention, _latent, _recurrent, _feed_forward,
+)  # fmt: skip
+
+
+def lacks(model: ModelSpec) -> tuple[str, ...]:
+    """What of a pattern of its own kinds of blocks it has no option for."""
+    return tuple(dict.fromkeys(text for reasons in _REASONS for text in reasons(model)))
+
+
+# What it is said by.
+
+
+def said(model: ModelSpec) -> Iterator[Row]:
+    """The options of a pattern beside those of its feed-forwards and of a hybrid model."""
+    layers, attention = megatron_layers(model), blocks_of(model, Attention)
+    windows = [block.window for block in attention]
+    if any(windows):
+        width = max(filter(None, windows))
+        yield "--window-size", f"{width - 1},0", "tokens seen to the left"
+        if not all(windows):
+            kinds = [int(_has(layer, lambda block: block.window is not None)) for layer in layers]
+            yield "--window-attn-skip-freq", list_expression(kinds), "0: a layer attends fully"
+    if position(model) == "rope" and not all(block.rope for block in attention):
+        kinds = [int(_has(layer, lambda block: not block.rope)) for layer in layers]
+        yield "--no-rope-freq", list_expression(kinds), "1: a layer without positions"
+    if any(block.gate == "element" for block in attention):
+        yield "--attention-output-gate", "the output is gated element by element"
+    for indexer in {block.indexer for block in blocks_of(model, LatentAttention)} - {None}:
+        yield from _sparse(indexer)
+    yield from _delta_net(model)
+    if model.moe is not None and model.moe.latent_size is not None:
+        yield "--moe-latent-size", model.moe.latent_size, "width in which routed experts work"
+
+
+def _has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
+    return any(isinstance(block, Attention) and test(block) for block in layer)
+
+
+def _sparse(indexer: Indexer | None) -> Iterator[Row]:
+    assert indexer is not None
+    yield "--experimental-attention-variant", "dsa", "an indexer picks the keys of each query"
+    yield "--dsa-indexer-n-heads", indexer.num_heads, "heads of the indexer"
+    yield "--dsa-indexer-head-dim", indexer.head_dim, "width of one of them"
+    yield "--dsa-indexer-topk", indexer.top_k, "keys that one query attends to"
+    yield "--no-rope-fusion", "sparse attention rotates apart"
+
+
+def _delta_net(model: ModelSpec) -> Iterator[Row]:
+    for block in blocks_of(model, GatedDeltaNet)[:1]:
+        if not is_hybrid(model):
+            kinds = [int(isinstance(layer[0], GatedDeltaNet)) for layer in every_layer(model)]
+            yield (
+                "--experimental-attention-variant",
+                "gated_delta_net",
+                "layers of linear attention",
+            )
+            yield "--linear-attention-freq", list_expression(kinds), "0: a layer of attention"
+        yield "--linear-conv-kernel-dim", block.convolution, "taps of the short convolution"
+        yield "--linear-key-head-dim", block.key_head_dim, "width of a key"
+        yield "--linear-value-head-dim", block.value_head_dim, "width of a value"
+        yield "--linear-num-key-heads", block.num_key_heads, "heads of queries and keys"
+        yield "--linear-num-value-heads", block.num_value_heads, "heads of values"

@@ -1,0 +1,234 @@
+"""A pattern of layers read from Megatron-LM's options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from planner.frameworks.arguments import Arguments
+from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
+from planner.frameworks.reading import Unreadable
+
+Blocks = dict[str, Any]
+
+PATTERN, OLD = "--hybrid-layer-pattern", "--hybrid-override-pattern"
+VARIANT = "--experimental-attention-variant"
+# Letters of a hybrid model, and the blocks that they stand for.
+KINDS = {letter: kind for kind, letter in SYMBOLS.items()} | {
+    "D": "latent_attention",
+    "+": "latent_attention",
+}
+EXPAND = 2  # of Mamba-2 without --mamba-num-heads: inner over hidden width
+_ITEM = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,5}))?")
+
+
+def listed(text: str, layers: int, counted: tuple[int, int] = (1, 0)) -> list[int]:
+    """The list of zeros and ones that an option says of layers, `N` or `([0]*1+[1]*2)*3`.
+
+    counted: what N stands for: where a number from 0 is a multiple of it, and elsewhere.
+    Raises ValueError where it is none, or not one of each layer.
+    """
+    plain = re.sub(r"\s", "", text)
+    if re.fullmatch(r"\d{1,6}", plain):
+        step = int(plain)
+        if step < 1:
+            raise ValueError("a period of at least 1 is needed")
+        return [counted[bool(i % step)] for i in range(layers)]
+    group = re.fullmatch(r"\((.*)\)(?:\*(\d{1,5}))?", plain)
+    body, times = (group[1], int(group[2] or 1)) if group else (plain, 1)
+    found: list[int] = []
+    for part in body.split("+"):
+        item = _ITEM.fullmatch(part)
+        if item is None:
+            raise ValueError("it is no sum of lists")
+        values = [int(value) for value in item[1].split(",") if value]
+        found += values * min(int(item[2] or 1), layers + 1)
+        if len(found) > layers:
+            break
+    found = (found * min(times, layers + 1))[: layers + 1]
+    if len(found) != layers or not set(found) <= {0, 1}:
+        raise ValueError(f"it does not say 0 or 1 for each of {layers} layers")
+    return found
+
+
+def _ends_of_periods(text: str, layers: int, last: int) -> list[int]:
+    """As `listed`, where N says that the last of each N layers is other than the rest."""
+    if re.fullmatch(r"\s*\d{1,6}\s*", text):
+        return listed(text, layers + 1, (last, 1 - last))[1:]
+    return listed(text, layers)
+
+
+def hybrid_pattern(args: Arguments) -> str:
+    """The letters of a hybrid model; empty for another model.
+
+    Raises Unreadable where letters stand for no layer, or none are given.
+    """
+    text = args.text(PATTERN) or args.text(OLD)
+    setting = args.given.get(PATTERN) or args.given.get(OLD) or args.given.get("--is-hybrid-model")
+    if not text and args.has("--is-hybrid-model") and setting is not None:
+        raise Unreadable(f"a hybrid model needs {PATTERN}", setting.file, setting.line)
+    main, *predicted = text.split("/")
+    letters = set(text) - {"|", "/"}
+    if text and setting is not None and (letters - set(KINDS) or not main.replace("|", "")):
+        raise Unreadable(
+            f"{setting.name} {text[:100]}: letters of layers are {' '.join(KINDS)}, between them | "
+            "for stages, and / before a prediction layer",
+            setting.file,
+            setting.line,
+        )
+    if len(set(predicted)) > 1:
+        args.refuse("all prediction layers of a pattern are the same", PATTERN, OLD)
+    if predicted and not main.endswith(predicted[0]):
+        args.assume(f"prediction layers {predicted[0]} are costed as the last layer")
+    return text
+
+
+def layers_of(text: str) -> int:
+    """The layers of a hybrid model, without those of prediction."""
+    return len(text.split("/")[0].replace("|", ""))
+
+
+def hybrid_fields(args: Arguments, text: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a hybrid model, from those of a model with its other options."""
+    main, *predicted = text.split("/")
+    letters = main.replace("|", "")
+    args.has("--spec")
+    if set(letters) & {"D", "+"} and fields["mla"] is None:
+        args.assume("letters D and + say --multi-latent-attention")
+    attention = _attention(args, fields, len(letters))
+    layers = []
+    for place, letter in enumerate(letters):
+        block = attention[place] if letter in "*D+" else _plain(args, KINDS[letter], fields)
+        layers.append([block])
+    return _fields(fields, layers) | {"mtp_num_layers": len(predicted)}
+
+
+def gpt_fields(
+    args: Arguments, fields: dict[str, Any], experts: Sequence[int]
+) -> dict[str, Any] | None:
+    """The fields of a model whose mixers differ from layer to layer; None: they do not.
+
+    experts: 1 for each layer that has some.
+    """
+    variant = args.text(VARIANT)
+    uneven = _uneven_windows(args, len(experts))
+    if not (variant or uneven or args.has("--attention-output-gate", "--no-rope-freq")):
+        return None
+    mixers = _attention(args, fields, len(experts))
+    if variant in ("gated_delta_net", "gdn"):
+        linear = _of_layers(args, "--linear-attention-freq", len(experts), 0)
+        if not linear:
+            args.refuse(f"{VARIANT} {variant} needs --linear-attention-freq", VARIANT)
+        delta = _delta_net(args)
+        mixers = [
+            delta if one else mixer
+            for one, mixer in zip(linear or [1] * len(mixers), mixers, strict=True)
+        ]
+    elif variant == "gdn2":
+        args.assume("gdn2 is costed as full attention")
+    kinds = ["experts" if one else "mlp" for one in experts]
+    return _fields(fields, [[m, {"kind": kind}] for m, kind in zip(mixers, kinds, strict=True)])
+
+
+def _fields(fields: dict[str, Any], layers: list[list[Blocks]]) -> dict[str, Any]:
+    """The same with a pattern of layers instead of what it says; the shortest that repeats."""
+    moe = fields["moe"]
+    if moe is not None:
+        places = ("num_dense_layers", "layer_frequency", "layer_offset")
+        moe = {name: value for name, value in moe.items() if name not in places}
+    left = {"sliding_window": None, "full_attention_period": None, "moe": moe}
+    pattern = layers[: _period(layers)]
+    return fields | left | {"num_layers": len(layers), "layer_pattern": pattern}
+
+
+def _period(items: Sequence[Any]) -> int:
+    """The smallest n for which every item is the n-th before it."""
+    border, borders = 0, [0]  # of each beginning, how much of its start is also its end
+    for item in items[1:]:
+        while border and items[border] != item:
+            border = borders[border - 1]
+        border += items[border] == item
+        borders.append(border)
+    return len(items) - borders[-1]
+
+
+def _of_layers(args: Arguments, name: str, layers: int, last: int) -> list[int]:
+    """What an option says of each layer; empty where it is not given or refused."""
+    text = args.text(name)
+    if not text:
+        return []
+    try:
+        return _ends_of_periods(text, layers, last)
+    except ValueError as error:
+        args.refuse(f"{name} {text[:100]}: {error}", name)
+        return []
+
+
+def _uneven_windows(args: Arguments, layers: int) -> bool:
+    """Whether windows follow a list that is no period."""
+    kinds = _of_layers(args, "--window-attn-skip-freq", layers, 0)
+    if not kinds or not args.has("--window-size"):
+        return False
+    return not any(
+        kinds == [int((i + 1) % n > 0) for i in range(layers)] for n in range(1, layers + 2)
+    )
+
+
+def _attention(args: Arguments, fields: dict[str, Any], layers: int) -> list[Blocks]:
+    """An attention block for each layer."""
+    if fields["mla"] is not None:
+        return [_latent(args)] * layers
+    block: Blocks = {"kind": "attention"}
+    if args.has("--attention-output-gate"):
+        block["gate"] = "element"
+    window = fields.get("sliding_window")
+    slides = _of_layers(args, "--window-attn-skip-freq", layers, 0) or [1] * layers
+    unplaced = _of_layers(args, "--no-rope-freq", layers, 1) or [0] * layers
+    return [
+        block | ({"window": window} if window and near else {}) | ({"rope": False} if bare else {})
+        for near, bare in zip(slides, unplaced, strict=True)
+    ]
+
+
+def _latent(args: Arguments) -> Blocks:
+    if args.text(VARIANT) != "dsa" and "D" not in args.text(PATTERN):
+        return {"kind": "latent_attention"}
+    args.has("--no-rope-fusion", "--dsa-indexer-loss-coeff", "--dsa-indexer-use-sparse-loss")
+    if args.integer("--dsa-indexer-topk-freq", 1) > 1:
+        args.assume("layers that use an earlier layer's choice of keys are costed as choosing")
+    indexer = {
+        "num_heads": args.positive("--dsa-indexer-n-heads", 64),
+        "head_dim": args.positive("--dsa-indexer-head-dim", 128),
+        "top_k": args.positive("--dsa-indexer-topk", 2048),
+    }
+    return {"kind": "latent_attention", "indexer": indexer}
+
+
+def _plain(args: Arguments, kind: str, fields: dict[str, Any]) -> Blocks:
+    if kind == "mamba2":
+        return _mamba(args, fields["hidden_size"])
+    return _delta_net(args) if kind == "gated_delta_net" else {"kind": kind}
+
+
+def _mamba(args: Arguments, hidden: int) -> Blocks:
+    head_dim = args.positive("--mamba-head-dim", 64)
+    return {
+        "kind": "mamba2",
+        "num_heads": args.positive("--mamba-num-heads", max(EXPAND * hidden // head_dim, 1)),
+        "head_dim": head_dim,
+        "state_size": args.positive("--mamba-state-dim", 128),
+        "num_groups": args.positive("--mamba-num-groups", 8),
+        "convolution": MAMBA_TAPS,
+    }
+
+
+def _delta_net(args: Arguments) -> Blocks:
+    return {
+        "kind": "gated_delta_net",
+        "num_key_heads": args.positive("--linear-num-key-heads", 16),
+        "num_value_heads": args.positive("--linear-num-value-heads", 32),
+        "key_head_dim": args.positive("--linear-key-head-dim", 128),
+        "value_head_dim": args.positive("--linear-value-head-dim", 128),
+        "convolution": args.positive("--linear-conv-kernel-dim", 4),
+    }

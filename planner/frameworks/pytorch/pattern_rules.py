@@ -1,0 +1,218 @@
+"""What the training script has no way to build of a layer pattern, as rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import gcd
+
+import numpy as np
+
+from cost_models.blocks import Sublayer
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.delta_net import CHUNK, GatedDeltaNet
+from cost_models.blocks.lightning import BLOCK, LightningAttention
+from cost_models.blocks.mamba2 import Mamba2
+from cost_models.blocks.mlp import MLP
+from cost_models.blocks.parallel import Parallel
+from cost_models.plans import RECOMPUTE_MODULES, Plans
+from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Rule
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.pytorch import patterns
+from planner.frameworks.rules import fixed_part, is_named
+
+_WHOLE = {
+    "mamba": "its step, B and C need all channels",
+    "linear_recurrent_unit": "its gates are stacked",
+    "rwkv_time_mix": "its shares of the token before are whole",
+    "rwkv_channel_mix": "its shares of the token before are whole",
+}
+
+
+def _none(found: Callable[[Sublayer, ModelSpec], bool], text: str) -> Rule:
+    """No block of the pattern may be like that."""
+    return fixed_part(lambda m: not any(found(block, m) for block in patterns.each(m)), text)
+
+
+def _not_built(model: ModelSpec) -> list[str]:
+    blocks = patterns.each(model)
+    return sorted({block.label for block in blocks if block.kind not in patterns.KINDS})
+
+
+def _repeats(model: ModelSpec) -> bool:
+    """Whether a layer has two mixers, two attentions or two feed-forwards."""
+    places = ([block.norm for block in layer] for layer in model.layer_pattern)
+    return any(len(set(layer)) < len(layer) for layer in places)
+
+
+def _beside(block: Sublayer, kind: str) -> bool:
+    return isinstance(block, Parallel) and any(x.kind == kind for x in block.branches)
+
+
+def _other_width(block: Sublayer, m: ModelSpec) -> bool:
+    if not isinstance(block, Attention) or block.head_dim in (None, m.head_dim):
+        return False
+    return block.rope and m.position == "rope"
+
+
+def _unequal(block: Sublayer, m: ModelSpec) -> bool:
+    if not isinstance(block, Attention):
+        return False
+    return block.value_head_dim not in (None, block.head_dim or m.head_dim)
+
+
+def _heads(model: ModelSpec) -> Iterator[int]:
+    """Numbers of heads and groups that tensor parallelism splits."""
+    for block in patterns.each(model):
+        if isinstance(block, Attention):
+            yield from block.heads(model)
+        if isinstance(block, Mamba2):
+            yield block.num_groups
+        if isinstance(block, GatedDeltaNet):
+            yield block.num_key_heads
+        if isinstance(block, LightningAttention):
+            yield block.num_heads or model.num_attention_heads
+
+
+def _by_operator(plans: Plans) -> BoolArray:
+    return np.asarray(plans.recompute_modules == 1 << RECOMPUTE_MODULES.index("op"))
+
+
+def _common(model: ModelSpec) -> int:
+    return gcd(*_heads(model))
+
+
+def _unsplit(model: ModelSpec) -> str:
+    """Why tensor parallelism cannot split a block; empty where it can split all."""
+    for block in patterns.each(model):
+        if block.kind in _WHOLE:
+            return f"{block.label}: {_WHOLE[block.kind]}"
+        if isinstance(block, LightningAttention) and block.output_norm == "all":
+            return f"{block.label}: one norm runs over all heads"
+        if isinstance(block, GatedDeltaNet) and (block.decay_rank or block.gate_rank):
+            return f"{block.label}: its gates pass through a narrow matrix, whole on every rank"
+    return ""
+
+
+def _local(model: ModelSpec) -> bool:
+    blocks = patterns.each(model)
+    return any(isinstance(b, Attention) and (b.window or b.chunk) for b in blocks)
+
+
+def _recurrent(model: ModelSpec) -> str:
+    """The first block that needs the tokens before its own in order."""
+    plain = {"attention", "experts", "mlp", "parallel"}
+    return next((b.label for b in patterns.each(model) if b.kind not in plain), "")
+
+
+def _chunks(model: ModelSpec, length: int) -> list[int]:
+    """Lengths of chunks that do not divide the sequence, where it has several."""
+    found = set()
+    for block in patterns.each(model):
+        if isinstance(block, Attention) and block.chunk:
+            found.add(block.chunk)
+        if isinstance(block, Mamba2):
+            found.add(block.chunk_size)
+        if isinstance(block, GatedDeltaNet):
+            found.add(int(CHUNK))
+        if isinstance(block, LightningAttention):
+            found.add(int(BLOCK))
+    return sorted(one for one in found if one < length and length % one)
+
+
+MODEL_RULES: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: not _not_built(c.model),
+        lambda c, p: f"the script does not build {', '.join(_not_built(c.model))}",
+        "degrees",
+    ),
+    fixed_part(
+        lambda m: not _repeats(m), "a layer has one mixer, one attention and one feed-forward"
+    ),
+    _none(
+        lambda b, m: isinstance(b, Attention) and b.key_values == "earlier",
+        "layers do not use keys and values of an earlier one",
+    ),
+    _none(
+        lambda b, m: isinstance(b, Attention) and b.indexer is not None,
+        "no indexer picks the keys of attention",
+    ),
+    _none(
+        lambda b, m: isinstance(b, Attention) and bool(b.sinks),
+        "scaled_dot_product_attention has no sinks",
+    ),
+    _none(
+        lambda b, m: isinstance(b, Attention) and b.qk_norm == "full",
+        "query/key norms run over one head, not over all",
+    ),
+    _none(_unequal, "values of attention are as wide as keys"),
+    _none(_other_width, "one rotary table serves all layers: their heads are equally wide"),
+    _none(
+        lambda b, m: isinstance(b, MLP) and b.gated not in (None, m.gated_mlp),
+        "all MLPs are gated, or none is",
+    ),
+    _none(lambda b, m: _beside(b, "parallel"), "blocks stand beside each other once"),
+    _none(lambda b, m: _beside(b, "experts"), "experts stand beside no other block"),
+    fixed_part(
+        lambda m: m.moe is None or not (m.moe.zero_experts or m.moe.latent_size),
+        "experts are MLPs as wide as the model, and none passes its tokens on",
+    ),
+    fixed_part(lambda m: m.residual_streams == 1, "there is one residual stream"),
+    fixed_part(lambda m: not m.encoders, "there are no encoders"),
+    fixed_part(lambda m: m.per_layer_input_size is None, "layers have no embedding of their own"),
+)
+RULES: tuple[Rule, ...] = (
+    *MODEL_RULES,
+    rule(
+        "heads_not_divisible",
+        lambda c, p: (
+            _common(c.model) % (p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)) == 0
+        ),
+        lambda c, p: (
+            f"heads of the pattern divide over {_common(c.model)} ranks, not tp {p.tp}"
+            + (f" x cp {p.cp}" if p.cp_kind == "a2a" else "")
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (p.tp == 1) | (not _unsplit(c.model)),
+        lambda c, p: f"tp {p.tp} cannot split {_unsplit(c.model)}",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (p.cp == 1) | (not _recurrent(c.model)),
+        lambda c, p: (
+            f"{_recurrent(c.model)} takes the tokens of a sequence in order, on one rank: cp 1, "
+            f"not {p.cp}"
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (p.cp == 1) | (not _local(c.model)) | is_named(p, "cp_kind", "a2a"),
+        "windows and chunks are of whole sequences: context parallelism by all-to-all (a2a)",
+    ),
+    unsupported(
+        lambda c, p: not _chunks(c.model, c.training.seq_length),
+        lambda c, p: (
+            f"{c.training.seq_length} tokens are no multiple of chunks of "
+            f"{', '.join(map(str, _chunks(c.model, c.training.seq_length)))}"
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (p.compile == 0) | (not c.model.layer_pattern),
+        "layers of a pattern are not compiled: their loops over chunks would be unrolled",
+    ),
+    unsupported(
+        lambda c, p: (c.training.optimizer != "muon") | (not _recurrent(c.model)),
+        "Muon takes every weight of two dimensions for a matrix, and those of convolutions are "
+        "none",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
+            ~is_named(p, "recompute", "selective") | ~_by_operator(p) | (not c.model.layer_pattern)
+        ),
+        "every second product is kept where all layers have the same ones, not in a pattern",
+    ),
+)

@@ -1,0 +1,73 @@
+"""The layers of the training script: the usual ones, or those of a model's pattern.
+
+The script holds the classes of the blocks that its model has; each kind is a file of modules/.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any
+
+from cost_models.blocks import Sublayer
+from cost_models.spec import ModelSpec
+
+KINDS = (
+    "attention", "experts", "gated_delta_net", "lightning_attention", "linear_recurrent_unit",
+    "mamba", "mamba2", "mlp", "parallel", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
+)  # fmt: skip
+# Not shared: what only attention and feed-forwards do without.
+_PLAIN = {"attention", "experts", "mlp", "parallel"}
+_SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
+
+
+def each(model: ModelSpec) -> tuple[Sublayer, ...]:
+    """Every block of the pattern once, branches of others before them."""
+
+    def parts(block: Sublayer) -> Iterator[Sublayer]:
+        for branch in getattr(block, "branches", ()):
+            yield from parts(branch)
+        yield block
+
+    blocks = (block for layer in model.layer_pattern for block in layer)
+    return tuple(dict.fromkeys(one for block in blocks for one in parts(block)))
+
+
+def classes(model: ModelSpec) -> dict[str, str]:
+    """What stands for the script's marks: the classes of its layers, and how tp splits them."""
+    if not model.layer_pattern:
+        return {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
+    kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
+    shared = ["kept", *["recurrence"] * bool(set(kinds) - _PLAIN)]
+    texts = map(_text, ("pattern_layer", *shared, *kinds))
+    return {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
+
+
+def _text(name: str) -> str:
+    path = files(__package__).joinpath("modules", f"{name}.py.txt")
+    return path.read_text(encoding="utf-8").rstrip()
+
+
+def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
+    """The blocks by a name for each, and the names of every layer's."""
+    names: dict[Sublayer, str] = {}
+    count = Counter[str]()
+    for block in dict.fromkeys(block for layer in model.layer_pattern for block in layer):
+        count[block.kind] += 1
+        many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
+        names[block] = f"{block.kind}{many}"
+    blocks = {name: block.model_dump(mode="json") for block, name in names.items()}
+    return blocks, [[names[block] for block in layer] for layer in model.layer_pattern]
+
+
+def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
+    """The layer pattern that a CONFIG block says; raises ValueError where a name is not there."""
+    blocks, layers = config.get("blocks", {}), config.get("layer_pattern", [])
+    named = isinstance(blocks, dict) and isinstance(layers, list)
+    if not named or not all(isinstance(layer, list) for layer in layers):
+        raise ValueError("blocks holds options by name, layer_pattern lists of names")
+    missing = [str(name) for layer in layers for name in layer if name not in blocks]
+    if missing:
+        raise ValueError(f"layer_pattern names {missing[0]}, which blocks does not hold")
+    return tuple(tuple(blocks[name] for name in layer) for layer in layers)

@@ -1,0 +1,122 @@
+"""Layers that follow a pattern, scaled down: every kind stays, each block in proportion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.blocks import Sublayer
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.delta_net import GatedDeltaNet
+from cost_models.blocks.lightning import LightningAttention
+from cost_models.blocks.lru import LinearRecurrentUnit
+from cost_models.blocks.mamba import Mamba
+from cost_models.blocks.mamba2 import Mamba2
+from cost_models.blocks.mlp import MLP
+from cost_models.blocks.parallel import Parallel
+from cost_models.blocks.rwkv import ChannelMix, TimeMix
+from cost_models.spec import ModelSpec
+
+Pattern = tuple[tuple[Sublayer, ...], ...]
+# Query heads of one key head, key heads of a value head and the like: at most so many.
+_MOST_SHARED = 4
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much smaller: tp ranks still split all heads; shrunk, shortened: shares of width and
+    length that are left; head_dim: at most; width: of a matrix, from what it was.
+    """
+
+    tp: int
+    shrunk: float
+    shortened: float
+    head_dim: int
+    width: Callable[[int], int]
+
+    def heads(self, full: int) -> int:
+        """As many in proportion, for every rank as many."""
+        return self.tp * max(1, round(full * self.shrunk / self.tp))
+
+    def dim(self, full: int) -> int:
+        return min(full, self.head_dim)
+
+    def tokens(self, full: int | None) -> int | None:
+        """Of a window or a chunk."""
+        return None if full is None else max(1, round(full * self.shortened))
+
+
+def narrowed(pattern: Pattern, scale: Scale) -> Pattern:
+    """The same layers of smaller blocks."""
+    return tuple(tuple(_block(block, scale) for block in layer) for layer in pattern)
+
+
+def shortened(model: ModelSpec, layers: int) -> ModelSpec:
+    """The model with fewer layers: one of every kind first, in the order in which they occur."""
+    if not model.layer_pattern or layers >= model.num_layers:
+        return model.model_copy(update={"num_layers": layers})
+    whole = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
+    kinds = tuple(dict.fromkeys(whole[: model.num_layers]))
+    return model.model_copy(update={"num_layers": layers, "layer_pattern": kinds[:layers]})
+
+
+def kinds(model: ModelSpec) -> int:
+    """How many layers show one of each kind."""
+    return len(set(model.layer_pattern)) or 1
+
+
+def _block(block: Sublayer, scale: Scale) -> Sublayer:
+    if isinstance(block, Parallel):
+        branches = tuple(_block(branch, scale) for branch in block.branches)
+        return block.model_copy(update={"branches": branches})
+    return block.model_copy(update=_fields(block, scale))
+
+
+def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
+    """What a block has otherwise."""
+    if isinstance(block, Attention):
+        return _attention(block, scale)
+    if isinstance(block, Mamba2):
+        groups = min(block.num_groups, scale.tp)
+        shared = max(1, round(block.num_heads * scale.shrunk / groups))
+        dims = {name: scale.dim(getattr(block, name)) for name in ("head_dim", "state_size")}
+        return {"num_groups": groups, "num_heads": groups * shared, **dims}
+    if isinstance(block, GatedDeltaNet):
+        shared = min(block.num_value_heads // block.num_key_heads, _MOST_SHARED)
+        keys = scale.heads(block.num_key_heads)
+        dims = {n: scale.dim(getattr(block, n)) for n in ("key_head_dim", "value_head_dim")}
+        ranks = {
+            "decay_rank": block.decay_rank and scale.dim(block.decay_rank),
+            "gate_rank": block.gate_rank and scale.dim(block.gate_rank),
+        }
+        return {"num_key_heads": keys, "num_value_heads": keys * shared, **dims, **ranks}
+    if isinstance(block, LightningAttention):
+        heads, dim = block.num_heads, block.head_dim
+        return {"num_heads": heads and scale.heads(heads), "head_dim": dim and scale.dim(dim)}
+    if isinstance(block, Mamba):
+        rank = scale.dim(block.time_step_rank)
+        return {"inner_size": scale.width(block.inner_size), "time_step_rank": rank}
+    if isinstance(block, LinearRecurrentUnit):
+        blocks = min(block.num_blocks, _MOST_SHARED)  # their product divides by 8
+        return {"width": scale.width(block.width), "num_blocks": blocks if blocks != 3 else 2}
+    if isinstance(block, MLP | TimeMix | ChannelMix):
+        return {"width": block.width and scale.width(block.width)}
+    return {}
+
+
+def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "window": scale.tokens(block.window), "chunk": scale.tokens(block.chunk),
+        "head_dim": block.head_dim and scale.dim(block.head_dim),
+        "value_head_dim": block.value_head_dim and scale.dim(block.value_head_dim),
+    }  # fmt: skip
+    heads, groups = block.num_attention_heads, block.num_query_groups
+    if groups is not None:
+        # Of the model's heads as many as divide them.
+        groups = scale.heads(groups) if heads is not None else scale.tp
+        found["num_query_groups"] = groups
+    if heads is not None:
+        shared = min(heads // (block.num_query_groups or heads), _MOST_SHARED)
+        found["num_attention_heads"] = (groups or scale.heads(heads)) * shared
+    return found

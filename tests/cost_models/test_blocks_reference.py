@@ -1,0 +1,246 @@
+"""Blocks held against torch: parameters, FLOP and saved bytes of the modules that train them.
+
+The modules are those of the native training script, one block at a time.  FLOP are what
+FlopCounterMode sees of the forward pass, products of matrices; saved bytes are the storages that
+autograd keeps, beside weights and the block's own input, which the norm before it has saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.flop_counter import FlopCounterMode
+
+from cost_models.activation_memory import saved_tensors, tensor_bytes
+from cost_models.blocks import Sublayer
+from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
+from cost_models.dims import dims
+from cost_models.parameters import elements
+from cost_models.plans import Plans
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from tests.fixtures.launches import launch
+
+LENGTH, HIDDEN = 256, 256
+CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+MODEL: dict[str, Any] = {
+    "num_layers": 1, "hidden_size": HIDDEN, "num_attention_heads": 8, "num_query_groups": 4,
+    "head_dim": 32, "ffn_hidden_size": 512, "gated_mlp": True, "vocab_size": 128,
+    "norm": "layernorm", "tied_embeddings": False,
+}  # fmt: skip
+MAMBA2 = {"kind": "mamba2", "num_heads": 8, "head_dim": 64, "num_groups": 2, "state_size": 128}
+DELTA: dict[str, Any] = {
+    "kind": "gated_delta_net", "num_key_heads": 2, "num_value_heads": 4, "key_head_dim": 64,
+    "value_head_dim": 128,
+}  # fmt: skip
+KIMI = DELTA | {"num_key_heads": 4, "key_head_dim": 128, "channel_decays": True}
+MAMBA = {"kind": "mamba", "inner_size": 512, "state_size": 16, "time_step_rank": 16}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "mamba2": MAMBA2,
+    "mamba2 with biases": MAMBA2 | {"bias": True, "convolution_bias": False, "gated_norm": False},
+    "mamba": MAMBA,
+    "mamba with norms": MAMBA | {"selection_norms": True, "bias": True},
+    "gated delta net": DELTA,
+    "delta net without gate": DELTA | {"gated": False, "convolution": 1},
+    "kimi delta attention": KIMI | {"decay_rank": 128, "gate_rank": 128},
+    "lightning": {"kind": "lightning_attention"},
+    "lightning by head": {
+        "kind": "lightning_attention", "num_heads": 4, "head_dim": 64, "gate": False,
+        "output_norm": "head", "qk_norm": True,
+    },
+    "short convolution": {"kind": "short_convolution"},
+    "short convolution with biases": {"kind": "short_convolution", "taps": 4, "bias": True},
+    "linear recurrent unit": {"kind": "linear_recurrent_unit", "width": 320, "num_blocks": 4},
+    "rwkv": {"kind": "rwkv_time_mix", "width": 320},
+    "rwkv feed-forward": {"kind": "rwkv_channel_mix"},
+    "attention": {"kind": "attention"},
+    "gated attention": {"kind": "attention", "gate": "element", "qk_norm": "head"},
+    "attention gated by head": {"kind": "attention", "gate": "head", "num_query_groups": 8},
+    "keys as values": {"kind": "attention", "key_values": "keys"},
+    "window": {"kind": "attention", "window": 128},
+    "chunk": {"kind": "attention", "chunk": 128, "num_attention_heads": 4},
+    "mlp": {"kind": "mlp", "width": 384, "bias": True},
+    "parallel": {"kind": "parallel", "branches": [{"kind": "attention"}, MAMBA2]},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A block, its module, and what the cost model says of it."""
+
+    model: ModelSpec
+    block: Sublayer
+    script: Any
+    module: Any
+    records: tuple[Record, ...]
+    saved_bytes: dict[str, float]
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def reference(options: dict[str, Any]) -> Reference:
+    """The module of a block, as the training script makes it."""
+    model = ModelSpec(**MODEL, layer_pattern=[[options]])
+    request, plan = launch(
+        model, (1, 1), training={"seq_length": LENGTH, "global_batch_size": 1, "precision": "fp32"},
+        runtime="torch", zero_stage=0, cross_entropy="unfused", attention_kernel="flash2",
+    )  # fmt: skip
+    text = frameworks.get("pytorch").write(request, plan).files["train.py"]
+    script: Any = ModuleType("train")
+    exec(compile(text, "train.py", "exec"), script.__dict__)
+    script.setup(torch.device("cpu"))
+    module = script.initialise(lambda: script.make_block(script.blocks_of(0)[0]))
+    ((block,),) = model.layer_pattern
+    d = dims(request.training, Plans.from_rows([plan]))
+    records = tuple(block.records(model, d))
+    saved = {}
+    for tensor in saved_tensors(records):
+        saved[tensor.name] = saved.get(tensor.name, 0.0) + one(tensor_bytes(tensor, d))
+    return Reference(model, block, script, module, records, saved)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.usefixtures("world")
+def test_parameters(name: str) -> None:
+    r = reference(BLOCKS[name])
+    found = sum(parameter.numel() for parameter in r.module.parameters())
+    assert found == elements(r.block.weights(r.model, Split()))
+
+
+def one(value: Any) -> float:
+    """Of the one plan there is."""
+    return float(np.max(value))
+
+
+def square(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """FLOP of all pairs of queries and keys; torch has no formula for a CPU's kernel."""
+    batch, heads, queries, head_dim = query
+    return 2 * batch * heads * queries * key[2] * (head_dim + value[3])
+
+
+def flop(records: tuple[Record, ...], seen: float) -> float:
+    """Of products, as torch counts them: of attention the whole square, not its causal half.
+
+    seen: the keys for each query in torch's square, where a window leaves out some of them.
+    """
+    total = 0.0
+    for record in records:
+        if isinstance(record, Gemm):
+            total += 2.0 * one(record.active * record.m * record.n * record.k * record.groups)
+        elif isinstance(record, Scan) and record.matrices:
+            total += one(record.forward_flop)
+        elif isinstance(record, FlashAttention):
+            wider = max(seen / record.span, 1.0)
+            total += 2.0 * wider * one(record.active * record.forward_flop)
+    return total
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.usefixtures("world")
+def test_flop(name: str) -> None:
+    r = reference(BLOCKS[name])
+    # A window is a mask over the whole square, a chunk a shorter sequence.
+    seen = LENGTH if "window" in BLOCKS[name] else 0
+    x = torch.randn(1, LENGTH, HIDDEN)
+    with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
+        assert r.module(x).shape == x.shape
+    assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.usefixtures("world")
+def test_products_by_chunks_are_the_recurrence() -> None:
+    script = reference(MAMBA2).script
+    q, k, v, decay = (
+        draw(2, 48, 2, 8),
+        draw(2, 48, 2, 8) / 2,
+        draw(2, 48, 4, 6),
+        -draw(2, 48, 4).exp(),
+    )
+    state, outputs = torch.zeros(2, 4, 6, 8), []
+    for t in range(48):
+        several_q, several_k = (x[:, t].repeat_interleave(2, 1) for x in (q, k))
+        state = state * decay[:, t, :, None, None].exp()
+        state = state + v[:, t, :, :, None] * several_k[:, :, None]
+        outputs.append((state @ several_q[..., None])[..., 0])
+    found = script.linear_attention(q, k, v, decay, 16)
+    torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [DELTA, KIMI], ids=["by head", "by channel"])
+@pytest.mark.usefixtures("world")
+def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> None:
+    module = reference(options).module
+    heads, dim, width = options["num_value_heads"], options["key_head_dim"], 128
+    groups = options["num_key_heads"]
+    q, k = (module.normed(draw(1, 192, groups * dim) + i) for i in range(2))
+    v, beta = draw(1, 192, heads * width), draw(1, 192, heads)
+    decay = draw(1, 192, groups * dim if module.o.channel_decays else heads)
+    inverse = module.correction(k, beta, decay)
+    found = module.scan(q, k, v, beta, decay, inverse).unflatten(-1, (heads, width))
+    kept = (-torch.nn.functional.softplus(decay + module.step_bias)).exp()
+    kept = kept.unflatten(-1, (-1, dim if module.o.channel_decays else 1))
+    state, outputs = torch.zeros(1, heads, dim, width), []
+    for t in range(192):
+        read, key, keep = (
+            x[:, t].repeat_interleave(heads // x.size(2), 1)[..., None] for x in (q, k, kept)
+        )
+        state = state * keep
+        value = v[:, t].unflatten(-1, (heads, 1, width))
+        state = state + key @ (value - key.mT @ state) * beta[:, t, :, None, None].sigmoid()
+        outputs.append((read.mT @ state)[..., 0, :] * dim**-0.5)
+    torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("world")
+def test_doubling_is_the_recurrence() -> None:
+    script = reference(MAMBA).script
+    decay, x = draw(2, 37, 5).sigmoid(), draw(2, 37, 5)
+    state, states = torch.zeros(2, 5), []
+    for t in range(37):
+        state = decay[:, t] * state + x[:, t]
+        states.append(state)
+    torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.usefixtures("world")
+def test_saved_bytes(name: str) -> None:
+    r = reference(BLOCKS[name])
+    x = torch.randn(1, LENGTH, HIDDEN, requires_grad=True)
+    kept: dict[int, tuple[int, torch.Tensor]] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in apart:
+            kept[storage._cdata] = storage.nbytes(), tensor
+        return tensor
+
+    r.module(x)  # makes what the layers share
+    shared = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values())
+    apart = {t.untyped_storage()._cdata for t in (x, *shared, *r.module.parameters())}
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = r.module(x)
+    found = sum(size for size, _ in kept.values())
+    out.sum().backward()
+    assert all(parameter.grad is not None for parameter in r.module.parameters())
+    assert found == pytest.approx(sum(r.saved_bytes.values()), rel=0.01), (
+        r.saved_bytes, [(tuple(t.shape), size) for size, t in kept.values()],
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Models whose layers differ, as a config.json: transformers builds the planned model from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from cost_models.parameters import total_parameters
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from planner.huggingface.exporter import config_of, nearest_family
+from planner.huggingface.looking import look_at
+from planner.huggingface.patterned import FORMS
+from tests.fixtures.launches import launch
+from tests.fixtures.patterns import PATTERNED
+
+ACCELERATE = frameworks.get("accelerate")
+CONVOLUTIONS = ["conv", "conv", "full_attention", "conv"] * 8
+# Defaults of the class of each family, and what they leave out.
+STATED: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": CONVOLUTIONS},
+    "lfm2_moe": {"layer_types": CONVOLUTIONS},
+    "qwen3": {
+        "use_sliding_window": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 16,
+        "sliding_window": 512,
+    },
+}
+
+
+def built(family: str, **keys: Any) -> Any:
+    config = AutoConfig.for_model(family, **keys)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def rebuilt(model: ModelSpec) -> Any:
+    keys = dict(config_of(model) or {})
+    architecture = keys.pop("architectures")
+    made = built(keys.pop("model_type"), **keys)
+    assert [type(made).__name__] == architecture
+    return made
+
+
+def looked(made: Any) -> ModelSpec:
+    return look_at(made, made.config, "found").model
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_what_is_read_of_a_family_is_written_and_builds_the_same_model(family: str) -> None:
+    model = looked(built(family, **STATED.get(family, {})))
+    keys = config_of(model)
+    assert keys is not None, nearest_family(model)
+    assert keys["model_type"] == family
+    again = rebuilt(model)
+    assert sum(p.numel() for p in again.parameters()) == total_parameters(model)
+    assert looked(again) == model
+    assert again._no_split_modules  # the units that FSDP wraps
+    assert again.supports_gradient_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("bamba", "bamba"),
+        ("mamba-2", "mamba2"),
+        ("nemotron-h", "nemotron_h"),
+        ("qwen3-next", "qwen3_next"),
+        ("qwen3.5", "qwen3_5_text"),
+        ("smollm3", "smollm3"),
+    ],
+)
+def test_small_models_build_with_their_parameters(name: str, family: str) -> None:
+    model = PATTERNED[name]
+    keys = config_of(model)
+    assert keys is not None, nearest_family(model)
+    assert keys["model_type"] == family
+    made = rebuilt(model)
+    assert sum(p.numel() for p in made.parameters()) == total_parameters(model)
+
+
+def test_prediction_layers_and_other_mixers_are_named_where_no_family_has_them() -> None:
+    assert config_of(PATTERNED["nemotron-3"]) is None
+    assert nearest_family(PATTERNED["nemotron-3"]) == ("nemotron_h", ("mtp_num_layers",))
+    assert nearest_family(PATTERNED["every-letter"])[1]
+
+
+@pytest.mark.parametrize("name", ["nemotron-h", "qwen3-next", "smollm3"])
+def test_accelerate_writes_them(name: str) -> None:
+    more = {"zero_stage": 3, "runtime": "torch", "cross_entropy": "unfused"}
+    request, plan = launch(PATTERNED[name], **more)
+    files = ACCELERATE.write(request, plan).files
+    assert '"layer' in files["config.json"] or '"no_rope_layers"' in files["config.json"]
