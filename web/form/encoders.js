@@ -22,18 +22,20 @@ function withoutEncoders({ encoder_tokens: _, frozen = [], ...training }) {
   return others.length ? { ...training, frozen: others } : training;
 }
 
+/* Take the encoders out of the model. */
+export function planAlone() {
+  const { encoders, ...model } = stated();
+  const { training = {} } = request.peek();
+  leftOut.value = { name: model.name, encoders };
+  replace({ ...request.peek(), model, training: withoutEncoders(training) }, "The language model alone is planned");
+}
+
 export function Encoders() {
   const model = stated();
   const planned = model?.encoders ?? [];
   const kept = leftOut.value && leftOut.value.name === model?.name ? leftOut.value.encoders : [];
   const encoders = planned.length ? planned : kept;
   if (!encoders.length) return null;
-  const alone = () => {
-    const { encoders: taken, ...language } = model;
-    const { training = {} } = request.peek();
-    leftOut.value = { name: model.name, encoders: taken };
-    replace({ ...request.peek(), model: language, training: withoutEncoders(training) }, "The language model alone is planned");
-  };
   const whole = () => replace({ ...request.peek(), model: { ...model, encoders: kept } }, "The encoder is planned too");
   const choice = (label, on, choose) => html`<button type="button" aria-pressed=${String(on)} onClick=${() => on || choose()}>${label}</button>`;
   return html`
@@ -42,7 +44,7 @@ export function Encoders() {
       ${encoders.map((encoder, i) => html`<p class="hint" key=${i}>${line(encoder)}</p>`)}
       <div class="segments" role="group" aria-label="What is planned">
         ${choice("With the encoder", planned.length > 0, whole)}
-        ${choice("Language model alone", planned.length === 0, alone)}
+        ${choice("Language model alone", planned.length === 0, planAlone)}
       </div>
       ${planned.length > 0
         ? html`<${Choices} encoders=${planned} />`

@@ -7,7 +7,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { words } from "../format.js";
 import { firstAnswer, problemsAt } from "../state.js";
-import { CheckField, CheckList, NumberField, SelectField, TextField } from "../ui/field.js";
+import { CheckField, CheckList, NumberField, parseNumber, SelectField, TextField } from "../ui/field.js";
 
 /* The unit is the last word of a name; a person reads larger ones. */
 const UNITS = [
@@ -77,7 +77,7 @@ function SchemaField({ name, property, schemas, explain, pointer, value, usual, 
 function ListField({ items, value, usual, onChange, ...props }) {
   if (items?.enum) return html`<${CheckList} ...${props} choices=${items.enum} value=${value ?? usual ?? []} onChange=${onChange} />`;
   if (!["integer", "string"].includes(items?.type)) return null;
-  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" && Number(word)) || word);
+  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" ? parseNumber(word) : word));
   return html`<${TextField} ...${props} value=${value?.join?.(", ") ?? value} usual=${usual?.join(", ")}
     onChange=${(text) => onChange(text ? read(text) : undefined)} />`;
 }
