@@ -131,6 +131,7 @@ REASON_WORDS = {
     "zero_stage": "ZeRO with the pipeline",
     "recompute": "recompute",
     "offload": "offload",
+    "adapters": "adapters",
     "framework_unsupported": "the framework",
     "user_limit": "the request's limits",
 }

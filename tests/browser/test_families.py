@@ -117,7 +117,7 @@ def test_from_a_config_of_qwen3_5_to_flags_of_megatron(page: Page) -> None:
     assert said["--linear-num-value-heads"] == ["32"]
     # The encoder comes back as it was.
     before = page.url
-    encoder(page).get_by_role("button", name="With the encoder").click()
+    encoder(page).get_by_role("button", name="With encoder").click()
     expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
     page.wait_for_url(lambda url: url != before and "encoders" in unpacked(url)["request"]["model"])
 

@@ -43,7 +43,7 @@ export function Encoders() {
       <legend>${encoders.length > 1 ? "Encoders" : "Encoder"}</legend>
       ${encoders.map((encoder, i) => html`<p class="hint" key=${i}>${line(encoder)}</p>`)}
       <div class="segments" role="group" aria-label="What is planned">
-        ${choice("With the encoder", planned.length > 0, whole)}
+        ${choice("With encoder", planned.length > 0, whole)}
         ${choice("Language model alone", planned.length === 0, planAlone)}
       </div>
       ${planned.length > 0
@@ -69,5 +69,5 @@ function Choices({ encoders }) {
       title="Positions of images or sound in a sequence" />`;
 }
 
-const line = ({ name, num_layers: layers, hidden_size: hidden, tokens }) =>
+const line = ({ name = "vision", num_layers: layers, hidden_size: hidden, tokens }) =>
   `${name}: ${layers} layers · hidden ${hidden} · ${count(tokens)} positions of images or sound in a sequence`;

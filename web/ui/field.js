@@ -119,7 +119,7 @@ export const CheckField = ({ id, label, title, value, usual = false, onChange, p
 export const CheckList = ({ id, label, title, hint, choices, value, onChange, problems = [] }) => html`
   <fieldset class="field check-list ${problems.length ? "bad" : ""}">
     <legend title=${title}>${label}</legend>
-    <div class="choices">${choices.map((name) => html`
+    <div class="names">${choices.map((name) => html`
       <label key=${name}><input id=${`${id}-${name}`} type="checkbox" checked=${value.includes(name)}
         onChange=${({ target }) => onChange(choices.filter((one) => (one === name ? target.checked : value.includes(one))))} />${name}</label>`)}</div>
     ${hint && html`<p class="hint">${hint}</p>`}
