@@ -21,11 +21,12 @@ from planner.answer import PlanAnswer
 from planner.identity import answer_id
 from planner.mixed.answer import MixedAnswer
 from planner.problems import refuse
+from planner.reinforcement.document import ReinforcementAnswer
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.store import Store, Unavailable
 
-Kind = Literal["plans", "sizings", "sensitivities"]
+Kind = Literal["plans", "sizings", "sensitivities", "rl"]
 _FOR_AN_HOUR = "private, max-age=3600"
 _LONGEST_KEY = 255
 Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
@@ -53,6 +54,10 @@ class KeptSizing(Kept, SizingAnswer):
 
 class KeptSensitivity(Kept, SensitivityAnswer):
     """The answer to POST /v1/sensitivities."""
+
+
+class KeptStep(Kept, ReinforcementAnswer):
+    """The answer to POST /v1/rl."""
 
 
 async def answer(

@@ -17,6 +17,8 @@ from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.comparison import ComparisonRequest
+from planner.reinforcement.document import PART as STEP
+from planner.reinforcement.document import ReinforcementSpec
 from planner.request import SearchSpec
 from planner.sensitivities.document import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
@@ -176,6 +178,26 @@ SENSITIVITY_EXAMPLES: dict[str, Any] = {
 }
 
 
+RL_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "GRPO, generated on one of two nodes",
+        "value": {
+            "model": "llama-3.2-1b",
+            "cluster": "2x8xh100-sxm",
+            "training": {},
+            "search": {"tp": 1, "pp": 1, "cp": 1},
+            "reinforcement": {
+                "prompts": 64,
+                "samples": 8,
+                "prompt_tokens": 512,
+                "response_tokens": 1536,
+                "generation_tokens_per_s": 5000,
+                "generation": "other",
+                "generation_nodes": 1,
+            },
+        },
+    }
+}
 SIZING_EXAMPLES: dict[str, Any] = {
     "short": {
         "summary": "Which of two kinds, within a month",
@@ -220,6 +242,7 @@ def describe(app: FastAPI) -> None:
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
+            schemas["ReinforcementRequest"] = _step_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
             schemas |= job_schema.requests(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
@@ -249,6 +272,7 @@ def _definitions() -> dict[str, Any]:
         SearchSpec,
         SizingSpec,
         SensitivitySpec,
+        ReinforcementSpec,
         TimelineRequest,
         ComparisonRequest,
         ProblemDocument,
@@ -312,6 +336,17 @@ def _request() -> dict[str, Any]:
 def _sensitivity_request(request: dict[str, Any]) -> dict[str, Any]:
     own = {"sensitivity": {"$ref": _PREFIX + "SensitivitySpec"}}
     return request | {"properties": request["properties"] | own}
+
+
+def _step_request(request: dict[str, Any]) -> dict[str, Any]:
+    """The training may leave out what follows from a step."""
+    training = _definitions()["TrainingSpec"]
+    own = {
+        STEP: {"$ref": _PREFIX + "ReinforcementSpec"},
+        "training": _object(training["properties"]),
+    }
+    asked = {"required": ["model", "cluster", STEP]}
+    return request | asked | {"properties": request["properties"] | own}
 
 
 def _lint_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ each thing to mend; `plan`, `why` and `sensitivity` raise `planner.search.SpaceT
 limits leave more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`,
 with every reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
 
-`sweep` asks many requests at once, a grid of them, and returns a table.
+`rl` prices a step of reinforcement learning.  `sweep` asks many requests at once, a grid of them,
+and returns a table.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.frameworks.base import Bundle
     from planner.mixed.answer import MixedAnswer
+    from planner.reinforcement.document import ReinforcementAnswer
     from planner.request import PlanRequest
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
     from planner.sweeps.run import SweepAnswer
 
-__all__ = ["__version__", "emit", "estimate", "plan", "sensitivity", "size", "sweep", "why"]
+__all__ = ["__version__", "emit", "estimate", "plan", "rl", "sensitivity", "size", "sweep", "why"]
 
 
 def plan(
@@ -118,6 +120,21 @@ def sensitivity(
 
     asked = analysis.parse_sensitivity(_document(document, parts))
     return analysis.sensitivity(asked.request, asked.sensitivity)
+
+
+def rl(
+    document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
+) -> ReinforcementAnswer:
+    """Time and memory of one step of GRPO or PPO; coarser than an answer about training.
+
+    The part `reinforcement` says what a step is, and how fast responses are generated.  For the
+    request's plan, or else the fastest.  Raises RequestError (planner.emission.NothingFits where
+    no plan fits), SpaceTooLarge, IllegalPlan.
+    """
+    from planner.reinforcement.compute import step
+    from planner.reinforcement.request import parse_reinforcement
+
+    return step(parse_reinforcement(_document(document, parts)))
 
 
 def sweep(

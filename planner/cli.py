@@ -35,6 +35,7 @@ from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
 from planner.options import request_options
 from planner.progress_bar import bar
+from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -311,6 +312,7 @@ app.command("compare")(compare)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
+app.command("rl")(rl)
 app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)

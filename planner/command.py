@@ -67,13 +67,26 @@ def read_request(
     document: Mapping[str, Any] | None = None,
     mixed: bool = False,
 ) -> PlanRequest:
-    """The request of a file, with options over it; a model may be the path of a config.json.
-
-    limits: options on plan fields bound the search, unless keep_plan and the file has a plan.
-    document: what is in the source, where it has been read.  mixed: nodes may differ.
-    """
+    """The request of a file, with options over it; mixed: nodes may differ."""
     from planner.documents import parse_request
 
+    merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
+    return parse_request(merged, need_plan=need_plan, mixed=mixed)
+
+
+def read_document(
+    source: str | None,
+    given: Mapping[str, Any],
+    *,
+    limits: bool = False,
+    keep_plan: bool = False,
+    document: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The document of a file, with options over it; a model may be the path of a config.json.
+
+    limits: options on plan fields bound the search, unless keep_plan and the file has a plan.
+    document: what is in the source, where it has been read.
+    """
     document = dict(load(source) if document is None else document)
     folder = Path() if source in (None, "-") else Path(str(source)).parent
     if isinstance(named := document.get("model"), str):
@@ -83,7 +96,7 @@ def read_request(
     document = merge(document, given, limits=limits)
     if "model" in given:
         document["model"] = read_model(given["model"], Path())
-    return parse_request(document, need_plan=need_plan, mixed=mixed)
+    return document
 
 
 def read_model(name: str, folder: Path) -> Any:

@@ -27,6 +27,9 @@ from planner.mixed.answer import MixedAnswer
 from planner.mixed.screen import mixed_screen
 from planner.model_import import ModelAnswer
 from planner.ranks import RanksAnswer
+from planner.reinforcement.document import ReinforcementAnswer
+from planner.reinforcement.request import parse_reinforcement
+from planner.reinforcement.screen import reinforcement_screen
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
@@ -78,6 +81,10 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     SensitivityAnswer: lambda a: (
         sensitivity_screen(a, _asked(a), paper()),
         [tornado_svg(a, "light")],
+    ),
+    ReinforcementAnswer: lambda a: (
+        reinforcement_screen(a, parse_reinforcement(a.request)),
+        [],
     ),
     RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a, "light")]),
     ComparisonAnswer: lambda a: (comparison_screen(a, paper()), []),

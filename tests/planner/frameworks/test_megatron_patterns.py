@@ -333,7 +333,8 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "convolutions",
             "smollm3",
             {"layer_pattern": [[{"kind": "short_convolution"}, MLP]], "qk_norm": "head"},
-            "no option says which layers have short convolution; Hugging Face accelerate can",
+            "no option says which layers have short convolution; Native PyTorch, Hugging Face "
+            "accelerate can",
         ),
         ("copies", "smollm3", {"residual_streams": 4}, "no option for hyper-connections"),
     )

@@ -1,0 +1,1 @@
+"""Steps of reinforcement learning: training as planned, beside generation as stated."""

@@ -1,0 +1,28 @@
+"""POST /v1/rl: the document of Python and the command line, and problems in place."""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+
+import planner
+from api.problems import MEDIA_TYPE
+from api.schema import RL_EXAMPLES
+
+ASK = RL_EXAMPLES["short"]["value"]
+
+
+def test_is_the_document_of_python(client: TestClient) -> None:
+    response = client.post("/v1/rl", json=ASK)
+    assert response.status_code == 200
+    own = planner.rl(ASK).model_dump(mode="json")
+    assert {name: value for name, value in response.json().items() if name in own} == own
+    assert client.get(response.headers["location"]).json() == response.json() | {"cached": True}
+
+
+def test_problems_have_their_place(client: TestClient) -> None:
+    step = {**ASK["reinforcement"], "samples": 0}
+    response = client.post("/v1/rl", json={**ASK, "model": "llama-3.1-9b", "reinforcement": step})
+    assert response.status_code == 422
+    assert response.headers["content-type"] == MEDIA_TYPE
+    pointers = {error["pointer"] for error in response.json()["errors"]}
+    assert pointers == {"/model", "/reinforcement/samples"}
