@@ -215,8 +215,8 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     if len(report.plan.stage_layers) > report.plan.pp:
         layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
     facts.add_row("", Flow([*memory_words(plan), *layers]))
-    for words in _stages(report.layers_by_kind):
-        facts.add_row("", words)
+    for line in _stages(report.layers_by_kind):
+        facts.add_row("", line)
     if report.pipeline is not None:
         facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
         if not report.pipeline.synchronous:
