@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +21,13 @@ from cost_models.spec import StackSpec
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that are alike: of each sublayer a norm, the block and a residual."""
+    """Layers that are alike: of each sublayer a norm, the block and a residual.
+
+    title: the name as a person reads it, its blocks set apart by a plus.
+    """
 
     name: str
+    title: str
     sublayers: tuple[Sublayer, ...]
     residual_streams: int = 1
 
@@ -65,6 +70,16 @@ class Layers:
     def counts(self) -> tuple[int, ...]:
         """Layers of each kind."""
         return tuple(self.order.count(i) for i in range(len(self.kinds)))
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Of each layer, first to last, what it is."""
+        return tuple(self.kinds[kind].title for kind in self.order)
+
+    @property
+    def by_title(self) -> dict[str, int]:
+        """How many layers there are of each kind."""
+        return dict(Counter(self.titles))
 
     @cached_property
     def shared(self) -> dict[tuple[int, ...], tuple[Block, ...]]:
@@ -117,9 +132,14 @@ def _layers(pattern: tuple[tuple[Sublayer, ...], ...], residual_streams: int) ->
     places = {layer: i for i, layer in enumerate(dict.fromkeys(pattern))}
     several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
 
-    def name(layer: tuple[Sublayer, ...]) -> str:
-        said = [b.label for b in layer if several or not isinstance(b, Mixer)]
-        return " ".join(filter(None, said or (b.label for b in layer))) or "empty"
+    def said(layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
+        return tuple(b for b in layer if several or not isinstance(b, Mixer)) or layer
 
-    kinds = tuple(LayerKind(name(layer), layer, residual_streams) for layer in places)
+    def name(layer: tuple[Sublayer, ...]) -> str:
+        return " ".join(filter(None, (b.label for b in said(layer)))) or "empty"
+
+    def title(layer: tuple[Sublayer, ...]) -> str:
+        return " + ".join(filter(None, (b.title for b in said(layer)))) or "empty"
+
+    kinds = tuple(LayerKind(name(layer), title(layer), layer, residual_streams) for layer in places)
     return Layers(kinds, tuple(places[layer] for layer in pattern))

@@ -8,8 +8,10 @@ virtual stage instead, and then one may have none: the embedding or the head sta
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
@@ -184,6 +186,19 @@ def rank_layers(num_layers: int, plan: ParallelPlan) -> tuple[int, ...]:
     placement = SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop"
     sizes, owner, share = virtual_stages(placement, plan.pp, forward_layers(num_layers, plan))
     return tuple(int(n) for n in np.bincount(owner, weights=sizes * share, minlength=plan.pp))
+
+
+def rank_titles(model: ModelSpec, plan: ParallelPlan) -> tuple[dict[str, int], ...]:
+    """Layers of each kind, by its title, on each pipeline rank; of two directions, those of one."""
+    placement = SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop"
+    sizes, owner, _ = virtual_stages(placement, plan.pp, forward_layers(model.num_layers, plan))
+    step = 2 if placement == "two-way" else 1
+    layers = layers_of(model)
+    titles = iter(layers.titles)
+    held = [Counter[str]() for _ in range(plan.pp)]
+    for rank, size in zip(owner[::step].tolist(), sizes[::step].tolist(), strict=True):
+        held[rank].update(islice(titles, size))
+    return tuple({title: own[title] for title in layers.by_title if own[title]} for own in held)
 
 
 @dataclass(frozen=True)

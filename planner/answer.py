@@ -108,13 +108,17 @@ class ErrorBand(Document):
 
 
 class PlanReport(Document):
-    """One plan, fully explained."""
+    """One plan, fully explained.
+
+    layers_by_kind: of each stage, how many layers of which kind; empty where all layers are alike.
+    """
 
     id: str
     plan: ParallelPlan
     fits: bool
     num_micro_batches: int
     layers_per_stage: tuple[int, ...]
+    layers_by_kind: tuple[dict[str, int], ...] = ()
     iteration_time_s: float
     error_band: ErrorBand
     tokens_per_s: float
@@ -239,12 +243,13 @@ class RankOrder(Document):
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans.
 
-    rank_orders: the best plan in every order of its ranks, the fastest first; none where the order
-    is of no effect.
+    layers: how many of each kind the model has; rank_orders: the best plan in every order of its
+    ranks, the fastest first; none where the order is of no effect.
     """
 
     request: dict[str, Any]
     version: str
+    layers: dict[str, int] = {}
     profile: ProfileInfo
     best: PlanReport | None
     rank_orders: tuple[RankOrder, ...] = ()
@@ -260,19 +265,24 @@ class PlanAnswer(Document):
 
 
 class EstimateAnswer(Document):
-    """The answer to `planner estimate` and POST /v1/estimates."""
+    """The answer to `planner estimate` and POST /v1/estimates; layers: as in PlanAnswer."""
 
     request: dict[str, Any]
     version: str
+    layers: dict[str, int] = {}
     profile: ProfileInfo
     estimate: PlanReport
 
 
 class WhyAnswer(Document):
-    """The answer to `planner why`: what binds, and the smallest change that fits."""
+    """The answer to `planner why`: what binds, and the smallest change that fits.
+
+    layers: as in PlanAnswer.
+    """
 
     request: dict[str, Any]
     version: str
+    layers: dict[str, int] = {}
     profile: ProfileInfo
     verdict: Literal["illegal", "does not fit", "slower", "best"]
     reasons: tuple[Reason, ...]

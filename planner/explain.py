@@ -20,6 +20,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import RUNTIMES
 from cost_models.sources import Array
 from cost_models.spec import TrainingSpec
+from cost_models.stages import rank_titles
 from cost_models.state_memory import element_bytes
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
@@ -154,6 +155,7 @@ def _report(
         fits=memory.peak_bytes <= memory.capacity_bytes,
         num_micro_batches=count,
         layers_per_stage=tuple(s.layers for s in memory.stages),
+        layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
         error_band=_band(model, request, plan, seconds),
         tokens_per_s=tokens_per_s,
@@ -173,6 +175,11 @@ def _report(
         assumptions=tuple(_assumptions(model, request, plan)),
         not_modelled=NOT_MODELLED,
     )
+
+
+def _layers_by_kind(request: PlanRequest, plan: ParallelPlan) -> tuple[dict[str, int], ...]:
+    several = len(layers_of(request.model).kinds) > 1
+    return rank_titles(request.model, plan) if several else ()
 
 
 def _band(model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: float) -> ErrorBand:

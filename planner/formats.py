@@ -8,6 +8,7 @@ from typing import Any
 from planner.answer import Memory
 
 GIB = 2**30
+_MOST_KINDS = 6  # that one line names
 
 
 def short(value: float) -> str:
@@ -55,6 +56,14 @@ def energy(kwh: float) -> str:
         if kwh >= scale:
             return f"{_three(kwh / scale)} {unit}"
     return f"{_three(kwh)} kWh"
+
+
+def kinds_words(layers: Mapping[str, int]) -> str:
+    """Layers of each kind: 6 mamba2, 1 full attention."""
+    words = [f"{count} {kind}" for kind, count in layers.items()]
+    rest = tuple(layers.values())[_MOST_KINDS:]
+    more = [f"{sum(rest)} of {len(rest)} more kinds"] if rest else []
+    return ", ".join((*words[:_MOST_KINDS], *more)) or "no layers"
 
 
 def _three(value: float) -> str:
@@ -122,6 +131,7 @@ REASON_WORDS = {
     "zero_stage": "ZeRO with the pipeline",
     "recompute": "recompute",
     "offload": "offload",
+    "adapters": "adapters",
     "framework_unsupported": "the framework",
     "user_limit": "the request's limits",
 }

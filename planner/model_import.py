@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cost_models.layers import layers_of
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.spec import ModelSpec
 from planner.answer import Document
@@ -16,14 +17,15 @@ from planner.problems import refuse
 class ModelAnswer(Document):
     """A model, how large it is, and what its document did not say.
 
-    title: what it was read as; guessed: a sentence for each value that was not stated; warnings:
-    for each that was, and that a plan does without.
+    title: what it was read as; layers: how many of each kind; guessed: a sentence for each value
+    that was not stated; warnings: for each that was, and that a plan does without.
     """
 
     title: str
     model: ModelSpec
     parameters: int
     active_parameters: int
+    layers: dict[str, int]
     guessed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -64,6 +66,7 @@ def _answer(
         model=model,
         parameters=total_parameters(model),
         active_parameters=active_parameters(model),
+        layers=layers_of(model).by_title,
         guessed=guessed,
         warnings=warnings,
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from cost_models.calibrations import TIME_PARTS
 from cost_models.estimate import CostModel
+from cost_models.layers import layers_of
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from cost_models.units import GIB
 from planner import frameworks
@@ -217,6 +218,7 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
     return {
         "request": request.document(),
         "version": __version__,
+        "layers": layers_of(request.model).by_title,
         "profile": ProfileInfo(
             id=profile.id,
             name=profile.name,

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import PlanReport
@@ -18,6 +17,7 @@ from planner.formats import (
     dollars,
     energy,
     gib,
+    kinds_words,
     recompute_words,
     seconds,
     share,
@@ -125,7 +125,7 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
     usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
         if name == "layer_pattern":
-            value = _layers_said(model) if value else value
+            value = kinds_words(answer.layers) if value else value
         elif name == "encoders":
             value = "; ".join(f"{e.name}, {e.num_layers} layers" for e in model.encoders) or value
         elif isinstance(value, dict):
@@ -138,13 +138,6 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
         if lines:
             rows += [Text(heading), *(prose(line, hanging=2) for line in lines)]
     return Group(*rows)
-
-
-def _layers_said(model: ModelSpec) -> str:
-    """How many layers there are of each kind."""
-    layers = layers_of(model)
-    counted = zip(layers.counts, layers.kinds, strict=True)
-    return ", ".join(f"{count} {kind.name}" for count, kind in counted)
 
 
 def catalog_screen(entries: Sequence[Entry]) -> RenderableType:

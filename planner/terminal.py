@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -34,6 +34,7 @@ from planner.formats import (
     dollars,
     energy,
     gib,
+    kinds_words,
     memory_words,
     overflow,
     plan_words,
@@ -48,6 +49,7 @@ from planner.request import PlanRequest
 from planner.tables import ranking
 
 _MOST_REASONS = 5
+_MOST_STAGES = 8  # lines of layers, for one screen
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
 
@@ -213,6 +215,8 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     if len(report.plan.stage_layers) > report.plan.pp:
         layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
     facts.add_row("", Flow([*memory_words(plan), *layers]))
+    for line in _stages(report.layers_by_kind):
+        facts.add_row("", line)
     if report.pipeline is not None:
         facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
         if not report.pipeline.synchronous:
@@ -296,6 +300,21 @@ def _layers(layers: Sequence[int]) -> str:
             folded.append([count, 1])
     words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
     return " ".join(words)
+
+
+def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
+    """A line for each stage with its layers of each kind, equal neighbours in one."""
+    folded: list[list[int]] = []
+    for i, held in enumerate(stages):
+        if folded and stages[folded[-1][0]] == held:
+            folded[-1].append(i)
+        else:
+            folded.append([i])
+    for same in folded[:_MOST_STAGES]:
+        name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
+        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
+    if rest := folded[_MOST_STAGES:]:
+        yield Text(f"and {sum(map(len, rest))} more stages")
 
 
 def _baseline(baseline: Baseline) -> RenderableType:

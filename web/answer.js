@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, count, energy, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, count, energy, foldedStages, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -109,10 +109,25 @@ function Headline({ shown }) {
 
 /* Which stage holds how many layers, where they are not as many on all. */
 function Layers({ shown }) {
-  const { plan, layers_per_stage: stages } = shown;
-  if (new Set(stages).size === 1 && plan.stage_layers.length === 0) return null;
+  const { plan, layers_per_stage: stages, layers_by_kind: kinds } = shown;
+  const folded = plan.pp > 1 ? foldedStages(kinds) : [];
+  if (new Set(stages).size === 1 && plan.stage_layers.length === 0 && folded.length === 0) return null;
   const chunks = plan.stage_layers.length > plan.pp;
-  return html`<p class="muted">Layers per stage: ${layersLine(stages)}${chunks && ` · per virtual stage: ${layersLine(plan.stage_layers)}`}</p>`;
+  return html`
+    <div class="stage-layers muted">
+      <p>Layers per stage: ${layersLine(stages)}${chunks && ` · per virtual stage: ${layersLine(plan.stage_layers)}`}</p>
+      ${folded.length > 0 && html`<${StageKinds} stages=${folded} />`}
+    </div>`;
+}
+
+const MOST_LINES = 8; // of stages; more open on demand
+
+function StageKinds({ stages }) {
+  const line = ({ name, line }) => html`<div key=${name}><dt>${name}</dt><dd>${line}</dd></div>`;
+  const rest = stages.slice(MOST_LINES);
+  return html`
+    <dl aria-label="Layers of each stage by kind">${stages.slice(0, MOST_LINES).map(line)}</dl>
+    ${rest.length > 0 && html`<details><summary>More stages</summary><dl>${rest.map(line)}</dl></details>`}`;
 }
 
 function Figures({ shown }) {

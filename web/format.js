@@ -74,8 +74,8 @@ export function money(usd) {
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 
-/* A field's name as words: `micro_batch_size` → "micro batch size". */
-export const words = (name) => name.replaceAll("_", " ");
+/* A field's name as words: `micro_batch_size` → "micro batch size", `lora_rank` → "LoRA rank". */
+export const words = (name) => name.replaceAll("_", " ").replace(/^lora\b/, "LoRA");
 
 /* Any plain value of a document, short. */
 export function value(item) {
@@ -114,6 +114,28 @@ export function layersLine(layers) {
     else folded.push([layer, 1]);
   }
   return folded.map(([layer, times]) => (times > 1 ? `${layer}×${times}` : `${layer}`)).join(" ");
+}
+
+const MOST_KINDS = 6; // that one line names
+
+/* Layers of each kind in a line: "36 gated delta net + moe, 12 full attention + moe". */
+export function kindsLine(kinds) {
+  const said = Object.entries(kinds);
+  const rest = said.slice(MOST_KINDS);
+  const words = said.slice(0, MOST_KINDS).map(([kind, layers]) => `${layers} ${kind}`);
+  if (rest.length) words.push(`${rest.reduce((sum, [, layers]) => sum + layers, 0)} of ${rest.length} more kinds`);
+  return words.join(", ") || "no layers";
+}
+
+/* Stages with equal neighbours in one: [{name: "Stages 1–2", kinds}, …]. */
+export function foldedStages(stages) {
+  const folded = [];
+  stages.forEach((kinds, stage) => {
+    const line = kindsLine(kinds);
+    if (folded.at(-1)?.line === line) folded.at(-1).to = stage;
+    else folded.push({ from: stage, to: stage, line });
+  });
+  return folded.map(({ from, to, line }) => ({ name: from === to ? `Stage ${from}` : `Stages ${from}–${to}`, line }));
 }
 
 /* A word as a shell takes it. */

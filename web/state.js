@@ -3,6 +3,7 @@
    Signals to read
      request    the document as the user wrote it: {model, cluster, training, search, profile}
      resolved   the same with every default written out, as the service read it; null at first
+     layers     of the model as the service read it: how many of each kind; {} at first
      answer     the latest answer of POST /v1/plans, null at first; `fresh` whether it answers `request`
      report     the plan on show, a PlanReport: the picked one, else the best; null where nothing fits
      picked     the picked plan (a plan document), null where the best is followed
@@ -123,6 +124,7 @@ export const fresh = computed(() => same(answered.value, request.value));
 export const current = computed(() => same(priced.value, request.value));
 export const report = signal(null);
 export const resolved = signal(null);
+export const layers = signal({});
 export const question = computed(() =>
   report.value ? { ...priced.value, plan: report.value.plan } : null,
 );
@@ -156,8 +158,15 @@ function refused(error) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Refused)) throw error;
   const { errors } = error.problem;
-  if (errors?.length) problems.value = errors;
+  if (errors?.length) problems.value = errors.map(atField);
   else failure.value = error.problem;
+}
+
+/* What is said of the training as a whole, and begins with one of its fields, stands at that field. */
+function atField(problem) {
+  const [field] = problem.detail.split(" ");
+  const known = problem.pointer === "/training" && field in (resolved.peek()?.training ?? {});
+  return known ? { ...problem, pointer: `/training/${field}` } : problem;
 }
 
 /* dp follows from the others when the cluster changes. */
@@ -183,6 +192,7 @@ async function estimate(asked, plan, aborted) {
       report.value = found.estimate;
       priced.value = asked;
       resolved.value = found.request;
+      layers.value = found.layers ?? {};
       problems.value = [];
       failure.value = null;
       if (picked.peek()) picked.value = found.estimate.plan;
@@ -210,6 +220,7 @@ export async function searchNow() {
       answer.value = found;
       answered.value = asked;
       resolved.value = found.request;
+      layers.value = found.layers ?? {}; // of a mixed cluster's answer: none
       problems.value = [];
       failure.value = null;
     });

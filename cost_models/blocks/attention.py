@@ -91,6 +91,11 @@ class Attention(Mixer):
             words.append("earlier keys")
         return " ".join(words)
 
+    @property
+    def title(self) -> str:
+        first, *more = self.label.split(" without ", 1)
+        return " without ".join((f"{first} attention", *more))
+
     def missing(self, model: StackSpec) -> str:
         heads, groups = self.heads(model)
         if heads % groups:

@@ -76,6 +76,11 @@ class Sublayer(Block):
         """What sets layers with this block apart from others of a model."""
         return self.kind.replace("_", " ")
 
+    @property
+    def title(self) -> str:
+        """The label in full, for a person who sees it alone."""
+        return self.label
+
 
 class Mixer(Sublayer):
     """What mixes the tokens of a layer."""

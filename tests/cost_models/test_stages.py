@@ -7,12 +7,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.experts import Experts
+from cost_models.blocks.mamba2 import Mamba2
+from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, MoESpec
 from cost_models.stages import (
     chunk_layers,
     forward_layers,
     rank_layers,
+    rank_titles,
     stage_layers,
     stage_table,
 )
@@ -156,3 +161,43 @@ def test_a_copied_model_derives_its_layers_anew() -> None:
     model = ModelSpec(num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512)
     assert len(model.feed_forwards) == 4
     assert len(model.model_copy(update={"num_layers": 6}).feed_forwards) == 6
+
+
+def hybrid() -> ModelSpec:
+    """Six layers of three kinds: M E M E * E, as Nemotron-H writes them."""
+    mamba, moe, full = (
+        (Mamba2(num_heads=4, head_dim=16, state_size=16),),
+        (Experts(),),
+        (Attention(),),
+    )
+    return ModelSpec.model_validate(
+        {**model(6, frequency=2).model_dump(), "layer_pattern": (mamba, moe, mamba, moe, full, moe)}
+    )
+
+
+def test_stages_tell_their_layers_by_kind() -> None:
+    found = rank_titles(hybrid(), ParallelPlan(pp=2, dp=1, stage_layers=(4, 2)))
+    assert found == ({"mamba2": 2, "moe": 2}, {"full attention": 1, "moe": 1})
+    # Chunk c of rank r is virtual stage 2 c + r: rank 0 has layers 0, 1 and 4.
+    plan = ParallelPlan(pp=2, vpp=2, schedule="interleaved-1f1b", stage_layers=(2, 2, 1, 1))
+    dealt = rank_titles(hybrid(), plan)
+    assert dealt == ({"mamba2": 1, "full attention": 1, "moe": 1}, {"mamba2": 1, "moe": 2})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pp": 1},
+        {"pp": 3},
+        {"pp": 3, "vpp": 2, "schedule": "hanayo"},
+        {"pp": 2, "vpp": 2, "schedule": "dualpipe"},
+    ],
+)
+def test_layers_by_kind_are_those_of_the_ranks(fields: dict[str, object]) -> None:
+    plan = ParallelPlan.model_validate(fields)
+    found = rank_titles(hybrid(), plan)
+    assert tuple(sum(held.values()) for held in found) == rank_layers(6, plan)
+    totals = {
+        kind: sum(held.get(kind, 0) for held in found) for kind in layers_of(hybrid()).by_title
+    }
+    assert totals == {"mamba2": 2, "moe": 3, "full attention": 1}

@@ -2,7 +2,7 @@
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
-import { bytes, BYTE_UNITS, number } from "../format.js";
+import { bytes, BYTE_UNITS, kindsLine, number } from "../format.js";
 import { report, units } from "../state.js";
 import { ChartFrame } from "./frame.js";
 import { memoryParts, partsOf } from "./palette.js";
@@ -46,11 +46,17 @@ export function MemoryChart() {
         <div class="capacity" aria-hidden="true"><span>${bytes(memory.capacity_bytes, units.value)}</span></div>
       </div>
       ${memory.stages.length > stages.length && html`<button type="button" class="quiet" onClick=${() => setAll(true)}>${memory.stages.length - stages.length} more stages</button>`}
-      <p class="legend-title">Stage ${told.stage}${told === worst ? ", the fullest" : ""} · ${told.layers} layers · ${number(told.in_flight)} micro-batch${told.in_flight === 1 ? "" : "es"} in flight</p>
+      <p class="legend-title">Stage ${told.stage}${told === worst ? ", the fullest" : ""} · ${layersOf(told)} · ${number(told.in_flight)} micro-batch${told.in_flight === 1 ? "" : "es"} in flight</p>
       <ul class="legend columns">${shownParts.map(({ key, label, colour }) => html`
         <li key=${key}><i class=${`part-${key}`} style=${{ background: colour }}></i>${label}<b>${bytes(told.parts[key], units.value)}</b></li>`)}</ul>
     <//>`;
 }
+
+/* Of each kind, where the model has several. */
+const layersOf = ({ stage, layers }) => {
+  const kinds = report.value.layers_by_kind[stage];
+  return kinds ? kindsLine(kinds) : `${layers} layers`;
+};
 
 const describe = (stage, parts) =>
   parts.filter(({ key }) => stage.parts[key] > 0).map(({ key, label }) => `${label} ${bytes(stage.parts[key], units.value)}`).join(", ");

@@ -1,13 +1,15 @@
 /* The model: a preset, or somebody's own config.json, pasted, dropped or chosen; every dim to edit. */
 
 import { html } from "htm/preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { big } from "../format.js";
-import { change, problems, problemsAt, replace, request, resolved } from "../state.js";
+import { big, kindsLine } from "../format.js";
+import { change, layers, problems, problemsAt, replace, request, resolved } from "../state.js";
 import { Options } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
+import { Encoders } from "./encoders.js";
+import { Notes, readAs, Reading } from "./reading.js";
 import { More, sameSpec, Section, useCatalog } from "./section.js";
 import { SchemaFields } from "./schema.js";
 
@@ -32,6 +34,8 @@ export function Model() {
   const [text, setText] = useState(null); // what was pasted and could not be read
   const [trouble, setTrouble] = useState([]);
   const [over, setOver] = useState(false);
+  const [reading, setReading] = useState(false);
+  const running = useRef(null); // AbortController of what is being read
 
   const read = async (source) => {
     const failed = (found) => { setText(source); setTrouble(found); };
@@ -42,22 +46,25 @@ export function Model() {
     } catch (error) {
       return failed([{ detail: `This is not JSON: ${error.message}.` }]);
     }
+    running.current?.abort();
+    const mine = new AbortController();
+    running.current = mine;
+    setReading(true);
     try {
-      const found = await post("/v1/models/import", config);
-      const guessed = found.guessed.length;
-      const sort = found.title ?? found.model.name;
-      const active = found.active_parameters < found.parameters ? `, ${big(found.active_parameters)} active` : "";
-      replace({ ...request.peek(), model: found.model, guessed: found.guessed },
-        `Read as ${sort}: ${big(found.parameters)} parameters${active}; ${guessed ? `${guessed} field${guessed > 1 ? "s" : ""} guessed` : "nothing guessed"}`);
+      const found = await post("/v1/models/import", config, { signal: mine.signal });
+      replace({ ...request.peek(), model: found.model, guessed: found.guessed }, readAs(found));
       found.warnings?.forEach((warning) => toast(warning.text ?? warning));
       setText(null);
       setTrouble([]);
     } catch (error) {
+      if (error.name === "AbortError") return undefined;
       if (!error.problem) throw error;
       failed(error.problem.errors ?? [error.problem]);
     }
+    setReading(false);
     return undefined;
   };
+  const stop = () => { running.current?.abort(); setReading(false); };
   const file = async (files) => files[0] && read(await files[0].text());
   const drop = (event) => {
     event.preventDefault();
@@ -102,11 +109,12 @@ export function Model() {
             <div class="actions"><button type="button" class="primary" onClick=${() => read(text)} disabled=${!text.trim()}>Read it</button>
               <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
           </div>`}
+        ${reading && html`<${Reading} onCancel=${stop} />`}
         <p class="hint">${summary(spec, known)}</p>
-
+        ${Object.keys(layers.value).length > 1 && html`<p class="hint" aria-label="Layers by kind">${kindsLine(layers.value)}</p>`}
       </div>
-      ${guessed.length > 0 && html`<${More} label=${`${guessed.length} field${guessed.length > 1 ? "s" : ""} guessed`}>
-        <ul class="hint">${guessed.map((line) => html`<li key=${line}>${line}</li>`)}</ul><//>`}
+      <${Encoders} />
+      <${Notes} guessed=${guessed} />
       <${More} label="All dimensions">
         ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${["name"]}
           value=${named ? undefined : model} usual=${spec} onChange=${edit} /></div>`}

@@ -1,13 +1,13 @@
 /* <SchemaFields type="ModelSpec" pointer="/model" skip=${[…]} value=${spec} onChange=${(name, value) => …} />
    A field for everything a document of the service's OpenAPI description may hold: what the service
-   learns to read, the form shows. */
+   learns to read, the form shows.  `only` names the fields instead; `explain` writes their help below. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { words } from "../format.js";
 import { firstAnswer, problemsAt } from "../state.js";
-import { CheckField, NumberField, SelectField, TextField } from "../ui/field.js";
+import { CheckField, CheckList, NumberField, parseNumber, SelectField, TextField } from "../ui/field.js";
 
 /* The unit is the last word of a name; a person reads larger ones. */
 const UNITS = [
@@ -43,20 +43,21 @@ export function kindOf(property, schemas) {
   return { ...one, optional };
 }
 
-export function SchemaFields({ type, pointer, value, usual, onChange, skip = [] }) {
+export function SchemaFields({ type, pointer, value, usual, onChange, skip = [], only, explain }) {
   const schemas = useSchemas();
   if (!schemas) return html`<div class="loading" aria-busy="true"></div>`;
   return Object.entries(schemas[type].properties)
-    .filter(([name]) => !skip.includes(name))
-    .map(([name, property]) => html`<${SchemaField} key=${name} name=${name} property=${property} schemas=${schemas}
+    .filter(([name]) => !skip.includes(name) && (!only || only.includes(name)))
+    .map(([name, property]) => html`<${SchemaField} key=${name} name=${name} property=${property} schemas=${schemas} explain=${explain}
       pointer=${`${pointer}/${name}`} value=${value?.[name]} usual=${usual?.[name]} onChange=${(now) => onChange(name, now)} />`);
 }
 
-function SchemaField({ name, property, schemas, pointer, value, usual, onChange }) {
+function SchemaField({ name, property, schemas, explain, pointer, value, usual, onChange }) {
   const kind = kindOf(property, schemas);
+  const told = property.description;
   const props = {
-    id: `f${pointer.replaceAll("/", "-")}`, ...labelled(name), title: property.description, value, usual: usual ?? property.default ?? undefined,
-    onChange, problems: problemsAt(pointer),
+    id: `f${pointer.replaceAll("/", "-")}`, ...labelled(name), title: told, hint: explain && told, value, usual: usual ?? property.default ?? undefined,
+    onChange, problems: problemsAt(pointer, kind.type === "array"),
   };
   if (kind.document) {
     const held = value ?? usual;
@@ -65,7 +66,7 @@ function SchemaField({ name, property, schemas, pointer, value, usual, onChange 
       <${SchemaFields} type=${kind.document} pointer=${pointer} value=${value} usual=${usual}
         onChange=${(inner, now) => onChange({ ...held, [inner]: now })} /></fieldset>`;
   }
-  if (kind.enum) return html`<${SelectField} ...${props} options=${kind.enum.map((one) => ({ value: one, label: one }))} />`;
+  if (kind.enum) return html`<${SelectField} ...${props} options=${kind.enum.map((one) => ({ value: one, label: words(one) }))} />`;
   if (kind.type === "boolean") return html`<${CheckField} ...${props} />`;
   if (kind.type === "integer" || kind.type === "number") return html`<${NumberField} ...${props} />`;
   if (kind.type === "array") return html`<${ListField} ...${props} items=${kind.items} />`;
@@ -74,8 +75,9 @@ function SchemaField({ name, property, schemas, pointer, value, usual, onChange 
 
 /* Several names or numbers with commas between; nothing for a list of documents. */
 function ListField({ items, value, usual, onChange, ...props }) {
+  if (items?.enum) return html`<${CheckList} ...${props} choices=${items.enum} value=${value ?? usual ?? []} onChange=${onChange} />`;
   if (!["integer", "string"].includes(items?.type)) return null;
-  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" && Number(word)) || word);
+  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" ? parseNumber(word) : word));
   return html`<${TextField} ...${props} value=${value?.join?.(", ") ?? value} usual=${usual?.join(", ")}
     onChange=${(text) => onChange(text ? read(text) : undefined)} />`;
 }

@@ -22,8 +22,10 @@ export const Section = ({ title, note, problems = [], onFix, children }) => html
     </p>`)}</div>`}
   </fieldset>`;
 
-export function More({ label, children }) {
-  const [open, setOpen] = useState(false);
+/* force: open whatever the user did, for what stands inside is wrong. */
+export function More({ label, force = false, children }) {
+  const [opened, setOpen] = useState(false);
+  const open = opened || force;
   return html`
     <details class="more" open=${open} onToggle=${(event) => setOpen(event.target.open)}>
       <summary>${label}</summary>${open && children}

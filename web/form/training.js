@@ -2,13 +2,13 @@
 
 import { html } from "htm/preact";
 import { big } from "../format.js";
-import { request, resolved } from "../state.js";
-import { change } from "../state.js";
+import { change, problemsAt, request, resolved } from "../state.js";
 import { Bound, NumberField, SelectField } from "../ui/field.js";
 import { More, Section, useCatalog } from "./section.js";
 import { SchemaFields } from "./schema.js";
+import { Tuning, TUNING } from "./tuning.js";
 
-const FIRST = ["seq_length", "global_batch_size", "precision", "tokens"];
+const ELSEWHERE = ["seq_length", "global_batch_size", "precision", "tokens", "encoder_tokens", ...TUNING];
 const PRECISIONS = ["bf16", "fp16", "fp8", "fp4", "fp32"].map((value) => ({ value, label: value.toUpperCase() }));
 
 export function Training() {
@@ -16,7 +16,7 @@ export function Training() {
   const choices = [{ value: "", label: "Any" }, ...frameworks.map(({ id, title }) => ({ value: id, label: title }))];
   const { seq_length: length, global_batch_size: batch } = resolved.value?.training ?? {};
   return html`
-    <${Section} title="Training">
+    <${Section} title="Training" problems=${problemsAt("/training")}>
       <div class="two">
         <${Bound} pointer="/training/global_batch_size" of=${NumberField} label="Global batch" title="Sequences per optimizer step" />
         <${Bound} pointer="/training/seq_length" of=${NumberField} label="Sequence length" title="Tokens per sequence" />
@@ -27,8 +27,9 @@ export function Training() {
       <${SelectField} id="f-framework" label="Framework" value=${request.value.search?.framework ?? ""} options=${choices}
         onChange=${(value) => change("/search/framework", value || undefined)} />
       <${More} label="Optimizer and formats">
-        <div class="dense"><${SchemaFields} type="TrainingSpec" pointer="/training" skip=${FIRST}
+        <div class="dense"><${SchemaFields} type="TrainingSpec" pointer="/training" skip=${ELSEWHERE}
           value=${request.value.training} usual=${resolved.value?.training} onChange=${(name, value) => change(`/training/${name}`, value)} /></div>
       <//>
+      <${Tuning} />
     <//>`;
 }

@@ -26,6 +26,7 @@ const REASONS = {
   cp_seq: "Sequence does not split over cp",
   zero_stage: "ZeRO stage and pipeline do not combine",
   recompute: "Recompute does not fit the layers",
+  adapters: "No matrix for the adapters",
   offload: "Host cannot take what is offloaded",
   framework_unsupported: "The framework cannot run it",
   user_limit: "Outside of your limits",

@@ -4,6 +4,7 @@
    <Field id label problems hint unit>control</Field>     label, control, unit, problems below
    <NumberField label value onChange />                   text box for a number: 1e12, 1T, 8k, 1_000
    <TextField …/> <SelectField options=${[{value, label, group?}]} …/> <CheckField …/>
+   <CheckList choices=${[names]} …/>                      several of a closed set
      label        shown, and the name for readers; `title` says more on hover
      value        the value in the document's unit, undefined where nobody gave one
      onChange     (value | undefined) => void; undefined: left to its default
@@ -113,6 +114,17 @@ export const CheckField = ({ id, label, title, value, usual = false, onChange, p
     <label for=${id} title=${title}>${label}</label>
     ${problems.map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}
   </div>`;
+
+/* Several of a closed set of names; `value` is the list of those that are chosen. */
+export const CheckList = ({ id, label, title, hint, choices, value, onChange, problems = [] }) => html`
+  <fieldset class="field check-list ${problems.length ? "bad" : ""}">
+    <legend title=${title}>${label}</legend>
+    <div class="names">${choices.map((name) => html`
+      <label key=${name}><input id=${`${id}-${name}`} type="checkbox" checked=${value.includes(name)}
+        onChange=${({ target }) => onChange(choices.filter((one) => (one === name ? target.checked : value.includes(one))))} />${name}</label>`)}</div>
+    ${hint && html`<p class="hint">${hint}</p>`}
+    ${problems.map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}
+  </fieldset>`;
 
 export function Bound({ pointer, of, usual, inside = false, ...props }) {
   return html`<${of} id=${`f${pointer.replaceAll("/", "-")}`} value=${field(pointer)}

@@ -1,0 +1,42 @@
+/* Reading a config.json: that it goes on, and what was read, guessed or only approximately matched. */
+
+import { html } from "htm/preact";
+import { useEffect, useState } from "preact/hooks";
+import { big } from "../format.js";
+import { Progress } from "../ui/progress.js";
+import { More } from "./section.js";
+
+const OF_MODULES = /^(layers|other_parameters): /; // notes on a model that was built to be read
+const APPROXIMATE = /^layers: matched approximately/;
+const SHORT_S = 1; // what is read at once needs no bar
+
+/* What an import found, in a line. */
+export function readAs({ title, model, parameters, active_parameters: used, guessed }) {
+  const active = used < parameters ? `, ${big(used)} active` : "";
+  const guesses = guessed.filter((line) => !OF_MODULES.test(line)).length;
+  const said = [guesses ? `${guesses} field${guesses > 1 ? "s" : ""} guessed` : "nothing guessed"];
+  if (guessed.some((line) => APPROXIMATE.test(line))) said.push("some layers matched approximately");
+  return `Read as ${title ?? model.name}: ${big(parameters)} parameters${active}; ${said.join(", ")}`;
+}
+
+/* While a model is read: a family without a reader is built first. */
+export function Reading({ onCancel }) {
+  const [waited, setWaited] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => setWaited((now) => now + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  if (waited < SHORT_S) return null;
+  return html`<div class="reading"><${Progress} label="Building the model to read it" more=${`… ${waited} s`} onCancel=${onCancel} /></div>`;
+}
+
+/* The notes of an import: how its layers were read, and what was guessed. */
+export function Notes({ guessed }) {
+  const seen = guessed.filter((line) => OF_MODULES.test(line));
+  const guesses = guessed.filter((line) => !OF_MODULES.test(line));
+  const list = (lines) => html`<ul class="hint">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`;
+  return html`
+    ${seen.length > 0 && html`<${More} label=${seen.some((line) => APPROXIMATE.test(line)) ? "Built to be read: some layers approximately" : "Built to be read: its layers matched exactly"}>
+      ${list(seen.map((line) => line.replace(/^layers: /, "")))}<//>`}
+    ${guesses.length > 0 && html`<${More} label=${`${guesses.length} field${guesses.length > 1 ? "s" : ""} guessed`}>${list(guesses)}<//>`}`;
+}
