@@ -34,8 +34,16 @@ class Module:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter."""
-        return {name: tuple(p.shape) for name, p in self.source.named_parameters()}
+        """Every parameter; a table that is looked up in, not multiplied with, as one dimension."""
+        tables = {
+            f"{name}.weight".lstrip(".")
+            for name, part in self.source.named_modules()
+            if isinstance(part, nn.Embedding)
+        }
+        return {
+            name: (p.numel(),) if name in tables else tuple(p.shape)
+            for name, p in self.source.named_parameters()
+        }
 
     @cached_property
     def matrices(self) -> dict[str, Matrix]:

@@ -180,7 +180,7 @@ def _own(part: Part, fields: Fields, tokens: int) -> Fields | None:
 
 def _merged(blocks: list[Fields], norms: int) -> list[Fields]:
     """Blocks that share a norm stand beside each other."""
-    feeds = ("mlp", "experts", "rwkv_channel_mix")
+    feeds = ("mlp", "experts", "rwkv_channel_mix", "per_layer_input")
     mixers = [b for b in blocks if b["kind"] not in feeds]
     rest = [b for b in blocks if b["kind"] in feeds]
     if len(rest) > 1 and norms < len(blocks):
