@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.blocks.base import Sublayer
 from cost_models.flops import forward_flop
 from cost_models.spec import ModelSpec
 
@@ -27,7 +28,8 @@ EXPERTS: dict[str, Any] = {
 LATENT: dict[str, Any] = {
     **USUAL, **EXPERTS, "kv_lora_rank": 16, "q_lora_rank": 32, "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8, "v_head_dim": 16, "qk_head_dim": 24, "head_dim": 8,
-    "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": 4,
+    "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    "num_key_value_heads": 4,
 }  # fmt: skip
 INDEX = {"index_n_heads": 4, "index_head_dim": 8, "index_topk": 1000}
 CASES: dict[str, dict[str, Any]] = {
@@ -73,15 +75,12 @@ def counted(model_type: str, fields: dict[str, Any]) -> tuple[int, ModelSpec]:
 
 def with_positions(model: ModelSpec) -> ModelSpec:
     """The same with as many positions in an encoder as the decoder has tokens."""
-    pattern = [
-        [
-            block.model_copy(update={"tokens": TOKENS})
-            if block.kind == "cross_attention"
-            else block
-            for block in layer
-        ]
-        for layer in model.layer_pattern
-    ]
+    positions = {"tokens": TOKENS}
+
+    def placed(block: Sublayer) -> Sublayer:
+        return block.model_copy(update=positions) if block.kind == "cross_attention" else block
+
+    pattern = [[placed(block) for block in layer] for layer in model.layer_pattern]
     encoders = [one.model_copy(update=positions) for one in model.encoders]
     return model.model_copy(
         update={"layer_pattern": tuple(map(tuple, pattern)), "encoders": tuple(encoders)}
