@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -132,6 +133,8 @@ def forward_flop(
     return float(matmul_flop(tokens, dense)) + mixing + first
 
 
+# Every plan of an answer is reported with the same.
+@lru_cache(maxsize=256)
 @formula("flop", "palm", "megatron-2", "lora")
 def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) -> float:
     """Model FLOP of one optimizer step: forward and backward, nothing recomputed.
