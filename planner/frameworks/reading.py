@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stages import stage_layers
+from cost_models.stages import forward_layers
 from planner.answer import Reason
 from planner.request import PlanRequest
 
@@ -92,9 +92,8 @@ def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     }
     fields = ParallelPlan.model_fields
     own = {name: fields[name].default for name, still in idle.items() if still}
-    if plan.pp > 1 and plan.vpp == 1:
-        # The same stages by their ends or one by one.
-        ends = plan.first_stage_layers, plan.last_stage_layers
+    if plan.pp > 1:
+        # The same layers by the ends of the pipeline or one by one.
         own |= {"first_stage_layers": 0, "last_stage_layers": 0}
-        own["stage_layers"] = stage_layers(model.num_layers, plan.pp, *ends, plan.stage_layers)
+        own["stage_layers"] = forward_layers(model.num_layers, plan)
     return plan.model_copy(update=own)

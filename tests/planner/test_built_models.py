@@ -96,7 +96,8 @@ def test_a_family_without_a_reader_is_built() -> None:
     found = import_model(UNKNOWN)
     layers = layers_of(found.model)
     assert layers.counts == (3,)
-    assert [block.kind for block in layers.kinds[0].sublayers] == ["attention", "mlp", "products"]
+    kinds = [block.kind for block in layers.kinds[0].sublayers]
+    assert kinds == ["attention", "mlp", "products", "products"]
     assert any("matched exactly: mlp" in note for note in found.guessed)
     assert any("approximately: self_attn" in note for note in found.guessed)
 

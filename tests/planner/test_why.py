@@ -21,12 +21,12 @@ from tests.planner.drawn import fitting_requests
 
 def ask(
     model: str = "llama-3.1-8b", cluster: str = "2x8xh100-sxm", seq: int = 4096, batch: int = 64,
-    **search_fields: Any,
+    training: dict[str, Any] | None = None, **search_fields: Any,
 ) -> PlanRequest:  # fmt: skip
     return PlanRequest(
         model=preset(model),
         cluster=parse_shorthand(cluster),
-        training=TrainingSpec(seq_length=seq, global_batch_size=batch),
+        training=TrainingSpec(seq_length=seq, global_batch_size=batch, **(training or {})),
         search=SearchSpec.model_validate(search_fields),
     )
 
@@ -78,6 +78,8 @@ CASES: list[tuple[str, PlanRequest, dict[str, Any], tuple[str, ...]]] = [
      ("host_link_bytes_per_s",)),
     ("framework_unsupported", ask(framework="megatron"), {"pp": 4, "dp": 4, "schedule": "gpipe"},
      ()),
+    ("adapters", ask(training={"lora_rank": 8, "lora_targets": ("q_a_proj",)}), {"dp": 16},
+     ("llama-3.1-8b", "q_a_proj")),
     ("user_limit", ask(limits={"tp": Bounds(max=2)}), {"tp": 4, "dp": 4}, ("4", "2")),
 ]  # fmt: skip
 
