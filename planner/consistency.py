@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
-from cost_models.spec import ClusterSpec, ModelSpec, Precision, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, Part, Precision, TrainingSpec
 from planner.problems import Problem
 
 
@@ -53,4 +53,21 @@ def contradictions(
             detail=f"must be <= {rows}, the learned positions of {model.name}, "
             f"got {training.seq_length}",
             got=training.seq_length,
+        )
+    absent = {
+        part for part, has in (("encoders", model.encoders), ("routers", model.moe)) if not has
+    }
+    if set(get_args(Part)) == absent | set(training.frozen):
+        yield Problem(
+            pointer="/training/frozen",
+            code="inconsistent",
+            detail=f"nothing of {model.name} is left to train",
+            got=", ".join(training.frozen),
+        )
+    if training.encoder_tokens is not None and not model.encoders:
+        yield Problem(
+            pointer="/training/encoder_tokens",
+            code="inconsistent",
+            detail=f"{model.name} has no encoder",
+            got=training.encoder_tokens,
         )

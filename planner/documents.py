@@ -100,6 +100,8 @@ def import_model(config: Any, folder: Path | None = None) -> ImportedModel:
         try:
             return model_from_config(document)
         except UnknownArchitecture as unknown:
+            if not isinstance(document, dict):
+                raise
             return model_from_modules(document, unknown)
     except ModelImportError as error:
         raise _import_error(error) from None

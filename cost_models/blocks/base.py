@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -62,8 +62,9 @@ class Sublayer(Block):
     module: ClassVar[str] = ""
     kind: str
 
+    # With a return type the JSON schema would be that of any object, not of the fields.
     @model_serializer(mode="wrap")
-    def _with_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _with_kind(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """The kind is written even where defaults are not: a document is not read without it."""
         return {"kind": self.kind, **write(self)}
 

@@ -125,6 +125,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
                      "/cluster/reserved_bytes_per_accelerator", "no_memory_left", "must be below"),
     "too long": ({"model": "gpt3-175b", "training": {"seq_length": 4096, "global_batch_size": 8}},
                  "/training/seq_length", "less_than_equal", "must be <= 2048"),
+    "nothing left to train": (
+        {"training": {"seq_length": 8, "global_batch_size": 8,
+                      "frozen": ["embedding", "norms", "mixers", "feed_forwards", "head"]}},
+        "/training/frozen", "inconsistent", "nothing of"),
+    "no encoder": ({"training": {"seq_length": 8, "global_batch_size": 8, "encoder_tokens": 4}},
+                   "/training/encoder_tokens", "inconsistent", "no encoder"),
     "bad group": ({"cluster": {"groups": [H100, {**H100, "nodes": -1}]}},
                   "/cluster/groups/1/nodes", "greater_than_equal", "-1"),
     "tiers do not nest": (

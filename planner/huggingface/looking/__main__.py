@@ -37,6 +37,7 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
     import torch
     import transformers
 
+    from planner.huggingface.importer import OTHER_FILES
     from planner.huggingface.looking import look_at
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -52,6 +53,8 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
         built = known[kind].from_dict({k: v for k, v in config.items() if k not in LEFT_OUT})
     else:
         built = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    if getattr(built, "type_vocab_size", 0):
+        return {"refused": OTHER_FILES["type_vocab_size"]}
     with torch.device("meta"):
         model = _class(built, folder).from_config(built, trust_remote_code=folder is not None)
         model.tie_weights()
