@@ -10,6 +10,8 @@ import pytest
 
 from planner.data_folder import VARIABLE
 
+# Tests run side by side, one on each core.  Read when NumPy and torch are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
 # There tests wait for a browser or a service under load, compare many drawn plans, or search often.
@@ -29,8 +31,14 @@ def own_data_folder() -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as quick what is neither slow nor exhaustive, before `-m` selects."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as quick what is neither slow nor exhaustive, before `-m` selects.
+
+    Benchmarks run alone: beside other tests (pytest-xdist) they would measure those.
+    """
+    if hasattr(config, "workerinput"):
+        config.hook.pytest_deselected(items=[i for i in items if _is_benchmark(i)])
+        items[:] = [item for item in items if not _is_benchmark(item)]
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS:
             item.add_marker(pytest.mark.slow)
@@ -58,6 +66,10 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"skipped under PLANNER_TESTS_STRICT: {_reason(report.longrepr)}"
     return report
+
+
+def _is_benchmark(item: pytest.Item) -> bool:
+    return item.path.parent.name == "benchmarks"
 
 
 def _reason(longrepr: object) -> str:

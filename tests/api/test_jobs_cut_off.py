@@ -42,7 +42,7 @@ def begun(server: Server, job: dict[str, Any], words: str) -> bool:
     return any(line.startswith(words) for line in server.log_of(job))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
     training = TINY["training"] | {"precision": "fp32"}  # whose timed run shows gradients, too
     asked = TINY | {"training": training, "validation": {"steps": 2, "check_numerics": True}}
@@ -93,7 +93,7 @@ def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_t
     assert "ended 1 times in the phase 'run'" in done["error"]["detail"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_postgresql_stopped_and_started_under_way(postgres: Postgres, tmp_path: Path) -> None:
     place = Place(tmp_path / "data", postgres.database())
     try:

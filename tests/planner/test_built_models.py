@@ -128,10 +128,15 @@ def test_code_in_a_folder_is_run_only_when_asked(folder: Path) -> None:
     "changes",
     [
         {"num_hidden_layers": 10**9},
-        {"hidden_size": -1},
-        {"hidden_size": "wide"},
-        {"num_attention_heads": 0},
-        {"vocab_size": None},
+        *(
+            pytest.param(changes, marks=pytest.mark.exhaustive)
+            for changes in (
+                {"hidden_size": -1},
+                {"hidden_size": "wide"},
+                {"num_attention_heads": 0},
+                {"vocab_size": None},
+            )
+        ),
     ],
     ids=str,
 )
@@ -141,3 +146,8 @@ def test_what_cannot_be_built_is_refused(
     monkeypatch.setattr(built, "LIMIT_S", 60.0)
     with pytest.raises(RequestError, match="/model_type"):
         import_model({**UNKNOWN, **changes})
+
+
+def test_an_encoder_is_refused() -> None:
+    with pytest.raises(RequestError, match="only decoders can be planned"):
+        import_model({"model_type": "bert"})

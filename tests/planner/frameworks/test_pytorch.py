@@ -312,7 +312,7 @@ def has_the_gradients_of_one_process(
         assert (found[name] - gradient).norm() <= SAME_GRADIENT * gradient.norm() + least, name
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_experts_over_two_processes_have_the_gradients_of_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ def request(cluster: dict[str, Any], **changes: Any) -> PlanRequest:
     return parse_request(document, mixed=True)
 
 
+FOR_THE_OTHERS = (((0, 1), 4, "none"), ((1, 0), 1, "full"))
 SMALL = groups(("a100-sxm-80gb", 1, 2), ("h100-sxm", 1, 2))
 
 
@@ -48,9 +49,13 @@ def answer() -> MixedAnswer:
     return find(request(SMALL))
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("micro", [1, 4])
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(
+    ("order", "micro", "recompute"),
+    [
+        pytest.param(*case, marks=() if case in FOR_THE_OTHERS else pytest.mark.exhaustive)
+        for case in product([(0, 1), (1, 0)], [1, 4], ["none", "full"])
+    ],
+)
 def test_layers_are_dealt_as_well_as_brute_force_deals_them(
     order: tuple[int, int], micro: int, recompute: str
 ) -> None:

@@ -142,7 +142,7 @@ def kill_two_in_turn(running: Sweep, backend: str, expected: Sequence[Any]) -> N
     assert len(stamps(running.kept)) == len(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_workers_killed_lose_nothing(start: Any, expected: list[dict[str, Any]]) -> None:
     kill_two_in_turn(start("--workers", "2", "--json"), "local", expected)
 
@@ -157,8 +157,13 @@ def test_two_workers_of_a_cluster_killed_lose_nothing(
     kill_two_in_turn(running, backend, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_sweep_that_was_ended_goes_on(
     start: Any, expected: list[dict[str, Any]], ending: signal.Signals
 ) -> None:

@@ -98,7 +98,7 @@ def test_the_full_set_has_both_kinds_of_model_and_every_size_once() -> None:
     assert [ranks for ranks, _ in several] == [2, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_calibration_of_a_plan_is_a_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

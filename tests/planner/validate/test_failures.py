@@ -163,7 +163,7 @@ def late(folder: Path, **job: Any) -> None:
     script.write_text(script.read_text() + LATE)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_never_comes_to_a_collective(tmp_path: Path) -> None:
     late(tmp_path)
     with pytest.raises(RunFailed, match=r"rank 1 hung, in warm-up step 1 of 2: .* is in oversleep"):
@@ -221,8 +221,13 @@ def test_no_free_port(command: Command) -> None:
     assert "no free port" in document["detail"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -240,7 +245,7 @@ def test_whoever_stops_it(command: Command, number: signal.Signals) -> None:
         one.listen()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
     of = command.start("--steps", "1000")
     wait_for(lambda: command.beat(1, "timed step"), of)

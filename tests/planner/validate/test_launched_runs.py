@@ -54,7 +54,7 @@ def test_started_by_hand_is_watched_by_what_it_leaves(tmp_path: Path) -> None:
     assert through.poll(handle)[0].state == "succeeded"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
     """Two torchruns of one rank each, as if on two machines."""
     folder = tmp_path / "a run $(touch pwned) 'x'"

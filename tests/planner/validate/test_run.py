@@ -69,12 +69,12 @@ def asked(model: str = "llama", **plan: Any) -> PlanRequest:
 
 FULL_TIER: dict[str, PlanRequest] = {
     "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
-    "dp2, zero 3": asked(dp=2, **FSDP),
-    "cp2": asked(cp=2),
     "experts, ep2": asked("moe", dp=2, ep=2, **FSDP),
-    "hybrid, tp2 pp2": asked("hybrid", pp=2, schedule="1f1b", **TP),
 }
 EXHAUSTIVE: dict[str, PlanRequest] = {
+    "dp2, zero 3": asked(dp=2, **FSDP),
+    "cp2": asked(cp=2),
+    "hybrid, tp2 pp2": asked("hybrid", pp=2, schedule="1f1b", **TP),
     "tp2 pp2 dp2, interleaved": asked(schedule="interleaved-1f1b", vpp=2, **CUBE, overlap_p2p=True),
     "tp2 pp2 dp2, zb-v": asked(schedule="zb-v", vpp=2, **CUBE, overlap_p2p=True),
     "tp2 pp2 dp2, gpt": asked("gpt", schedule="1f1b", **CUBE),
