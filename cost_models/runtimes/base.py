@@ -53,6 +53,8 @@ class Traits:
     """Unfused attention computes and saves in fp32, with keys and values for every query head."""
     sorts_routing: Array = 0.0
     """Routing keeps the order of the copies and their weights, and its scores once, not twice."""
+    weighs_inside_experts: Array = 0.0
+    """Copies are weighted inside of their expert: what it returns is not kept for the weights."""
     separate_gated_matrices: Array = 0.0
     """The two input matrices of a gated MLP are apart."""
     fused_loss_in_place: Array = 0.0
