@@ -130,6 +130,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
     [
         ("megatron-core-2025", "2025", "megatron"),
         ("megatron-bridge", "2025", "megatron"),
+        ("megatron-bridge", "2026", "megatron-bridge"),
         ("nemo-25.07", "2025", "megatron"),
         ("primus", "2025", "megatron"),
         ("MindSpeed", "2024", "megatron"),
