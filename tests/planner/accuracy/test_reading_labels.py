@@ -121,6 +121,9 @@ def test_what_a_row_leaves_open_is_what_the_software_does_by_default() -> None:
 def test_named_modules_and_counted_layers_are_kept() -> None:
     (named,) = recompute_of(row(recompute="mla_up_proj, mlp"), torch=False)
     assert set(named["recompute_modules"]) == {"mla_up_proj", "mlp"}
+    notes = "recipe recomputes layernorm+moe_act (+mlp on H100), not attention core; mla_up_proj"
+    (named,) = recompute_of(row(recompute="selective", notes=notes), torch=False)
+    assert set(named["recompute_modules"]) == {"layernorm", "moe_act"}
     (some,) = recompute_of(row(recompute="full, 4 layers"), torch=False)
     assert (some["recompute_method"], some["recompute_num_layers"]) == ("block", 4)
 
