@@ -166,6 +166,11 @@ def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
     assert notes[0].startswith("software:")
 
 
+def test_a_release_that_the_notes_name_wins() -> None:
+    software, _ = software_of(row(stack="maxtext", year="2025", notes="one step; NeMo 24.07; x"))
+    assert software.label.startswith("NeMo")
+
+
 def test_frameworks_differ_in_what_they_do_by_default() -> None:
     nemo, core, hai = (software_of(row(stack=s))[0] for s in ("nemo", "megatron-core", "hai-llm"))
     assert gradient_dtypes(row(), nemo, "fp8")["gradient_reduce_dtype"] == "bf16"
