@@ -59,13 +59,13 @@ def layer_parameters(
 
 
 @formula("1", "derived")
-def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
-    """Parameters of the largest single matrix of any layer per rank."""
+def widest_matrix_parameters(model: ModelSpec, split: Split, together: bool = False) -> Array:
+    """Parameters of the largest matrix of any layer per rank; together: its experts are one."""
     widest: Array = 0.0
     for kind in layers_of(model).kinds:
-        for weight in kind.weights(model, Split(tp, etp)):
+        for weight in kind.weights(model, split):
             if weight.matrix:
-                widest = np.maximum(widest, weight.elements / weight.copies)
+                widest = np.maximum(widest, weight.elements / (1.0 if together else weight.copies))
     return widest
 
 

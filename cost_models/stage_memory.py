@@ -392,10 +392,11 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g, g.held, g.layer_parameters)
+    one = _at_once(g, layer)
     ahead = np.minimum(layer, runtime.most_live_parameters)
+    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
-    one = _at_once(g, layer)
     whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
     return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
 
@@ -431,8 +432,12 @@ def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) 
 
 
 def _at_once(g: Gathered, layer: Array) -> Array:
-    """Parameters in use of a gathered layer, or of its widest matrix (DeepSpeed)."""
-    widest = np.minimum(layer, g.state.spread(g.held.widest))
+    """Parameters in use of a gathered layer, or of its widest matrix."""
+    together = np.asarray(g.runtime.gathers_experts_together) > 0
+    matrix = np.where(
+        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
+    )
+    widest = np.minimum(layer, matrix)
     used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
     return used
 

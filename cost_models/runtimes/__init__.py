@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cost_models.runtimes import (
     deepspeed,
+    jax,
     megatron,
     megatron_2021,
     megatron_2022,
@@ -20,6 +21,7 @@ from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_bridge,
+    jax,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

@@ -59,6 +59,8 @@ class Traits:
     """The two input matrices of a gated MLP are apart."""
     fused_loss_in_place: Array = 0.0
     """The fused loss keeps half-precision logits, which it reads again."""
+    half_precision_logits: Array = 0.0
+    """Every loss keeps half-precision logits, and their gradient takes their place."""
     autograd_loss: Array = 0.0
     """The unfused loss is autograd's own: the fp32 logits and their gradient exist beside it."""
     # Weights, gradients and optimizer states.
@@ -76,6 +78,10 @@ class Traits:
     """Sharded word table and head are gathered for the whole step, not with a layer."""
     gathers_by_matrix: Array = 0.0
     """Sharded weights are gathered, and gradients reduced, matrix by matrix."""
+    gathers_experts_together: Array = 0.0
+    """Experts of a layer are one matrix for that."""
+    gathers_next_matrix: Array = 0.0
+    """What is gathered ahead is the next matrix, not the next layer."""
     most_live_parameters: Array = float("inf")
     """Parameters gathered ahead of their use, at most."""
     keeps_gathered_weights: Array = 0.0

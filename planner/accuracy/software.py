@@ -73,8 +73,8 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}),
     # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
     Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
-             "JAX: compiled, taken as compiled FSDP",
-             {"runtime": "torch", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
+             "JAX: compiled, kernels as of compiled FSDP",
+             {"runtime": "jax", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
     Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
              {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
              half_gradients=True),

@@ -149,7 +149,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("Primus (TorchTitan)", "2025", "torch"),
         ("fsdp2", "2024", "torch"),
         ("hf-accelerate", "2024", "torch"),
-        ("maxtext", "2024", "torch"),
+        ("maxtext", "2024", "jax"),
         ("alpa", "2022", "torch"),
         ("colossalai-2023", "2023", "torch"),
         ("deepspeed-2023", "2023", "deepspeed"),
