@@ -189,9 +189,7 @@ class _StepAmounts:
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
         self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
         self.table_gradient = g.state.spread(g.trained.embedding) * s.training.weight_bytes
-        few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
-        offloads = plans.offload_activations > 0
-        self.most_resident = np.where(offloads, few, np.inf) if np.any(offloads) else None
+        self.offloads = plans.offload_activations > 0
         # A pipeline holds a message each way, torch's (PipelineStage) one each way for every
         # micro-batch of a step; some keep what they sent until its gradient comes back.
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
@@ -226,6 +224,7 @@ class _Slot:
         self._table = (self._first > 0) * step.table_gradient
         self._saved: Array = 0.0
         self._inside: Array = 0.0
+        kept: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
@@ -233,6 +232,11 @@ class _Slot:
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
+            kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
+        self._most_resident = None
+        if np.any(step.offloads):
+            few = OFFLOAD_RESIDENT_LAYERS * kept
+            self._most_resident = np.where(step.offloads, few, np.inf)
 
     def parts(self, place: _Place) -> dict[str, Array]:
         """MEMORY_PARTS of some plans' stages."""
@@ -248,8 +252,8 @@ class _Slot:
         }
         saved = at(self._saved)
         resident = in_flight * saved
-        if of.most_resident is not None:
-            resident = np.minimum(resident, at(of.most_resident))
+        if self._most_resident is not None:
+            resident = np.minimum(resident, at(self._most_resident))
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
@@ -415,6 +419,7 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     sharded = (g.plans.zero_stage >= 2) * 1.0
     reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
+    reduced = reduced * (1.0 - g.runtime.reduces_half_gradients)
     last = g.stages.spread(g.table.last[slot]) > 0
     head = last * g.state.spread(g.trained.word_table) * half
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)

@@ -59,6 +59,8 @@ class Traits:
     """The two input matrices of a gated MLP are apart."""
     fused_loss_in_place: Array = 0.0
     """The fused loss keeps half-precision logits, which it reads again."""
+    offloads_layer_inputs: Array = 0.0
+    """Of offloaded activations only the inputs of layers move, the rest is computed again."""
     half_precision_logits: Array = 0.0
     """Every loss keeps half-precision logits, and their gradient takes their place."""
     autograd_loss: Array = 0.0
@@ -88,6 +90,8 @@ class Traits:
     """Gathered weights may stay between micro-batches, which a pipeline needs."""
     reduces_after_pipeline: Array = 0.0
     """Under a pipeline sharded gradients are reduced after the last micro-batch."""
+    reduces_half_gradients: Array = 0.0
+    """Gradients are widened after they are reduced: no wider copy of a whole one exists."""
     reduces_by_block: Array = 0.0
     """Gradients are reduced block by block, not in buckets of a fixed size."""
     reduces_whole_bf16_gradients: Array = 0.0

@@ -13,9 +13,12 @@ RUNTIME = replace(
     # Casts of logits are fused into the sums of the loss (cast_logits_to_fp32).
     autograd_loss=0.0,
     half_precision_logits=1.0,
+    # MaxText's policies: decoder_layer_input=offload.
+    offloads_layer_inputs=1.0,
     # A weight is gathered where it is used, beside the product before it; experts are one weight.
     gathers_root_weights=0.0,
     gathers_by_matrix=1.0,
     gathers_next_matrix=1.0,
     gathers_experts_together=1.0,
+    reduces_half_gradients=1.0,
 )

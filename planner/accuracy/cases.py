@@ -31,6 +31,7 @@ from planner.accuracy.labels import (
     schedule_of,
 )
 from planner.accuracy.models import model_of
+from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -96,9 +97,14 @@ def case_of(run: Run) -> Case:
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
+    if (recipe := recipe_for(run)) is not None:
+        fixed.update(recipe.plan)
+        assumptions.append(f"recomputed and offloaded as in its recipe: {recipe.source}")
+    if re.search(r"host offload|offloaded remat", said):
+        fixed["offload_activations"] = True
     opened = list(degrees.opened)
     found = islice(
-        _variants(run, model.value, training, fixed, degrees.options, opened, assumptions),
+        _variants(run, model.value, training, fixed, degrees.options, opened, assumptions, recipe),
         MOST_VARIANTS,
     )
     return Case(
@@ -158,6 +164,7 @@ def _variants(
     arrangements: tuple[dict[str, Any], ...],
     opened: list[str],
     assumptions: list[str],
+    recipe: Recipe | None,
 ) -> Iterator[ParallelPlan]:
     """The plans that a row may mean, over what it leaves open."""
     torch = RUNTIMES[fixed["runtime"]].lineage == "torch"
@@ -169,7 +176,7 @@ def _variants(
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
-            ("recompute", recompute_of(run, torch, fixed.get("recompute"))),
+            ("recompute", [{}] if recipe else recompute_of(run, torch, fixed.get("recompute"))),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):
