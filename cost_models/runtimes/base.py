@@ -59,6 +59,9 @@ class Traits:
     """The two input matrices of a gated MLP are apart."""
     fused_loss_in_place: Array = 0.0
     """The fused loss keeps half-precision logits, which it reads again."""
+    keeps_mlp_products: Array = 1.0
+    """Per-operator recompute keeps every second product of an MLP, else none (its time counts
+    one of two in either case)."""
     offloads_layer_inputs: Array = 0.0
     """Of offloaded activations only the inputs of layers move, the rest is computed again."""
     half_precision_logits: Array = 0.0

@@ -13,7 +13,8 @@ RUNTIME = replace(
     # Casts of logits are fused into the sums of the loss (cast_logits_to_fp32).
     autograd_loss=0.0,
     half_precision_logits=1.0,
-    # MaxText's policies: decoder_layer_input=offload.
+    # MaxText's policies: save_dot_with_context_except_mlp, decoder_layer_input=offload.
+    keeps_mlp_products=0.0,
     offloads_layer_inputs=1.0,
     # A weight is gathered where it is used, beside the product before it; experts are one weight.
     gathers_root_weights=0.0,
