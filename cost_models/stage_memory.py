@@ -421,7 +421,7 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
     reduced = reduced * (1.0 - g.runtime.reduces_half_gradients)
     last = g.stages.spread(g.table.last[slot]) > 0
-    head = last * g.state.spread(g.trained.word_table) * half
+    head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     buckets: Array = _at_once(g, layer) * (reduced + half) + head
     return buckets

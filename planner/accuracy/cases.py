@@ -76,7 +76,8 @@ def case_of(run: Run) -> Case:
     software, notes = software_of(run)
     precision, precision_notes = precision_of(run, nodes.accelerator)
     assumptions = [*model.assumptions, *cluster.assumptions, *notes, *precision_notes]
-    training = _training(run, software, precision, assumptions)
+    recipe = recipe_for(run)
+    training = _training(run, software, precision, assumptions, recipe)
     degrees = degrees_of(
         run, nodes.accelerators, _tensor_domain(nodes), model.value, training, software
     )
@@ -97,9 +98,9 @@ def case_of(run: Run) -> Case:
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
-    if (recipe := recipe_for(run)) is not None:
+    if recipe is not None:
         fixed.update(recipe.plan)
-        assumptions.append(f"recomputed and offloaded as in its recipe: {recipe.source}")
+        assumptions.append(f"what its recipe does: {recipe.source}")
     if re.search(r"host offload|offloaded remat", said):
         fixed["offload_activations"] = True
     opened = list(degrees.opened)
@@ -131,7 +132,13 @@ def _tensor_domain(nodes: NodeGroup) -> int:
     return max(nodes.accelerators_per_node, min(nodes.network[0].domain_accelerators or 1, 8))
 
 
-def _training(run: Run, software: Software, precision: str, assumptions: list[str]) -> TrainingSpec:
+def _training(
+    run: Run,
+    software: Software,
+    precision: str,
+    assumptions: list[str],
+    recipe: Recipe | None = None,
+) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
         raise ValueError("seq_len is not stated")
@@ -149,7 +156,7 @@ def _training(run: Run, software: Software, precision: str, assumptions: list[st
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **gradient_dtypes(run, software, precision),
+            **{**gradient_dtypes(run, software, precision), **(recipe.training if recipe else {})},
             **tuning,
         )  # fmt: skip
     except ValidationError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.accuracy.runs import Run
@@ -11,13 +11,16 @@ from planner.accuracy.runs import Run
 
 @dataclass(frozen=True)
 class Recipe:
-    """Plan fields by patterns of the stack, the model and the accelerator; source: where."""
+    """Fields of plan and training by patterns of the stack, the model (or the source's path) and
+    the accelerator; source: where they are documented.
+    """
 
     stack: str
     model: str
     accelerator: str
     plan: dict[str, Any]
     source: str
+    training: dict[str, Any] = field(default_factory=dict)
 
 
 _BY_OPERATOR = {"recompute": "selective", "recompute_modules": ("op",)}
@@ -28,6 +31,13 @@ RECIPES: tuple[Recipe, ...] = (
            "NeMo scripts/performance/recommended_model_configs/model_configs_h100.csv"),
     Recipe("maxtext", "405b", "v5p|v7", {**_BY_OPERATOR, **_OFFLOADED},
            "maxtext_v5p_model_configs.py, tpu-recipes: remat_policy=custom, mlpwo=offload"),
+    Recipe("maxtext", "llama3.1-70b-maxtext/v6e-32|mixtral-8x22b-maxtext", "v6e",
+           {**_BY_OPERATOR, **_OFFLOADED},
+           "maxtext_trillium_model_configs.py: weight_dtype=bfloat16, which moments inherit",
+           {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}),
+    Recipe("maxtext", "gemma-?3", "v6e",
+           {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+           "maxtext_trillium_model_configs.py: layer inputs on the device, the rest remat"),
     Recipe("maxtext", "gpt-?oss", "v7", {**_BY_OPERATOR, **_OFFLOADED},
            "tpu-recipes training/ironwood: remat_policy=custom, decoder_layer_input=offload"),
 )  # fmt: skip
@@ -38,7 +48,8 @@ def recipe_for(run: Run) -> Recipe | None:
     open_or_plain = not run.known("recompute") or run["recompute"].lower() == "selective"
     if not open_or_plain:
         return None
-    stack, model, accelerator = (run[c].lower() for c in ("stack", "model", "gpu"))
+    stack, accelerator = run["stack"].lower(), run["gpu"].lower()
+    model = f"{run['model']} {run['source']}".lower()
     return next(
         (
             known
