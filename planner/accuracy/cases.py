@@ -175,6 +175,7 @@ def _variants(
 ) -> Iterator[ParallelPlan]:
     """The plans that a row may mean, over what it leaves open."""
     torch = RUNTIMES[fixed["runtime"]].lineage == "torch"
+    settled = recipe is not None and "recompute" in recipe.plan
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (
@@ -183,7 +184,7 @@ def _variants(
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
-            ("recompute", [{}] if recipe else recompute_of(run, torch, fixed.get("recompute"))),
+            ("recompute", [{}] if settled else recompute_of(run, torch, fixed.get("recompute"))),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):

@@ -26,6 +26,12 @@ class Recipe:
 _BY_OPERATOR = {"recompute": "selective", "recompute_modules": ("op",)}
 _OFFLOADED = {"offload_activations": True}
 RECIPES: tuple[Recipe, ...] = (
+    Recipe("megatron", "test_cases/moe/.*_fine_grained_offloading", "",
+           {"attention_kernel": "unfused", **_OFFLOADED},
+           "Megatron-LM tests/functional_tests, model_config.yaml: unfused, --offload-modules"),
+    Recipe("megatron", "test_cases/moe/gpt3_(moe_)?mcore_te_tp2_pp2_ep4_etp1_[a-z]", "",
+           {"attention_kernel": "unfused"},
+           "Megatron-LM tests/functional_tests, model_config.yaml: --attention-backend unfused"),
     Recipe("nemo", "deepseek-?v3", "h100",
            {"recompute": "selective", "recompute_modules": ("mla_up_proj",)},
            "NeMo scripts/performance/recommended_model_configs/model_configs_h100.csv"),
@@ -44,17 +50,18 @@ RECIPES: tuple[Recipe, ...] = (
 
 
 def recipe_for(run: Run) -> Recipe | None:
-    """The recipe that a row ran, as far as it leaves recomputation open or says `selective`."""
-    open_or_plain = not run.known("recompute") or run["recompute"].lower() == "selective"
-    if not open_or_plain:
-        return None
+    """The recipe that a row ran; one that recomputes: as far as the row leaves that open, or says
+    no more than `selective`.
+    """
+    is_open = not run.known("recompute") or run["recompute"].lower() == "selective"
     stack, accelerator = run["stack"].lower(), run["gpu"].lower()
     model = f"{run['model']} {run['source']}".lower()
     return next(
         (
             known
             for known in RECIPES
-            if re.search(known.stack, stack)
+            if (is_open or "recompute" not in known.plan)
+            and re.search(known.stack, stack)
             and re.search(known.model, model)
             and re.search(known.accelerator, accelerator)
         ),

@@ -6,6 +6,7 @@ import pytest
 
 from cost_models.catalog.hardware import accelerator
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
+from planner.accuracy.recipes import recipe_for
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -223,3 +224,19 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
     found, _ = tuning_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
+
+
+def test_a_recipe_fills_what_a_row_leaves_open() -> None:
+    deepseek = {"stack": "nemo", "model": "DeepSeek-V3-671B", "gpu": "H100 SXM5 80GB"}
+    found = recipe_for(row(recompute="unknown", **deepseek))
+    assert found is not None
+    assert found.plan["recompute_modules"] == ("mla_up_proj",)
+    assert recipe_for(row(recompute="full", **deepseek)) is None
+    assert recipe_for(row(recompute="unknown", **{**deepseek, "model": "Llama3-70B"})) is None
+
+
+def test_a_recipe_of_a_source_is_found_by_its_path() -> None:
+    path = "AI-Hypercomputer/tpu-recipes training/trillium/Llama3.1-70B-MaxText/v6e-32/README.md"
+    found = recipe_for(row(stack="maxtext", gpu="TPU v6e", recompute="selective", source=path))
+    assert found is not None
+    assert found.training["master_weights_dtype"] == "none"
