@@ -55,7 +55,8 @@ class HeldParameters:
     """Parameters per rank by key, and over how many ranks ZeRO spreads their states.
 
     layers: by kind; placeholders: those that have one (overheads), of blocks that the same kinds
-    of layers share; widest: the largest matrix.
+    of layers share; widest: the largest matrix; widest_together:
+    where the experts of a layer are one.
     """
 
     layers: tuple[Held, ...]
@@ -63,6 +64,7 @@ class HeldParameters:
     embedding: FloatArray
     word_table: FloatArray
     widest: FloatArray
+    widest_together: FloatArray
     head: FloatArray
     mtp: FloatArray
     shards: FloatArray
@@ -167,7 +169,8 @@ def held_parameters(
             )
         ),
         word_table=full(word_table * end("embedding")),
-        widest=full(parameters.widest_matrix_parameters(model, tp, etp)),
+        widest=full(parameters.widest_matrix_parameters(model, split)),
+        widest_together=full(parameters.widest_matrix_parameters(model, split, together=True)),
         head=full(head * end("head")),
         mtp=full(predictions * end("head")),
         shards=full(places.shard.size),

@@ -59,13 +59,17 @@ def layer_parameters(
 
 
 @formula("1", "derived")
-def widest_matrix_parameters(model: ModelSpec, tp: Array, etp: Array) -> Array:
-    """Parameters of the largest single matrix of any layer per rank."""
+def widest_matrix_parameters(model: ModelSpec, split: Split, together: bool = False) -> Array:
+    """Parameters of the largest matrix of any layer per rank.
+
+    together: that of all experts is one, and those that a product takes at once are apart.
+    """
     widest: Array = 0.0
     for kind in layers_of(model).kinds:
-        for weight in kind.weights(model, Split(tp, etp)):
+        for weight in kind.weights(model, split):
             if weight.matrix:
-                widest = np.maximum(widest, weight.elements / weight.copies)
+                parts = weight.tensors if together else weight.copies
+                widest = np.maximum(widest, weight.elements / parts)
     return widest
 
 

@@ -46,6 +46,7 @@ SOURCES: dict[str, str] = {
     "megatron-core": "Megatron-LM main d98e8a64, behaviour of its code",
     "torch": "torch 2.13.0, behaviour of its code",
     "transformer-engine": "NVIDIA TransformerEngine 2.11, behaviour of its code",
+    "maxtext": "AI-Hypercomputer/maxtext main of 2026, behaviour of its code",
     "deepspeed": "DeepSpeed 41d90830 and 5505e247 (2022), behaviour of their code",
     "tensor-cores": "NVIDIA Matrix Multiplication Background User's Guide, requirements",
     "aiconfigurator": "ai-dynamo/aiconfigurator @095f58a5, measured kernels (Apache-2.0)",

@@ -189,9 +189,7 @@ class _StepAmounts:
         self.losses = np.where(keeps > 0, g.micro_batches, 1.0)
         self.workspace = overheads.workspace_bytes(r.gemm_workspaces)
         self.table_gradient = g.state.spread(g.trained.embedding) * s.training.weight_bytes
-        few = OFFLOAD_RESIDENT_LAYERS * max_of(self.saved)
-        offloads = plans.offload_activations > 0
-        self.most_resident = np.where(offloads, few, np.inf) if np.any(offloads) else None
+        self.offloads = plans.offload_activations > 0
         # A pipeline holds a message each way, torch's (PipelineStage) one each way for every
         # micro-batch of a step; some keep what they sent until its gradient comes back.
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
@@ -226,6 +224,7 @@ class _Slot:
         self._table = (self._first > 0) * step.table_gradient
         self._saved: Array = 0.0
         self._inside: Array = 0.0
+        kept: Array = 0.0
         for k, each in enumerate(step.saved):
             layers = at_stage(table.layers[k][slot])
             redone = at_stage(table.recomputed[k][slot])
@@ -233,6 +232,11 @@ class _Slot:
             self._saved = self._saved + (layers - redone) * each + inputs * step.layer_input
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
+            kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
+        self._most_resident = None
+        if np.any(step.offloads):
+            few = OFFLOAD_RESIDENT_LAYERS * kept
+            self._most_resident = np.where(step.offloads, few, np.inf)
 
     def parts(self, place: _Place) -> dict[str, Array]:
         """MEMORY_PARTS of some plans' stages."""
@@ -248,8 +252,8 @@ class _Slot:
         }
         saved = at(self._saved)
         resident = in_flight * saved
-        if of.most_resident is not None:
-            resident = np.minimum(resident, at(of.most_resident))
+        if self._most_resident is not None:
+            resident = np.minimum(resident, at(self._most_resident))
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
@@ -392,10 +396,11 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     first = g.stages.spread(g.table.first[slot]) > 0
     last = g.stages.spread(g.table.last[slot]) > 0
     layer = _gathered_layer(g, g.held, g.layer_parameters)
+    one = _at_once(g, layer)
     ahead = np.minimum(layer, runtime.most_live_parameters)
+    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
-    one = _at_once(g, layer)
     whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
     return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
 
@@ -414,8 +419,9 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     sharded = (g.plans.zero_stage >= 2) * 1.0
     reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
     reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
+    reduced = reduced * (1.0 - g.runtime.reduces_half_gradients)
     last = g.stages.spread(g.table.last[slot]) > 0
-    head = last * g.state.spread(g.trained.word_table) * half
+    head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     buckets: Array = _at_once(g, layer) * (reduced + half) + head
     return buckets
@@ -431,8 +437,12 @@ def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) 
 
 
 def _at_once(g: Gathered, layer: Array) -> Array:
-    """Parameters in use of a gathered layer, or of its widest matrix (DeepSpeed)."""
-    widest = np.minimum(layer, g.state.spread(g.held.widest))
+    """Parameters in use of a gathered layer, or of its widest matrix."""
+    together = np.asarray(g.runtime.gathers_experts_together) > 0
+    matrix = np.where(
+        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
+    )
+    widest = np.minimum(layer, matrix)
     used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
     return used
 

@@ -320,12 +320,16 @@ def activation_offload_s(s: Setting, g: Gathered, forward: Array, backward: Arra
     assert link is not None
     at_layer, at_stage = g.layers.spread, g.stages.spread
     table = g.table
+    inputs_only, one_input = g.runtime.offloads_layer_inputs, at_layer(g.bytes.layer_input)
+    of_layer = [
+        at_layer(one.saved) * (1.0 - inputs_only) + one_input * inputs_only
+        for one in g.bytes.layers
+    ]
     saved = max_of(
         sum_of(
-            at_stage(layers[slot] - redone[slot]) * at_layer(one.saved)
-            + at_stage(inputs[slot]) * at_layer(g.bytes.layer_input)
-            for layers, redone, inputs, one in zip(
-                table.layers, table.recomputed, table.inputs, g.bytes.layers, strict=True
+            at_stage(layers[slot] - redone[slot]) * moved + at_stage(inputs[slot]) * one_input
+            for layers, redone, inputs, moved in zip(
+                table.layers, table.recomputed, table.inputs, of_layer, strict=True
             )
         )
         for slot in range(len(table.stage))

@@ -153,8 +153,9 @@ class Experts(FeedForward):
         yield SavedTensor("expert activation output", size, d.input_bytes, act)
         if model.gated_mlp:
             yield SavedTensor("expert gate output", size, d.activation_bytes, act, d.eager)
-        # The combine weights need the experts' outputs to get their gradient.
-        yield SavedTensor("combine input", sent, d.activation_bytes, whole)
+        # Combine weights that follow the experts need their outputs to get their gradient.
+        after = 1.0 - d.runtime.weighs_inside_experts
+        yield SavedTensor("combine input", sent, d.activation_bytes, whole, after)
         shared = self._shared(moe)
         if shared is not None:
             split = d.runtime.keeps_gathered_input * (d.sharded_tokens < d.tokens)

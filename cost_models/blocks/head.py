@@ -95,11 +95,12 @@ class Head(End):
         norm_output = d.sharded_tokens + others * r.keeps_gathered_input
         yield SavedTensor("last norm input", d.sharded_tokens * hidden, width, by_operator=1.0)
         yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
-        in_place = np.maximum(d.in_place_loss, d.fused_loss * r.fused_loss_in_place)
-        logit_bytes = FP32_BYTES + (width - FP32_BYTES) * in_place
+        in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
+        half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
+        logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
         yield SavedTensor("logits", logits, logit_bytes, by_operator=1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         again = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
-        yield Working(inputs + logits * (width * (1.0 - d.in_place_loss) + extra))
+        yield Working(inputs + logits * (width * (1.0 - in_place) + extra))

@@ -100,7 +100,7 @@ class MLP(FeedForward):
         inputs = float(self._inputs(model))
         yield SavedTensor(
             f"{prefix}fc1 output", inputs * local, d.activation_bytes, again,
-            by_operator=1.0 / inputs,
+            by_operator=d.runtime.keeps_mlp_products / inputs,
         )  # fmt: skip
         yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again)
         if inputs > 1.0:

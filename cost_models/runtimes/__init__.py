@@ -9,18 +9,21 @@ from numpy.typing import NDArray
 
 from cost_models.runtimes import (
     deepspeed,
+    jax,
     megatron,
     megatron_2021,
     megatron_2022,
+    megatron_bridge,
     megatron_sync,
     torch,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
-RUNTIMES: dict[str, Runtime] = {
-    module.RUNTIME.name: module.RUNTIME
-    for module in (megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync)
-}
+_MODULES = (
+    megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_bridge,
+    jax,
+)  # fmt: skip
+RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 
 
 def traits(codes: NDArray[np.int64]) -> Traits:

@@ -53,10 +53,19 @@ class Traits:
     """Unfused attention computes and saves in fp32, with keys and values for every query head."""
     sorts_routing: Array = 0.0
     """Routing keeps the order of the copies and their weights, and its scores once, not twice."""
+    weighs_inside_experts: Array = 0.0
+    """Copies are weighted inside of their expert: what it returns is not kept for the weights."""
     separate_gated_matrices: Array = 0.0
     """The two input matrices of a gated MLP are apart."""
     fused_loss_in_place: Array = 0.0
     """The fused loss keeps half-precision logits, which it reads again."""
+    keeps_mlp_products: Array = 1.0
+    """Per-operator recompute keeps every second product of an MLP, else none (its time counts
+    one of two in either case)."""
+    offloads_layer_inputs: Array = 0.0
+    """Of offloaded activations only the inputs of layers move, the rest is computed again."""
+    half_precision_logits: Array = 0.0
+    """Every loss keeps half-precision logits, and their gradient takes their place."""
     autograd_loss: Array = 0.0
     """The unfused loss is autograd's own: the fp32 logits and their gradient exist beside it."""
     # Weights, gradients and optimizer states.
@@ -74,12 +83,18 @@ class Traits:
     """Sharded word table and head are gathered for the whole step, not with a layer."""
     gathers_by_matrix: Array = 0.0
     """Sharded weights are gathered, and gradients reduced, matrix by matrix."""
+    gathers_experts_together: Array = 0.0
+    """Experts of a layer are one matrix for that."""
+    gathers_next_matrix: Array = 0.0
+    """What is gathered ahead is the next matrix, not the next layer."""
     most_live_parameters: Array = float("inf")
     """Parameters gathered ahead of their use, at most."""
     keeps_gathered_weights: Array = 0.0
     """Gathered weights may stay between micro-batches, which a pipeline needs."""
     reduces_after_pipeline: Array = 0.0
     """Under a pipeline sharded gradients are reduced after the last micro-batch."""
+    reduces_half_gradients: Array = 0.0
+    """Gradients are widened after they are reduced: no wider copy of a whole one exists."""
     reduces_by_block: Array = 0.0
     """Gradients are reduced block by block, not in buckets of a fixed size."""
     reduces_whole_bf16_gradients: Array = 0.0

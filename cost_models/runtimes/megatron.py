@@ -14,6 +14,8 @@ RUNTIME = Runtime(
     # What TE casts it keeps, inputs for backward and weights by is_first_microbatch.
     keeps_cast_inputs=1.0,
     keeps_cast_weights=1.0,
+    # Since core 0.13 the activation takes the weights (weighted_bias_swiglu_impl).
+    weighs_inside_experts=1.0,
     # cuBLAS's own and one for each of TE's four streams.
     gemm_workspaces=5.0,
     whole_interleaved_rounds=1.0,

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
+from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stages import spread
@@ -30,6 +31,7 @@ from planner.accuracy.labels import (
     schedule_of,
 )
 from planner.accuracy.models import model_of
+from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -74,7 +76,8 @@ def case_of(run: Run) -> Case:
     software, notes = software_of(run)
     precision, precision_notes = precision_of(run, nodes.accelerator)
     assumptions = [*model.assumptions, *cluster.assumptions, *notes, *precision_notes]
-    training = _training(run, software, precision, assumptions)
+    recipe = recipe_for(run)
+    training = _training(run, software, precision, assumptions, recipe)
     degrees = degrees_of(
         run, nodes.accelerators, _tensor_domain(nodes), model.value, training, software
     )
@@ -95,9 +98,14 @@ def case_of(run: Run) -> Case:
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
+    if recipe is not None:
+        fixed.update(recipe.plan)
+        assumptions.append(f"what its recipe does: {recipe.source}")
+    if re.search(r"host offload|offloaded remat", said):
+        fixed["offload_activations"] = True
     opened = list(degrees.opened)
     found = islice(
-        _variants(run, model.value, training, fixed, degrees.options, opened, assumptions),
+        _variants(run, model.value, training, fixed, degrees.options, opened, assumptions, recipe),
         MOST_VARIANTS,
     )
     return Case(
@@ -124,7 +132,13 @@ def _tensor_domain(nodes: NodeGroup) -> int:
     return max(nodes.accelerators_per_node, min(nodes.network[0].domain_accelerators or 1, 8))
 
 
-def _training(run: Run, software: Software, precision: str, assumptions: list[str]) -> TrainingSpec:
+def _training(
+    run: Run,
+    software: Software,
+    precision: str,
+    assumptions: list[str],
+    recipe: Recipe | None = None,
+) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
         raise ValueError("seq_len is not stated")
@@ -142,7 +156,7 @@ def _training(run: Run, software: Software, precision: str, assumptions: list[st
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **gradient_dtypes(run, software, precision),
+            **{**gradient_dtypes(run, software, precision), **(recipe.training if recipe else {})},
             **tuning,
         )  # fmt: skip
     except ValidationError as error:
@@ -157,8 +171,11 @@ def _variants(
     arrangements: tuple[dict[str, Any], ...],
     opened: list[str],
     assumptions: list[str],
+    recipe: Recipe | None,
 ) -> Iterator[ParallelPlan]:
     """The plans that a row may mean, over what it leaves open."""
+    torch = RUNTIMES[fixed["runtime"]].lineage == "torch"
+    settled = recipe is not None and "recompute" in recipe.plan
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (
@@ -167,7 +184,7 @@ def _variants(
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
-            ("recompute", recompute_of(run, fixed["runtime"] == "torch", fixed.get("recompute"))),
+            ("recompute", [{}] if settled else recompute_of(run, torch, fixed.get("recompute"))),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):

@@ -13,6 +13,7 @@ from planner.accuracy.software import Software
 
 # Of degrees that a row leaves open.
 _MOST_STAGES, _MOST_EXPERT_RANKS = 64, 64
+_CORE = ("megatron", "megatron-bridge")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _tensor_and_pipeline(
     missing = [name for name, value in (("tp", tp), ("pp", pp)) if value is None]
     if not missing:
         return [(tp or 1, pp or 1)], []
-    if (software.plan["runtime"] == "torch" or run.integer("zero_stage") == 3) and not dp:
+    if (software.lineage == "torch" or run.integer("zero_stage") == 3) and not dp:
         notes.append(f"{' and '.join(missing)} 1: not stated, sharded data parallel")
         return [(tp or 1, pp or 1)], []
     if dp and len(missing) == 1:
@@ -152,7 +153,7 @@ def _experts(
     stated = int(found.group(1)) if found else None
     if stated and (ranks % stated or ranks % ((ep or 1) * stated)):
         raise ValueError(f"ep {ep or 1} x etp {stated} does not divide tp x cp x dp = {ranks}")
-    if ep is None and software.plan["runtime"] == "torch":
+    if ep is None and software.lineage == "torch":
         notes.append("ep 1: not stated")
         ep = 1
     # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
@@ -179,7 +180,7 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
         return False
     if (stated := run.flag("sp")) is not None:
         return stated
-    by_default = software.plan["runtime"] in ("megatron", "torch")
+    by_default = software.lineage == "torch" or software.plan["runtime"] in _CORE
     notes.append(f"sequence parallelism {'on' if by_default else 'off'}: not stated")
     return by_default
 
@@ -187,12 +188,12 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
 def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) -> dict[str, Any]:
     """ZeRO stage; the table's 2 is FSDP that keeps gathered weights after the forward pass."""
     stage = run.integer("zero_stage")
-    torch = software.plan["runtime"] == "torch"
+    torch = software.lineage == "torch"
     if stage is None and (sharded := run.flag("distributed_optimizer")) is not None:
         stage = int(sharded)
     if stage is None:
         # FSDP is torch's; Megatron's distributed optimizer is what its overlap columns need.
-        recent = software.plan["runtime"] in ("megatron", "deepspeed") and run.year >= 2023
+        recent = software.plan["runtime"] in (*_CORE, "deepspeed") and run.year >= 2023
         stage = 3 if torch else int(recent)
         notes.append(f"ZeRO stage {stage}: not stated")
     stage = min(stage, 3)
@@ -217,4 +218,4 @@ def _shard_group(run: Run, ranks: int) -> dict[str, Any]:
 def _context(run: Run, software: Software) -> dict[str, Any]:
     if re.search(r"ulysses|\ba2a\b", run.notes.lower()):
         return {"cp_kind": "a2a"}
-    return {"cp_kind": "all_gather"} if software.plan["runtime"] == "torch" else {}
+    return {"cp_kind": "all_gather"} if software.lineage == "torch" else {}

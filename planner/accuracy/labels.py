@@ -88,18 +88,27 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         if default:
             return [{"recompute": default}]
         return [none, full] if torch else [none, selective, _every(4), _every(2), full]
-    if named := tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op"):
+    if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
         count = max(int(some.group(1) or some.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if "select" in text or "partial" in text:
+        # "... recomputes layernorm+moe_act; ...": what stands in brackets is some other runs'.
+        said = re.search(r"\brecomputes ([a-z_+, ]+)", notes)
+        if named := _modules(said.group(1) if said else ""):
+            return [{"recompute": "selective", "recompute_modules": named}]
         return [selective]
     if re.search(
         r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text
     ):
         return [none] if re.search(r"\bno\b|without|disabled", text) else [full]
     return [none]
+
+
+def _modules(text: str) -> tuple[str, ...]:
+    """The modules of a layer that it names."""
+    return tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op")
 
 
 def _every(nth: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_models.runtimes import RUNTIMES
 from planner.accuracy.runs import Run
 
 
@@ -23,6 +24,13 @@ class Software:
     training: dict[str, Any] = field(default_factory=dict)
     # fp16 runs of that time accumulate and reduce in fp16, bf16 runs in fp32 (arguments.py).
     half_gradients: bool = False
+    # Releases of this year and later.
+    since: int = 0
+
+    @property
+    def lineage(self) -> str:
+        """Whose runtime its own is a kind of."""
+        return RUNTIMES[self.plan["runtime"]].lineage
 
 
 _OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -65,8 +73,8 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}),
     # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
     Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
-             "JAX: compiled, taken as compiled FSDP",
-             {"runtime": "torch", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
+             "JAX: compiled, kernels as of compiled FSDP",
+             {"runtime": "jax", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
     Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
              {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
              half_gradients=True),
@@ -83,8 +91,13 @@ SOFTWARE: tuple[Software, ...] = (
     # (NeMo-Framework-Launcher conf/training, activations_checkpoint_granularity null).
     Software("nemo", "NeMo: Transformer Engine, gradients in bf16, no recompute unless stated",
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
+    # Bridge's take Transformer Engine's loss in all releases (cross_entropy_fusion_impl "te").
+    Software("bridge", "Megatron-Bridge: Transformer Engine, gradients in bf16, segments that grow",
+             {"runtime": "megatron-bridge", **_OVERLAP, "overlap_tp": True,
+              "cross_entropy": "in_place"}, _NARROW, since=2026),
     Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
-             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}, _NARROW),
+             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True,
+              "cross_entropy": "in_place"}, _NARROW),
     # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
     Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
              r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",
@@ -107,7 +120,13 @@ _FUSED = (
 def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     """The software of a row, and what was assumed of it."""
     name = run["stack"].lower().replace("_", "-").replace(" ", "-")
-    matching = (known for known in SOFTWARE if name and re.search(known.pattern, name))
+    if re.search(r"\bnemo \d\d\.\d\d\b", run.notes.lower()):
+        name = "nemo"  # a release that the notes name wins
+    matching = (
+        known
+        for known in SOFTWARE
+        if name and run.year >= known.since and re.search(known.pattern, name)
+    )
     found = next(matching, _UNKNOWN)
     if found.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
         found = _EARLY[max(run.year, min(_EARLY))]

@@ -187,8 +187,7 @@ def test_every_named_tensor_is_counted_once() -> None:
             ("moe",),
             {
                 "router scores", "expert input", "expert fc1 output",
-                "expert activation output", "combine input",
-                "shared fc1 output", "shared activation output",
+                "expert activation output", "shared fc1 output", "shared activation output",
             },
         ),
     ],
@@ -220,6 +219,19 @@ def test_selective_recompute_drops_its_own_tensors(
     assert dropped == sum(plain[name] for name in names)
     assert {name for name in plain if recomputed[name] < plain[name]} == names
     assert all(recomputed[name] == 0 for name in names)
+
+
+@pytest.mark.parametrize(("runtime", "copies"), [("megatron", 0), ("torch", 2), ("deepspeed", 2)])
+def test_weights_of_copies_inside_of_experts_leave_their_outputs(runtime: str, copies: int) -> None:
+    """Megatron-Core 0.13 weights what an expert's activation puts out, not what it returns."""
+    model = ModelSpec(
+        num_layers=2, hidden_size=512, num_attention_heads=8, vocab_size=1000,
+        moe=MoESpec(num_experts=8, top_k=2, expert_ffn_hidden_size=128),
+    )  # fmt: skip
+    training = TrainingSpec(seq_length=256, global_batch_size=8)
+    micro = one_micro_batch(model, training, runtime=runtime)
+    tensors = {t.name: tensor_bytes(t, micro.d) for t in saved_tensors(micro.layers[0])}
+    assert np.max(tensors["combine input"]) == 256 * copies * 512 * 2
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "torch"])

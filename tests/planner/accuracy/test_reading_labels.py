@@ -6,6 +6,7 @@ import pytest
 
 from cost_models.catalog.hardware import accelerator
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
+from planner.accuracy.recipes import recipe_for
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -121,6 +122,9 @@ def test_what_a_row_leaves_open_is_what_the_software_does_by_default() -> None:
 def test_named_modules_and_counted_layers_are_kept() -> None:
     (named,) = recompute_of(row(recompute="mla_up_proj, mlp"), torch=False)
     assert set(named["recompute_modules"]) == {"mla_up_proj", "mlp"}
+    notes = "recipe recomputes layernorm+moe_act (+mlp on H100), not attention core; mla_up_proj"
+    (named,) = recompute_of(row(recompute="selective", notes=notes), torch=False)
+    assert set(named["recompute_modules"]) == {"layernorm", "moe_act"}
     (some,) = recompute_of(row(recompute="full, 4 layers"), torch=False)
     assert (some["recompute_method"], some["recompute_num_layers"]) == ("block", 4)
 
@@ -130,6 +134,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
     [
         ("megatron-core-2025", "2025", "megatron"),
         ("megatron-bridge", "2025", "megatron"),
+        ("megatron-bridge", "2026", "megatron-bridge"),
         ("nemo-25.07", "2025", "megatron"),
         ("primus", "2025", "megatron"),
         ("MindSpeed", "2024", "megatron"),
@@ -145,7 +150,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("Primus (TorchTitan)", "2025", "torch"),
         ("fsdp2", "2024", "torch"),
         ("hf-accelerate", "2024", "torch"),
-        ("maxtext", "2024", "torch"),
+        ("maxtext", "2024", "jax"),
         ("alpa", "2022", "torch"),
         ("colossalai-2023", "2023", "torch"),
         ("deepspeed-2023", "2023", "deepspeed"),
@@ -160,6 +165,11 @@ def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
     software, notes = software_of(row(stack=stack, year=year))
     assert software.plan["runtime"] == runtime
     assert notes[0].startswith("software:")
+
+
+def test_a_release_that_the_notes_name_wins() -> None:
+    software, _ = software_of(row(stack="maxtext", year="2025", notes="one step; NeMo 24.07; x"))
+    assert software.label.startswith("NeMo")
 
 
 def test_frameworks_differ_in_what_they_do_by_default() -> None:
@@ -214,3 +224,19 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
     found, _ = tuning_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
+
+
+def test_a_recipe_fills_what_a_row_leaves_open() -> None:
+    deepseek = {"stack": "nemo", "model": "DeepSeek-V3-671B", "gpu": "H100 SXM5 80GB"}
+    found = recipe_for(row(recompute="unknown", **deepseek))
+    assert found is not None
+    assert found.plan["recompute_modules"] == ("mla_up_proj",)
+    assert recipe_for(row(recompute="full", **deepseek)) is None
+    assert recipe_for(row(recompute="unknown", **{**deepseek, "model": "Llama3-70B"})) is None
+
+
+def test_a_recipe_of_a_source_is_found_by_its_path() -> None:
+    path = "AI-Hypercomputer/tpu-recipes training/trillium/Llama3.1-70B-MaxText/v6e-32/README.md"
+    found = recipe_for(row(stack="maxtext", gpu="TPU v6e", recompute="selective", source=path))
+    assert found is not None
+    assert found.training["master_weights_dtype"] == "none"

@@ -1,0 +1,25 @@
+"""JAX: XLA compiles a whole step, as MaxText and Pax run it."""
+
+from dataclasses import replace
+
+from cost_models.runtimes import torch
+
+RUNTIME = replace(
+    torch.RUNTIME,
+    name="jax",
+    title="JAX with XLA, as MaxText and Pax run it",
+    version="MaxText and Pax of 2023 to 2026",
+    sources=("maxtext", "torch"),
+    # Casts of logits are fused into the sums of the loss (cast_logits_to_fp32).
+    autograd_loss=0.0,
+    half_precision_logits=1.0,
+    # MaxText's policies: save_dot_with_context_except_mlp, decoder_layer_input=offload.
+    keeps_mlp_products=0.0,
+    offloads_layer_inputs=1.0,
+    # A weight is gathered where it is used, beside the product before it; experts are one weight.
+    gathers_root_weights=0.0,
+    gathers_by_matrix=1.0,
+    gathers_next_matrix=1.0,
+    gathers_experts_together=1.0,
+    reduces_half_gradients=1.0,
+)
