@@ -169,10 +169,11 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
     """Seconds lost to the slowest node: a share per doubling of the nodes that meet every layer.
 
     ZeRO-3 shards and experts meet in each layer, where nothing averages; data-parallel replicas
-    meet once a step, when their noise has averaged out.
+    meet once a step, when their noise has averaged out.  What one switch joins counts as a node:
+    from 32 to 64 experts' ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
     """
     places = Placement(plans)
-    domain = s.nodes.accelerators_per_node
+    domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
     shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
     experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
