@@ -28,7 +28,7 @@ from cost_models.sources import Array
 from cost_models.spec import ModelSpec
 
 # The plan fields that a block's kernels and exchanges depend on.
-EXCHANGE_FIELDS = (*DIMS_FIELDS, "moe_dispatcher", "overlap_tp", "overlap_ep")
+EXCHANGE_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,8 @@ class Collectives:
         # One copy per node over the NICs, one per rank inside.
         ranks = traffic.distinct_domains(top_k, d.ep)
         deduplicated = 2.0 * np.where(domains > 1, sparse(copies), sparse(ranks))
-        names = ("alltoall", "allgather", "deepep")
-        kinds = [plans.moe_dispatcher == code("moe_dispatcher", name) for name in names]
-        chosen: Array = np.select(kinds, [exchange, gather, np.minimum(exchange, deduplicated)])
+        kinds = [
+            plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
+        ]
+        chosen: Array = np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))
         return chosen

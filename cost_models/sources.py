@@ -44,6 +44,7 @@ SOURCES: dict[str, str] = {
     "nccl-tests": "NVIDIA nccl-tests doc/PERFORMANCE.md (bus bandwidth)",
     "nccl-tuning": "NVIDIA nccl v2.30.7 src/graph/tuning.cc (latencies)",
     "megatron-core": "Megatron-LM main d98e8a64, behaviour of its code",
+    "megatron-bridge": "NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs @04264182",
     "torch": "torch 2.13.0, behaviour of its code",
     "transformer-engine": "NVIDIA TransformerEngine 2.11, behaviour of its code",
     "deepspeed": "DeepSpeed 41d90830 and 5505e247 (2022), behaviour of their code",

@@ -22,6 +22,7 @@ from cost_models.blocks.records import (
     Weight,
     Working,
 )
+from cost_models.communication import distinct_domains
 from cost_models.sources import formula
 
 if TYPE_CHECKING:
@@ -123,7 +124,12 @@ class Experts(FeedForward):
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
         sent = d.sharded_tokens * top_k * outer
         # Gathered by destination before the exchange, sorted by expert after it, and back again.
-        moved = 4.0 * (sent + copies * outer) / PERMUTE_FRACTION
+        # DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
+        # HybridEP's kernels do that too (Megatron-LM token_dispatcher.py, fused_a2a.py).
+        received = d.sharded_tokens * load * distinct_domains(top_k, d.ep) * d.etp
+        by_all_to_all = (4.0 - 4.0 * d.deepep - 4.0 * d.hybridep) * (sent + copies * outer)
+        moved = by_all_to_all + 2.0 * d.deepep * (received + copies) * outer
+        moved = moved / PERMUTE_FRACTION
         yield Pass("permute", moved, moved, MODULE)
         rows = copies / local_experts
         yield Gemm(
@@ -131,7 +137,8 @@ class Experts(FeedForward):
         )
         size = copies * width
         forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
-        yield Pass("expert activation", forward, backward, "moe_act")
+        apart = 1.0 - d.runtime.fuses_expert_activation
+        yield Pass("expert activation", apart * forward, apart * backward, "moe_act")
         yield Gemm("expert fc2", rows, outer, width, MODULE, groups=local_experts, grouped=True)
         yield Pass("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes

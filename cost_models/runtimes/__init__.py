@@ -12,6 +12,8 @@ from cost_models.runtimes import (
     megatron,
     megatron_2021,
     megatron_2022,
+    megatron_2026,
+    megatron_graphs,
     megatron_sync,
     torch,
 )
@@ -19,7 +21,16 @@ from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 RUNTIMES: dict[str, Runtime] = {
     module.RUNTIME.name: module.RUNTIME
-    for module in (megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync)
+    for module in (
+        megatron,
+        torch,
+        deepspeed,
+        megatron_2021,
+        megatron_2022,
+        megatron_sync,
+        megatron_2026,
+        megatron_graphs,
+    )
 }
 
 

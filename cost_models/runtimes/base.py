@@ -42,6 +42,12 @@ class Traits:
     """Read and written per element to cast the gradient of a GEMM's output to fp8."""
     recast_bytes: Array = 0.0
     """Read and written per element to cast the saved input again for the weight gradient."""
+    replays_graphs: Array = 0.0
+    """CUDA graphs hold whole iterations: the host launches nothing, and nothing waits for it."""
+    rotates_while_joining: Array = 0.0
+    """One kernel joins the parts of latent attention's keys and rotates them."""
+    fuses_expert_activation: Array = 0.0
+    """The grouped GEMMs of experts apply the activation themselves."""
     # Saved tensors.
     keeps_gathered_input: Array = 0.0
     """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""

@@ -31,7 +31,13 @@ from planner.accuracy.labels import (
 )
 from planner.accuracy.models import model_of
 from planner.accuracy.runs import Run
-from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
+from planner.accuracy.software import (
+    Software,
+    attention_kernel,
+    gradient_dtypes,
+    recipe_plan,
+    software_of,
+)
 from planner.accuracy.tuning import tuning_of
 
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
@@ -80,8 +86,12 @@ def case_of(run: Run) -> Case:
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
-    if any(word in run.notes.lower() for word in ("deepep", "hybridep", "hybrid-ep")):
+    if "deepep" in run.notes.lower():
         fixed["moe_dispatcher"] = "deepep"
+    if model.value.moe is not None:
+        recipe, recipe_notes = recipe_plan(run)
+        fixed.update(recipe)
+        assumptions += recipe_notes
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
@@ -94,7 +104,8 @@ def case_of(run: Run) -> Case:
     fixed.update(_loss(run, fixed))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
-    fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
+    overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
+    fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
     opened = list(degrees.opened)
     found = islice(
         _variants(run, model.value, training, fixed, degrees.options, opened, assumptions),

@@ -37,6 +37,11 @@ _FALLBACK = {
 }
 
 
+# "recomputes layernorm+moe_act": what a recipe recomputes where the label is no more than
+# "selective".
+_MODULES = re.compile(r"recomputes ([\w+]+)")
+
+
 def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:
     """Precision of the matrix work, and what was assumed.  Raises ValueError."""
     stated = run["precision"].lower() if run.known("precision") else ""
@@ -94,7 +99,9 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         count = max(int(some.group(1) or some.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if "select" in text or "partial" in text:
-        return [selective]
+        named = _MODULES.search(notes)
+        modules = tuple(m for m in RECOMPUTE_MODULES if named and m in named[1].split("+"))
+        return [{"recompute": "selective", "recompute_modules": modules} if modules else selective]
     if re.search(
         r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text
     ):
