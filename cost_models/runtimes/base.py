@@ -48,6 +48,8 @@ class Traits:
     """One kernel joins the parts of latent attention's keys and rotates them."""
     fuses_expert_activation: Array = 0.0
     """The grouped GEMMs of experts apply the activation themselves."""
+    adds_expert_bias_apart: Array = 0.0
+    """Biases of experts, and the clamps of those that have them, run operator by operator."""
     # Saved tensors.
     keeps_gathered_input: Array = 0.0
     """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""

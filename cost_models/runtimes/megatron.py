@@ -14,6 +14,8 @@ RUNTIME = Runtime(
     # What TE casts it keeps, inputs for backward and weights by is_first_microbatch.
     keeps_cast_inputs=1.0,
     keeps_cast_weights=1.0,
+    # experts.py _apply_bias, fused_bias_geglu.py: torch.cat over experts, clamp before the fusion.
+    adds_expert_bias_apart=1.0,
     # cuBLAS's own and one for each of TE's four streams.
     gemm_workspaces=5.0,
     whole_interleaved_rounds=1.0,

@@ -12,4 +12,6 @@ RUNTIME = replace(
     replays_graphs=1.0,
     # cutedsl_fused_grouped_mlp.
     fuses_expert_activation=1.0,
+    # use_transformer_engine_op_fuser.
+    adds_expert_bias_apart=0.0,
 )

@@ -253,7 +253,7 @@ def _plan(
         raise ValueError(f"pp {pp} x vpp {vpp} is more chunks than the {model.num_layers} layers")
     if (share := values.get("recompute_num_layers", 0)) < 0:
         values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // -share, 1)
-    values.update(_uneven(model.num_layers, pp, vpp, schedule.placement, assumptions))
+    values.update(_uneven(model, pp, vpp, schedule.placement, assumptions))
     try:
         return ParallelPlan(**values)
     except ValidationError as error:
@@ -261,10 +261,10 @@ def _plan(
 
 
 def _uneven(
-    layers: int, pp: int, vpp: int, placement: str, assumptions: list[str]
+    model: ModelSpec, pp: int, vpp: int, placement: str, assumptions: list[str]
 ) -> dict[str, Any]:
     """Layers that do not divide: the ends, which hold the word table and the head, have less."""
-    chunks = pp if placement == "two-way" else pp * vpp
+    layers, chunks = model.num_layers, pp if placement == "two-way" else pp * vpp
     if layers % chunks == 0:
         return {}
     size = -(-layers // chunks)
@@ -272,7 +272,12 @@ def _uneven(
     # As Megatron and torch count the two ends for a layer each; what is odd comes off the head's.
     off_first, off_last = less // 2, less - less // 2
     one_each = less == 2 or (vpp > 1 and off_last <= size)
-    if placement == "loop" and pp > 2 and one_each and off_last < size * vpp:
+    if model.mtp_num_layers and less < size:
+        # Layers that predict further tokens stand with the head; its stage gives up all that is
+        # odd (Megatron-Bridge deepseek_v3.py, map_pp_vp_to_layout).
+        off_first, off_last, one_each = 0, less, True
+    enough = pp > 2 or model.mtp_num_layers > 0
+    if placement == "loop" and enough and one_each and off_last < size * vpp:
         first, last = size * vpp - off_first, size * vpp - off_last
         assumptions.append(f"ends of {first} and {last} layers: word table and head stand there")
         return {"first_stage_layers": first if off_first else 0, "last_stage_layers": last}
