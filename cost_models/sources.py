@@ -47,6 +47,7 @@ SOURCES: dict[str, str] = {
     "megatron-bridge": "NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs @04264182",
     "torch": "torch 2.13.0, behaviour of its code",
     "transformer-engine": "NVIDIA TransformerEngine 2.11, behaviour of its code",
+    "nanotron": "huggingface/nanotron 03b83fc8, behaviour of its code",
     "deepspeed": "DeepSpeed 41d90830 and 5505e247 (2022), behaviour of their code",
     "tensor-cores": "NVIDIA Matrix Multiplication Background User's Guide, requirements",
     "aiconfigurator": "ai-dynamo/aiconfigurator @095f58a5, measured kernels (Apache-2.0)",

@@ -15,6 +15,7 @@ from cost_models.runtimes import (
     megatron_2026,
     megatron_graphs,
     megatron_sync,
+    nanotron,
     torch,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
@@ -30,6 +31,7 @@ RUNTIMES: dict[str, Runtime] = {
         megatron_sync,
         megatron_2026,
         megatron_graphs,
+        nanotron,
     )
 }
 

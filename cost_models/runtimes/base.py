@@ -18,6 +18,8 @@ class Traits:
     # Kernels.
     eager_operators: Array = 0.0
     """Memory-bound work runs operator by operator, unless torch.compile fuses it."""
+    eager_activation: Array = 0.0
+    """The activation of a gated MLP is two operators all the same."""
     joins_qkv_gradients: Array = 0.0
     """The gradients of queries, keys and values are copied into one tensor."""
     repeats_key_value_heads: Array = 0.0

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
+from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stages import spread
@@ -178,7 +179,12 @@ def _variants(
                 _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
             ),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
-            ("recompute", recompute_of(run, fixed["runtime"] == "torch", fixed.get("recompute"))),
+            (
+                "recompute",
+                recompute_of(
+                    run, RUNTIMES[fixed["runtime"]].lineage == "torch", fixed.get("recompute")
+                ),
+            ),
         )
         opened += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):

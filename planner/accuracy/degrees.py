@@ -179,7 +179,7 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
         return False
     if (stated := run.flag("sp")) is not None:
         return stated
-    by_default = software.plan["runtime"] in ("megatron", "torch")
+    by_default = software.plan["runtime"] in ("megatron", "torch", "nanotron")
     notes.append(f"sequence parallelism {'on' if by_default else 'off'}: not stated")
     return by_default
 

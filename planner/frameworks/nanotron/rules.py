@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: c.training.seq_length > 10,
         lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
     ),
-    rules.own_runtime("torch"),
+    rules.own_runtime("nanotron"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
