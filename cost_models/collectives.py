@@ -247,21 +247,22 @@ class Collectives:
 
         return seconds(forward), seconds(backward)
 
-    def expert_parallel(self, sent: Iterable[Dispatch], kernels_s: Array) -> Exposed:
-        """Dispatch and combine, each once forward and once backward.
+    def expert_parallel(self, sent: Iterable[Dispatch], kernels_s: Array) -> tuple[Exposed, Array]:
+        """Dispatch and combine, each once forward and once backward; and how much of them hides.
 
         They hide under the kernels of another micro-batch where the plan overlaps them (Megatron's
         1F1B overlap, DualPipe), else under nothing.
         """
+        total, hides = Exposed(), 0.0
         if np.all(self._plans.ep == 1):
-            return Exposed()
-        total = Exposed()
+            return total, hides
         for record in sent:
             both = self._dispatch_s(record)
             hidden = np.minimum(both, kernels_s / 2.0) * self._plans.overlap_ep
             shown = both - hidden * (1.0 - self._fitted.contention)
             total = total + Exposed(shown, shown, shown * self._d.recomputed(record.module))
-        return total
+            hides = hides + 2.0 * (both - shown)
+        return total, hides
 
     def _dispatch_s(self, record: Dispatch) -> Array:
         """There and back, in one pass, by the plan's dispatcher."""

@@ -32,7 +32,8 @@ class BlockSeconds:
     """One layer (or the embedding, or the head) forward and backward: arrays over keys.
 
     weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
-    part of tp_s, cp_s and ep_s together that belongs to the forward pass.  kernels: one by one.
+    part of tp_s, cp_s and ep_s together that belongs to the forward pass; ep_hidden_s what of the
+    experts' exchanges another micro-batch hides.  kernels: one by one.
     """
 
     forward_s: FloatArray
@@ -44,6 +45,7 @@ class BlockSeconds:
     tp_s: FloatArray
     cp_s: FloatArray
     ep_s: FloatArray
+    ep_hidden_s: FloatArray
     kernels: tuple[KernelTime, ...]
 
 
@@ -100,7 +102,7 @@ class _Priced:
         )
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
-        ep = self._network.expert_parallel(sent, forward + backward)
+        ep, hides = self._network.expert_parallel(sent, forward + backward)
         comm = tp + cp + ep
         return BlockSeconds(
             forward_s=full(forward),
@@ -112,6 +114,7 @@ class _Priced:
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
             ep_s=full(ep.both_s),
+            ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
         )
 
@@ -151,6 +154,7 @@ class _Priced:
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
             ep_s=zero,
+            ep_hidden_s=zero,
             kernels=tuple(times.values()),
         )
 

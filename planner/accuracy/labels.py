@@ -99,8 +99,8 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         count = max(int(some.group(1) or some.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
     if "select" in text or "partial" in text:
-        named = _MODULES.search(notes)
-        modules = tuple(m for m in RECOMPUTE_MODULES if named and m in named[1].split("+"))
+        listed = _MODULES.search(notes)
+        modules = tuple(m for m in RECOMPUTE_MODULES if listed and m in listed[1].split("+"))
         return [{"recompute": "selective", "recompute_modules": modules} if modules else selective]
     if re.search(
         r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text

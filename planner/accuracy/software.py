@@ -125,13 +125,13 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
 
 
 # A container or release of NVIDIA's is named after its year and month.
-_RELEASE = re.compile(r"(?:container|release|nemo) (2\d\.\d\d)")
+_RELEASE = re.compile(r"(?:container|release|nemo)[ -](2\d\.\d\d)")
 
 
 def release_of(run: Run) -> str:
-    """Year and month of the software's release, as the row's source says; else the row's year."""
-    found = _RELEASE.search(f"{run['source']} {run.notes}".lower())
-    return found[1] if found else f"{run.year % 100}.00"
+    """Year and month of the software's release, as the row says; else the middle of its year."""
+    found = _RELEASE.search(f"{run['stack']} {run['source']} {run.notes}".lower())
+    return found[1] if found else f"{run.year % 100}.05"
 
 
 def recipe_plan(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
