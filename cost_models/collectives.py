@@ -253,7 +253,8 @@ class Collectives:
         They hide under the kernels of another micro-batch where the plan overlaps them (Megatron's
         1F1B overlap, DualPipe), else under nothing.
         """
-        total, hides = Exposed(), 0.0
+        total = Exposed()
+        hides: Array = 0.0
         if np.all(self._plans.ep == 1):
             return total, hides
         for record in sent:

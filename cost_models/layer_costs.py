@@ -172,8 +172,8 @@ class _Priced:
         machine, d = self._machine, self._d
         forward = sum_of(t.forward_s for t in times.values())
         backward = sum_of(t.backward_s for t in times.values())
-        measured, launch = machine.profile.measured, machine.fitted.host_launch_s
-        launch = launch * (1.0 - d.runtime.replays_graphs)
+        measured = machine.profile.measured
+        launch = machine.fitted.host_launch_s * (1.0 - d.runtime.replays_graphs)
         waits = sum(launch * r.launches for r in records if isinstance(r, HostWait))
         if measured is not None and measured.host and (in_layer or measured.synchronous):
             between = [_host_s(measured, side, d) * in_layer for side in ("forward", "backward")]
