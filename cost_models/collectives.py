@@ -28,7 +28,7 @@ from cost_models.sources import Array
 from cost_models.spec import ModelSpec
 
 # The plan fields that a block's kernels and exchanges depend on.
-EXCHANGE_FIELDS = (*DIMS_FIELDS, "moe_dispatcher", "overlap_tp", "overlap_ep")
+EXCHANGE_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
 
 
 @dataclass(frozen=True)
@@ -247,21 +247,23 @@ class Collectives:
 
         return seconds(forward), seconds(backward)
 
-    def expert_parallel(self, sent: Iterable[Dispatch], kernels_s: Array) -> Exposed:
-        """Dispatch and combine, each once forward and once backward.
+    def expert_parallel(self, sent: Iterable[Dispatch], kernels_s: Array) -> tuple[Exposed, Array]:
+        """Dispatch and combine, each once forward and once backward; and how much of them hides.
 
         They hide under the kernels of another micro-batch where the plan overlaps them (Megatron's
         1F1B overlap, DualPipe), else under nothing.
         """
-        if np.all(self._plans.ep == 1):
-            return Exposed()
         total = Exposed()
+        hides: Array = 0.0
+        if np.all(self._plans.ep == 1):
+            return total, hides
         for record in sent:
             both = self._dispatch_s(record)
             hidden = np.minimum(both, kernels_s / 2.0) * self._plans.overlap_ep
             shown = both - hidden * (1.0 - self._fitted.contention)
             total = total + Exposed(shown, shown, shown * self._d.recomputed(record.module))
-        return total
+            hides = hides + 2.0 * (both - shown)
+        return total, hides
 
     def _dispatch_s(self, record: Dispatch) -> Array:
         """There and back, in one pass, by the plan's dispatcher."""
@@ -290,7 +292,8 @@ class Collectives:
         # One copy per node over the NICs, one per rank inside.
         ranks = traffic.distinct_domains(top_k, d.ep)
         deduplicated = 2.0 * np.where(domains > 1, sparse(copies), sparse(ranks))
-        names = ("alltoall", "allgather", "deepep")
-        kinds = [plans.moe_dispatcher == code("moe_dispatcher", name) for name in names]
-        chosen: Array = np.select(kinds, [exchange, gather, np.minimum(exchange, deduplicated)])
+        kinds = [
+            plans.moe_dispatcher == code("moe_dispatcher", n) for n in ("alltoall", "allgather")
+        ]
+        chosen: Array = np.select(kinds, [exchange, gather], np.minimum(exchange, deduplicated))
         return chosen

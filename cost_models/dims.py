@@ -17,6 +17,7 @@ from cost_models.spec import DTYPE_BYTES, TrainingSpec
 DIMS_FIELDS = (
     "tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch_size",
     "recompute_modules", "attention_kernel", "cross_entropy", "runtime", "compile",
+    "moe_dispatcher",
 )  # fmt: skip
 # What Transformer Engine keeps of a matrix product's input: the value it was cast to.
 _INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0}
@@ -45,6 +46,8 @@ class Dims:
     in_place_loss: Array
     by_operator: Array
     all_to_all: Array
+    deepep: Array
+    hybridep: Array
     eager: Array
     compiled: Array
     accumulate_bytes: Array
@@ -99,6 +102,8 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         in_place_loss=loss("in_place"),
         by_operator=((plans.recompute_modules & _bits("op")) > 0).astype(np.float64),
         all_to_all=is_one_of(plans.cp_kind, "cp_kind", "a2a"),
+        deepep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "deepep"),
+        hybridep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "hybridep"),
         eager=runtime.eager_operators * (1.0 - compiled),
         compiled=runtime.eager_operators * compiled,
         accumulate_bytes=runtime.accumulates_apart

@@ -233,7 +233,7 @@ def _gemm_time(
         own = machine.accelerator.peak_flop_per_s(precision)
         assert own is not None
         peak = own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if precision == "fp8" else 1.0)
-    peak *= machine.fitted.sustained_fraction(machine.profile.family)
+    peak *= machine.fitted.sustained_fraction(machine.profile.steady)
     efficiency = machine.profile.gemm[precision]
     width = d.activation_bytes
     element = NARROW_BYTES[precision] if narrow else width

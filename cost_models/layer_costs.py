@@ -32,7 +32,8 @@ class BlockSeconds:
     """One layer (or the embedding, or the head) forward and backward: arrays over keys.
 
     weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
-    part of tp_s, cp_s and ep_s together that belongs to the forward pass.  kernels: one by one.
+    part of tp_s, cp_s and ep_s together that belongs to the forward pass; ep_hidden_s what of the
+    experts' exchanges another micro-batch hides.  kernels: one by one.
     """
 
     forward_s: FloatArray
@@ -44,6 +45,7 @@ class BlockSeconds:
     tp_s: FloatArray
     cp_s: FloatArray
     ep_s: FloatArray
+    ep_hidden_s: FloatArray
     kernels: tuple[KernelTime, ...]
 
 
@@ -100,7 +102,7 @@ class _Priced:
         )
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
-        ep = self._network.expert_parallel(sent, forward + backward)
+        ep, hides = self._network.expert_parallel(sent, forward + backward)
         comm = tp + cp + ep
         return BlockSeconds(
             forward_s=full(forward),
@@ -112,6 +114,7 @@ class _Priced:
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
             ep_s=full(ep.both_s),
+            ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
         )
 
@@ -151,6 +154,7 @@ class _Priced:
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
             ep_s=zero,
+            ep_hidden_s=zero,
             kernels=tuple(times.values()),
         )
 
@@ -168,7 +172,8 @@ class _Priced:
         machine, d = self._machine, self._d
         forward = sum_of(t.forward_s for t in times.values())
         backward = sum_of(t.backward_s for t in times.values())
-        measured, launch = machine.profile.measured, machine.fitted.host_launch_s
+        measured = machine.profile.measured
+        launch = machine.fitted.host_launch_s * (1.0 - d.runtime.replays_graphs)
         waits = sum(launch * r.launches for r in records if isinstance(r, HostWait))
         if measured is not None and measured.host and (in_layer or measured.synchronous):
             between = [_host_s(measured, side, d) * in_layer for side in ("forward", "backward")]

@@ -229,7 +229,7 @@ def newton_schulz_s(matrix: Matrix, machine: Machine, steps: int) -> Array:
         return 0.0
     chip = machine.accelerator
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or machine.matrix_flop_per_s
-    rate = peak * machine.fitted.sustained_fraction(machine.profile.family)
+    rate = peak * machine.fitted.sustained_fraction(machine.profile.steady)
     bandwidth, efficiency = chip.memory_bytes_per_s, machine.profile.gemm["bf16"]
     one: Array = sum_of(
         gemm_s(*shape, rate, bandwidth, efficiency)

@@ -49,7 +49,7 @@ CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
 CrossEntropy = Literal["unfused", "fused", "in_place"]
-MoEDispatcher = Literal["alltoall", "allgather", "deepep"]
+MoEDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 # The registry names them; a type checker sees any string.
 if TYPE_CHECKING:
     RuntimeName = str
@@ -65,7 +65,7 @@ VOCABULARIES: dict[str, tuple[str, ...]] = {
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
     "attention_kernel": get_args(AttentionKernel),
     "cross_entropy": get_args(CrossEntropy),
-    "moe_dispatcher": ("alltoall", "allgather", "deepep"),
+    "moe_dispatcher": get_args(MoEDispatcher),
     "runtime": tuple(RUNTIMES),
 }
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = (

@@ -113,7 +113,9 @@ class EfficiencyProfile:
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
     family: str
-    """Whose steady clocks it has: 'ampere', 'hopper', 'blackwell' (see fitted.py)."""
+    """Generation: 'ampere', 'hopper', 'blackwell'."""
+    steady: str
+    """Whose steady clocks it has: its own, where runs tell them, else the family's (fitted.py)."""
     grouped_gemm: tuple[float, float, float]
     """Rate of grouped GEMMs over one of equal tiles: forward, input gradient, weight gradient."""
     attention_tile_rows: int
@@ -246,6 +248,7 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
             for case in attention["cases"]
         },
         family=document["sustained"]["family"],
+        steady=document["sustained"].get("own", document["sustained"]["family"]),
         grouped_gemm=tuple(document["grouped_gemm"]["fraction"]),
         attention_tile_rows=attention["tile_rows"],
         memory=Curve(

@@ -29,6 +29,7 @@ class BlockTimes:
 
     NAMES = ("forward_s", "backward_s", "recompute_s", "tp_s", "cp_s", "ep_s")
     WITHIN = ("weight_gradient_s", "forward_comm_s")
+    BESIDE = ("ep_hidden_s",)
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
         micro = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
@@ -41,7 +42,7 @@ class BlockTimes:
         reference = forward_share(s.model, s.training)
         ends = (*self.NAMES[:4], *self.WITHIN)
         self.layers = [
-            with_reference(columns(layer, (*self.NAMES, *self.WITHIN)), reference)
+            with_reference(columns(layer, (*self.NAMES, *self.WITHIN, *self.BESIDE)), reference)
             for layer in micro.layers
         ]
         self.embedding, self.head = (
@@ -153,7 +154,7 @@ def step_time(
         "recompute": m * recompute,
         "tp_comm": m * share("tp_s") + step.tensor_parallel,
         "cp_comm": m * share("cp_s"),
-        "ep_comm": m * share("ep_s"),
+        "ep_comm": m * share("ep_s") + alone_micro_batches(plans, m) * share("ep_hidden_s"),
         "pp_comm": _pipeline_s(s, g, dp, forward, backward),
         "bubble": bubble,
         "dp_comm": m * zero_s + step.data_parallel,
@@ -164,15 +165,29 @@ def step_time(
     return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}
 
 
+@formula("1", "megatron-core", "derived")
+def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
+    """Micro-batches whose passes have none of another micro-batch beside them.
+
+    While a pipeline fills and drains nothing hides the exchanges of experts: of rank r's m v
+    forward passes 2 (p-1-r) + (v-1) p + 1 have no backward pass beside them (Megatron-LM
+    schedules.py); the mean over ranks, in micro-batches of v chunks.
+    """
+    passes = plans.pp - 1.0 + (plans.vpp - 1.0) * plans.pp + 1.0
+    alone: Array = np.minimum(passes / plans.vpp, micro_batches)
+    return alone
+
+
 @formula("s", "derived")
 def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
     """Seconds lost to the slowest node: a share per doubling of the nodes that meet every layer.
 
     ZeRO-3 shards and experts meet in each layer, where nothing averages; data-parallel replicas
-    meet once a step, when their noise has averaged out.
+    meet once a step, when their noise has averaged out.  What one switch joins counts as a node:
+    from 32 to 64 experts' ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
     """
     places = Placement(plans)
-    domain = s.nodes.accelerators_per_node
+    domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
     shards = np.where(plans.zero_stage == 3, places.shard.size * places.shard.stride, 1)
     experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))

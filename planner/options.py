@@ -100,7 +100,7 @@ _PLAN = (
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
     Field("attention_kernel", "plan", "flash, flash2, flash1, unfused", "NAME"),
     Field("cross_entropy", "plan", "fused, in_place, unfused", "NAME"),
-    Field("moe_dispatcher", "plan", "alltoall, allgather, deepep", "NAME"),
+    Field("moe_dispatcher", "plan", "alltoall, allgather, deepep, hybridep", "NAME"),
     Field("overlap_grad_reduce", "plan", "hide the gradient reduction", boolean=True),
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),
     Field("overlap_tp", "plan", "hide tensor-parallel collectives", boolean=True),

@@ -22,7 +22,8 @@ from cost_models.blocks.records import (
     Weight,
     Working,
 )
-from cost_models.sources import formula
+from cost_models.communication import distinct_domains
+from cost_models.sources import Array, formula
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
@@ -97,6 +98,23 @@ class Experts(FeedForward):
                     copies=local, tensors=tensors,
                 )  # fmt: skip
 
+    def _biases(
+        self, model: StackSpec, d: Dims, activated: Array, returned: Array
+    ) -> Iterator[Pass]:
+        """Passes over the experts' activations and outputs, where nothing fuses the biases.
+
+        The bias after the second product is scaled by the token's weight in fp32, added, joined
+        over the experts and cast back; gated experts with biases (gpt-oss) clamp both halves
+        before the fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
+        """
+        if not self._spec(model).expert_bias or not np.any(d.runtime.adds_expert_bias_apart):
+            return
+        apart = d.runtime.adds_expert_bias_apart
+        yield Pass("expert bias", 28.0 * apart * returned, 40.0 * apart * returned, MODULE)
+        if model.gated_mlp:
+            forward, backward = 16.0 * apart * activated, 20.0 * apart * activated
+            yield Pass("expert clamp", forward, backward, "moe_act")
+
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
         see the copies of all of them.
@@ -123,7 +141,14 @@ class Experts(FeedForward):
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
         sent = d.sharded_tokens * top_k * outer
         # Gathered by destination before the exchange, sorted by expert after it, and back again.
-        moved = 4.0 * (sent + copies * outer) / PERMUTE_FRACTION
+        # DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
+        # HybridEP's kernels do that on their way (Megatron-LM token_dispatcher.py, fused_a2a.py).
+        received = d.sharded_tokens * load * distinct_domains(top_k, d.ep) * d.etp
+        on_the_way = d.hybridep * (d.ep > 1.0)
+        once = d.deepep + d.hybridep - on_the_way
+        moved = 4.0 * (1.0 - once - on_the_way) * (sent + copies * outer)
+        moved = moved + 2.0 * once * (received + copies) * outer
+        moved = moved / PERMUTE_FRACTION
         yield Pass("permute", moved, moved, MODULE)
         rows = copies / local_experts
         yield Gemm(
@@ -131,7 +156,9 @@ class Experts(FeedForward):
         )
         size = copies * width
         forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
-        yield Pass("expert activation", forward, backward, "moe_act")
+        apart = 1.0 - d.runtime.fuses_expert_activation
+        yield Pass("expert activation", apart * forward, apart * backward, "moe_act")
+        yield from self._biases(model, d, size, copies * outer)
         yield Gemm("expert fc2", rows, outer, width, MODULE, groups=local_experts, grouped=True)
         yield Pass("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes

@@ -122,10 +122,18 @@ class LatentAttention(Mixer):
         yield query_up
         yield kv_up
         # Keys are joined from the up-projected part and the one rotary part that all heads share.
-        joined = d.tokens * heads * (2.0 * head_dim + value_dim)
-        yield Pass("mla join", 4.0 * joined, 4.0 * joined, UP)
-        rotated, normed = 2.0 * d.tokens * heads * head_dim, model.qk_norm != "none"
-        yield from position_and_norm(model, d, rotated, UP, rope=True, norm=normed)
+        # One kernel for both rotates queries in place, reads what was projected and writes keys
+        # and values.
+        one = d.runtime.rotates_while_joining
+        each = d.tokens * heads
+        joined = (1.0 - one) * 4.0 * (2.0 * head_dim + value_dim)
+        joined = joined + one * (
+            4.0 * mla.qk_rope_head_dim + 2.0 * (kv_width / heads + head_dim + value_dim)
+        )
+        yield Pass("mla join", joined * each, joined * each, UP)
+        rotated, normed = 2.0 * each * head_dim, model.qk_norm != "none"
+        yield from position_and_norm(model, d, (1.0 - one) * rotated, UP, rope=True, norm=False)
+        yield from position_and_norm(model, d, rotated, UP, rope=False, norm=normed)
         if normed:
             yield SavedTensor("qk norm input", rotated, d.activation_bytes)
             yield norm_statistics(model, d, "qk", 2.0 * d.tokens * heads)

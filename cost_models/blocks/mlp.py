@@ -80,7 +80,7 @@ class MLP(FeedForward):
         yield into
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
-        apart = (inputs - 1.0) * d.eager
+        apart = (inputs - 1.0) * np.maximum(d.eager, d.runtime.eager_activation)
         yield Pass(
             f"{prefix}activation",
             (2.0 * inputs + 2.0 + 4.0 * apart) * local,
@@ -104,7 +104,8 @@ class MLP(FeedForward):
         )  # fmt: skip
         yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again)
         if inputs > 1.0:
-            yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, d.eager)
+            eager = np.maximum(d.eager, d.runtime.eager_activation)
+            yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, eager)
         if prefix:
             return
         # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.

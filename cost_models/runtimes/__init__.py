@@ -13,15 +13,17 @@ from cost_models.runtimes import (
     megatron,
     megatron_2021,
     megatron_2022,
-    megatron_bridge,
+    megatron_2026,
+    megatron_graphs,
     megatron_sync,
+    nanotron,
     torch,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 _MODULES = (
-    megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_bridge,
-    jax,
+    megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
+    megatron_graphs, nanotron, jax,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

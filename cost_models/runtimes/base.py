@@ -18,6 +18,8 @@ class Traits:
     # Kernels.
     eager_operators: Array = 0.0
     """Memory-bound work runs operator by operator, unless torch.compile fuses it."""
+    eager_activation: Array = 0.0
+    """The activation of a gated MLP is two operators all the same."""
     joins_qkv_gradients: Array = 0.0
     """The gradients of queries, keys and values are copied into one tensor."""
     repeats_key_value_heads: Array = 0.0
@@ -42,6 +44,14 @@ class Traits:
     """Read and written per element to cast the gradient of a GEMM's output to fp8."""
     recast_bytes: Array = 0.0
     """Read and written per element to cast the saved input again for the weight gradient."""
+    replays_graphs: Array = 0.0
+    """CUDA graphs hold whole iterations: the host launches nothing, and nothing waits for it."""
+    rotates_while_joining: Array = 0.0
+    """One kernel joins the parts of latent attention's keys and rotates them."""
+    fuses_expert_activation: Array = 0.0
+    """The grouped GEMMs of experts apply the activation themselves."""
+    adds_expert_bias_apart: Array = 0.0
+    """Biases of experts, and the clamps of those that have them, run operator by operator."""
     # Saved tensors.
     keeps_gathered_input: Array = 0.0
     """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""

@@ -16,6 +16,8 @@ RUNTIME = Runtime(
     keeps_cast_weights=1.0,
     # Since core 0.13 the activation takes the weights (weighted_bias_swiglu_impl).
     weighs_inside_experts=1.0,
+    # experts.py _apply_bias, fused_bias_geglu.py: torch.cat over experts, clamp before the fusion.
+    adds_expert_bias_apart=1.0,
     # cuBLAS's own and one for each of TE's four streams.
     gemm_workspaces=5.0,
     whole_interleaved_rounds=1.0,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.fitted import Fitted, fitted
+from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
 from planner.accuracy.fit import ReadRun, read
 from planner.accuracy.predict import Prediction, predict_case
@@ -58,7 +58,7 @@ ABLATIONS = (
     Ablation("memory-bound kernels", change=_free_memory),
     Ablation(
         "steady clocks",
-        {"sustained_ampere": 1.0, "sustained_hopper": 1.0, "sustained_blackwell": 1.0},
+        {name: 1.0 for name in documents() if name.startswith("sustained_")},
     ),
     Ablation("waves of tiles", change=_gemm(wave_share=0.0)),
     Ablation("overhead of a tile and a kernel", change=_gemm(tile_overhead_s=0.0, floor_s=0.0)),

@@ -31,7 +31,7 @@ from planner.accuracy.labels import (
     schedule_of,
 )
 from planner.accuracy.models import model_of
-from planner.accuracy.recipes import Recipe, recipe_for
+from planner.accuracy.recipes import Recipe, recipe_for, recipe_plan
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -83,8 +83,12 @@ def case_of(run: Run) -> Case:
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
-    if any(word in run.notes.lower() for word in ("deepep", "hybridep", "hybrid-ep")):
+    if "deepep" in run.notes.lower():
         fixed["moe_dispatcher"] = "deepep"
+    if model.value.moe is not None:
+        chosen, recipe_notes = recipe_plan(run)
+        fixed.update(chosen)
+        assumptions += recipe_notes
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
@@ -97,7 +101,8 @@ def case_of(run: Run) -> Case:
     fixed.update(_loss(run, fixed))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
-    fixed["overlap_ep"] = bool(overlaps) and (run.integer("ep") or 1) > 1
+    overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
+    fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
     if recipe is not None:
         fixed.update(recipe.plan)
         assumptions.append(f"what its recipe does: {recipe.source}")
@@ -259,7 +264,7 @@ def _plan(
         raise ValueError(f"pp {pp} x vpp {vpp} is more chunks than the {model.num_layers} layers")
     if (share := values.get("recompute_num_layers", 0)) < 0:
         values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // -share, 1)
-    values.update(_uneven(model.num_layers, pp, vpp, schedule.placement, assumptions))
+    values.update(_uneven(model, pp, vpp, schedule.placement, assumptions))
     try:
         return ParallelPlan(**values)
     except ValidationError as error:
@@ -267,10 +272,10 @@ def _plan(
 
 
 def _uneven(
-    layers: int, pp: int, vpp: int, placement: str, assumptions: list[str]
+    model: ModelSpec, pp: int, vpp: int, placement: str, assumptions: list[str]
 ) -> dict[str, Any]:
     """Layers that do not divide: the ends, which hold the word table and the head, have less."""
-    chunks = pp if placement == "two-way" else pp * vpp
+    layers, chunks = model.num_layers, pp if placement == "two-way" else pp * vpp
     if layers % chunks == 0:
         return {}
     size = -(-layers // chunks)
@@ -278,7 +283,12 @@ def _uneven(
     # As Megatron and torch count the two ends for a layer each; what is odd comes off the head's.
     off_first, off_last = less // 2, less - less // 2
     one_each = less == 2 or (vpp > 1 and off_last <= size)
-    if placement == "loop" and pp > 2 and one_each and off_last < size * vpp:
+    if model.mtp_num_layers and less < size:
+        # Layers that predict further tokens stand with the head; its stage gives up all that is
+        # odd (Megatron-Bridge deepseek_v3.py, map_pp_vp_to_layout).
+        off_first, off_last, one_each = 0, less, True
+    enough = pp > 2 or model.mtp_num_layers > 0
+    if placement == "loop" and enough and one_each and off_last < size * vpp:
         first, last = size * vpp - off_first, size * vpp - off_last
         assumptions.append(f"ends of {first} and {last} layers: word table and head stand there")
         return {"first_stage_layers": first if off_first else 0, "last_stage_layers": last}

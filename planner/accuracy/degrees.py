@@ -13,7 +13,7 @@ from planner.accuracy.software import Software
 
 # Of degrees that a row leaves open.
 _MOST_STAGES, _MOST_EXPERT_RANKS = 64, 64
-_CORE = ("megatron", "megatron-bridge")
+_CORE = ("megatron", "megatron-2026")
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,8 @@ def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) 
         return False
     if (stated := run.flag("sp")) is not None:
         return stated
-    by_default = software.lineage == "torch" or software.plan["runtime"] in _CORE
+    runtime = software.plan["runtime"]
+    by_default = software.lineage == "torch" or runtime in (*_CORE, "nanotron")
     notes.append(f"sequence parallelism {'on' if by_default else 'off'}: not stated")
     return by_default
 

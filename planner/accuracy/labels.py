@@ -37,6 +37,10 @@ _FALLBACK = {
 }
 
 
+# "recomputes layernorm+moe_act": what a recipe recomputes where the label is no more than
+# "selective".
+
+
 def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:
     """Precision of the matrix work, and what was assumed.  Raises ValueError."""
     stated = run["precision"].lower() if run.known("precision") else ""

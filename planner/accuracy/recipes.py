@@ -1,12 +1,18 @@
-"""What published recipes recompute and offload, where a row of theirs does not say."""
+"""What published recipes recompute, offload, dispatch and overlap, where a row does not say."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from planner.accuracy.runs import Run
+
+_RELEASES = Path(__file__).with_name("recipes.json")
 
 
 @dataclass(frozen=True)
@@ -67,3 +73,37 @@ def recipe_for(run: Run) -> Recipe | None:
         ),
         None,
     )
+
+
+# A container or release of NVIDIA's is named after its year and month.
+_RELEASE = re.compile(r"(?:container|release|nemo)[ -](2\d\.\d\d)")
+
+
+def release_of(run: Run) -> str:
+    """Year and month of the software's release, as the row says; else the middle of its year."""
+    found = _RELEASE.search(f"{run['stack']} {run['source']} {run.notes}".lower())
+    return found[1] if found else f"{run.year % 100}.05"
+
+
+def recipe_plan(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The plan fields that the recipes of a row's release set, and what was assumed of them."""
+    release, plan, notes = release_of(run), {}, []
+    for recipe in _recipes():
+        if recipe.get("since", "") <= release < recipe.get("until", "99") and _matches(recipe, run):
+            plan.update(recipe["plan"])
+            notes.append(f"recipe of {release}: {recipe['source']}")
+    return plan, tuple(notes)
+
+
+def _matches(recipe: Mapping[str, Any], run: Run) -> bool:
+    words = {name: run[name].lower() for name in ("stack", "model", "gpu", "precision")}
+    words["notes"] = run.notes.lower()
+    patterns = all(re.search(recipe.get(name, ""), text) for name, text in words.items())
+    return patterns and all(
+        run.integer(name) == recipe[name] for name in ("ep", "micro_batch") if name in recipe
+    )
+
+
+@cache
+def _recipes() -> tuple[dict[str, Any], ...]:
+    return tuple(json.loads(_RELEASES.read_text(encoding="utf-8"))["recipes"])

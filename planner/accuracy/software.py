@@ -71,6 +71,8 @@ SOFTWARE: tuple[Software, ...] = (
     # Published as overlapping tensor-parallel collectives with their GEMMs (arXiv 2402.15627).
     Software("megascale|flux|byte", "MegaScale: Megatron-LM with all communication overlapped",
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}),
+    Software("nanotron", "nanotron: fused norms and rotation, flash-attention-2",
+             {"runtime": "nanotron", **_OVERLAP, **_FLASH2}),
     # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
     Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
              "JAX: compiled, kernels as of compiled FSDP",
@@ -81,7 +83,7 @@ SOFTWARE: tuple[Software, ...] = (
     Software("olmo", "OLMo: compiled FSDP",
              {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
     Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
-             r"transformers|metaseq|fairseq|colossal|nanotron|picotron|litgpt|unsloth|\bddp\b|llm-factory|"
+             r"transformers|metaseq|fairseq|colossal|picotron|litgpt|unsloth|\bddp\b|llm-factory|"
              "llama-factory|swift|verl",
              "PyTorch runtime with eager kernels and flash-attention-2",
              {"runtime": "torch", **_OVERLAP, **_FLASH2}),
@@ -93,7 +95,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
     # Bridge's take Transformer Engine's loss in all releases (cross_entropy_fusion_impl "te").
     Software("bridge", "Megatron-Bridge: Transformer Engine, gradients in bf16, segments that grow",
-             {"runtime": "megatron-bridge", **_OVERLAP, "overlap_tp": True,
+             {"runtime": "megatron-2026", **_OVERLAP, "overlap_tp": True,
               "cross_entropy": "in_place"}, _NARROW, since=2026),
     Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True,

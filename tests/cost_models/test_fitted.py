@@ -9,8 +9,7 @@ import pytest
 
 from cost_models.fitted import documents, fitted
 
-# The runs of the only Blackwell source stood on a host that drew less power than the part's limit.
-OUTSIDE = {"sustained_blackwell", "sustained_ampere"}
+OUTSIDE = {"sustained_ampere"}
 EXPECTED = re.compile(r"(\S+) to (\S+)")
 
 

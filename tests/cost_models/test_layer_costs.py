@@ -9,7 +9,8 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.estimate import CostModel
 from cost_models.layer_costs import launch_bound_s
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
+from cost_models.step_time import alone_micro_batches
 
 
 def parts(model: ModelSpec, cluster: str, seq_length: int, **plan: object) -> dict[str, float]:
@@ -61,3 +62,49 @@ def test_what_no_one_waits_for_is_hidden_by_longer_attention() -> None:
         )
         shares.append(found["cp_comm"] / sum(found.values()))
     assert np.all(np.diff(shares) < 0)
+
+
+def experts(**fields: object) -> ModelSpec:
+    moe = MoESpec.model_validate(
+        {"num_experts": 32, "top_k": 4, "expert_ffn_hidden_size": 2048, **fields}
+    )
+    return llama(8).model_copy(update={"moe": moe, "gated_mlp": True})
+
+
+def forward(model: ModelSpec, **plan: object) -> float:
+    return parts(model, "1x8xh100-sxm", 4096, dp=8, ep=8, **plan)["forward"]
+
+
+def test_a_dispatcher_that_makes_the_copies_leaves_no_pass_for_them() -> None:
+    alltoall, deepep, hybridep = (
+        forward(experts(), moe_dispatcher=name) for name in ("alltoall", "deepep", "hybridep")
+    )
+    assert hybridep < deepep < alltoall
+
+
+def test_biases_of_experts_cost_passes_until_they_are_fused() -> None:
+    for runtime, costs in (("megatron", True), ("megatron-graphs", False)):
+        with_bias, without = (
+            forward(experts(expert_bias=bias), runtime=runtime) for bias in (True, False)
+        )
+        assert (with_bias > 1.05 * without) if costs else with_bias == without
+
+
+def test_graphs_take_the_host_out() -> None:
+    small = llama(8).model_copy(update={"hidden_size": 256, "head_dim": 8, "ffn_hidden_size": 256})
+    eager, graphs = (
+        parts(small, "1x1xh100-sxm", 512, runtime=runtime)["forward"]
+        for runtime in ("megatron-2026", "megatron-graphs")
+    )
+    assert graphs < 0.5 * eager
+
+
+def test_nothing_hides_an_exchange_while_the_pipeline_fills() -> None:
+    """One micro-batch has no other beside it; the more there are, the more of it hides."""
+    exposed = [
+        parts(experts(), "1x8xh100-sxm", 4096, dp=8, ep=8, micro_batch_size=1, overlap_ep=overlap)
+        for overlap in (False, True)
+    ]
+    assert exposed[1]["ep_comm"] == pytest.approx(exposed[0]["ep_comm"])
+    plans = Plans.from_rows([ParallelPlan(pp=4, vpp=2, schedule="interleaved-1f1b")])
+    assert [float(alone_micro_batches(plans, m)[0]) for m in (2.0, 64.0)] == [2.0, 4.0]

@@ -58,13 +58,14 @@ def test_the_numbers_of_a_drawn_plan_are_as_pinned(number: int) -> None:
 
 
 def write() -> None:
-    """Draw the plans and pin what the code says of them now."""
-    random = Random(1)
-    requests = [with_plan(random) for _ in range(COUNT)]
-    rows = []
-    for request in requests:
-        document = request.model_dump(mode="json", exclude_defaults=True)
-        rows.append(json.dumps({"request": document, "numbers": numbers(document)}))
+    """Pin what the code says now: of the same plans, or of new ones where there is no file."""
+    if FILE.exists():
+        documents = [row["request"] for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    else:
+        random = Random(1)
+        drawn = [with_plan(random) for _ in range(COUNT)]
+        documents = [request.model_dump(mode="json", exclude_defaults=True) for request in drawn]
+    rows = [json.dumps({"request": each, "numbers": numbers(each)}) for each in documents]
     FILE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
 
 

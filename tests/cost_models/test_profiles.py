@@ -54,7 +54,7 @@ def test_every_profile_is_sound(name: str, used: EfficiencyProfile) -> None:
         assert 0 <= gemm.wave_share <= 1
         assert gemm.multiprocessors > 1
     assert all(0 < fraction <= 1 for fraction in used.grouped_gemm)
-    assert 0 < fitted().sustained_fraction(used.family) <= 1
+    assert 0 < fitted().sustained_fraction(used.steady) <= 1
     curve = used.memory
     assert np.all(np.diff(curve.x) > 0)
     assert np.all((curve.y > 0) & (curve.y <= 1))

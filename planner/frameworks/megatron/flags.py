@@ -20,7 +20,12 @@ VOCAB_MULTIPLE = 128
 CP_COMM = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a"}
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "deepep": "flex"}
+DISPATCHERS = {
+    "alltoall": "alltoall",
+    "allgather": "allgather",
+    "deepep": "flex",
+    "hybridep": "flex",
+}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -124,8 +129,8 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
         DISPATCHERS[plan.moe_dispatcher],
         f"tokens travel by {plan.moe_dispatcher}",
     )
-    if plan.moe_dispatcher == "deepep":
-        yield "--moe-flex-dispatcher-backend", "deepep", "of the flex dispatcher"
+    if DISPATCHERS[plan.moe_dispatcher] == "flex":
+        yield "--moe-flex-dispatcher-backend", plan.moe_dispatcher, "of the flex dispatcher"
     yield "--expert-model-parallel-size", plan.ep, "ranks that share the experts"
     yield "--expert-tensor-parallel-size", plan.etp, "ranks that split one expert"
     if bias_kind(model) == "all":

@@ -284,9 +284,10 @@ def _dispatcher(args: Arguments) -> str:
     backend = args.text("--moe-flex-dispatcher-backend", "deepep")
     args.has("--moe-enable-deepep")
     if kind == "flex":
-        if backend != "deepep":
-            args.assume(f"the {backend} dispatcher is costed as deepep")
-        return "deepep"
+        if backend not in ("deepep", "hybridep"):
+            args.assume(f"the {backend} dispatcher is costed as hybridep")
+            return "hybridep"
+        return backend
     return "allgather" if kind == "allgather" else "alltoall"
 
 

@@ -36,7 +36,7 @@ FP8_RECIPES = {
 }
 _FLASH1 = code("attention_kernel", "flash1")
 _SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
-_DEEPEP = code("moe_dispatcher", "deepep")
+_FLEX = ("deepep", "hybridep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
 _UNFUSED = code("attention_kernel", "unfused")
@@ -195,8 +195,8 @@ MODEL_RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: (
             "overlap_ep needs ep > 1, no pipeline or an interleaved one, no recompute of whole "
-            "layers or of moe, the alltoall or deepep dispatcher and one layer of multi-token "
-            f"prediction at most; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
+            "layers or of moe, no allgather dispatcher and one layer of multi-token prediction "
+            f"at most; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
             f"{', '.join(p.recompute_modules) or p.recompute}, {p.moe_dispatcher}, "
             f"{c.model.mtp_num_layers} such layers"
         ),
@@ -338,8 +338,12 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: f"attention sinks with context parallelism need a2a, not {p.cp_kind}",
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _DEEPEP) | (p.etp * p.ep > 1),
-        "the deepep dispatcher needs etp x ep > 1",
+        lambda c, p: (
+            (c.model.moe is None)
+            | ~rules.is_named(p, "moe_dispatcher", *_FLEX)
+            | (p.etp * p.ep > 1)
+        ),
+        lambda c, p: f"the {p.moe_dispatcher} dispatcher needs etp x ep > 1",
     ),
     unsupported(
         lambda c, p: (c.training.precision != "fp8") | _fp8_widths(c, p),

@@ -11,7 +11,7 @@ from cost_models.plans import RECOMPUTE_MODULES, code
 from planner.constraints import Rule, micro_batches
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.rules import FEATURE_RULES, MODEL_RULES, SIZE_RULES
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_part, is_named
 
 VENDOR = "Huawei"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "dualpipe-v")
@@ -23,7 +23,7 @@ _UNKNOWN_MODULES = sum(
 _OWN_SCHEDULES = tuple(code("schedule", name) for name in SCHEDULES)
 _DUALPIPE_V = code("schedule", "dualpipe-v")
 _ALLTOALL = code("moe_dispatcher", "alltoall")
-_DEEPEP = code("moe_dispatcher", "deepep")
+_CUDA_ONLY = ("deepep", "hybridep")
 _FLASH = code("attention_kernel", "flash")
 _IN_PLACE = code("cross_entropy", "in_place")
 
@@ -75,8 +75,8 @@ OWN: tuple[Rule, ...] = (
         "the loss in place is a kernel of Transformer Engine, which no NPU has",
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _DEEPEP),
-        "deepep's kernels are for CUDA",
+        lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", *_CUDA_ONLY),
+        "deepep's and hybridep's kernels are for CUDA",
     ),
     rule(
         "recompute",

@@ -51,7 +51,7 @@ FIELDS = {
     "overlap_tp": says("parallelism.tp_linear_async_communication"),
     "overlap_ep": cannot("experts are not split over ranks"),
     "overlap_p2p": cannot("messages between stages block"),
-    "runtime": cannot("nanotron runs on torch"),
+    "runtime": cannot("nanotron is its own runtime"),
     "compile": cannot("nothing is compiled"),
 }
 
@@ -132,10 +132,10 @@ FRAMEWORK = Framework(
     name="nanotron",
     title="nanotron",
     versions=VERSIONS,
-    runtime="torch",
+    runtime="nanotron",
     splits=stages,
     axes={
-        "runtime": ("torch",),
+        "runtime": ("nanotron",),
         "cp": (1,),
         "ep": (1,),
         "etp": (1,),

@@ -291,6 +291,6 @@ def _plan(
         ),
         overlap_param_gather=False,
         overlap_tp=values.boolean(GRID + "tp_linear_async_communication"),
-        runtime="torch",
+        runtime="nanotron",
     )
     return training, plan

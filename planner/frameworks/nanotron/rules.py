@@ -13,7 +13,7 @@ from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.nanotron.layers import stages
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_part, is_named
 
 # Types of gradients, of their reduction, of master weights and of optimizer states.
 FP32 = ("fp32", "fp32", "fp32", "fp32")
@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: c.training.seq_length > 10,
         lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
     ),
-    rules.own_runtime("torch"),
+    rules.own_runtime("nanotron"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
@@ -160,7 +160,7 @@ RULES: tuple[Rule, ...] = (
         "groups",
     ),
     unsupported(
-        lambda c, p: c.model.moe is None or p.moe_dispatcher != code("moe_dispatcher", "deepep"),
+        lambda c, p: c.model.moe is None or is_named(p, "moe_dispatcher", "alltoall", "allgather"),
         "token_dispatcher_type is alltoall or allgather",
     ),
     rule("layers_not_divisible", _split, _split_text, "layout"),

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.catalog.hardware import accelerator
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
-from planner.accuracy.recipes import recipe_for
+from planner.accuracy.recipes import recipe_for, recipe_plan, release_of
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -134,8 +134,9 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
     [
         ("megatron-core-2025", "2025", "megatron"),
         ("megatron-bridge", "2025", "megatron"),
-        ("megatron-bridge", "2026", "megatron-bridge"),
+        ("megatron-bridge", "2026", "megatron-2026"),
         ("nemo-25.07", "2025", "megatron"),
+        ("nanotron", "2025", "nanotron"),
         ("primus", "2025", "megatron"),
         ("MindSpeed", "2024", "megatron"),
         ("megascale", "2024", "megatron"),
@@ -170,6 +171,40 @@ def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
 def test_a_release_that_the_notes_name_wins() -> None:
     software, _ = software_of(row(stack="maxtext", year="2025", notes="one step; NeMo 24.07; x"))
     assert software.label.startswith("NeMo")
+
+
+@pytest.mark.parametrize(
+    ("cells", "release"),
+    [
+        ({"source": "performance summary, container 26.04.01"}, "26.04"),
+        ({"stack": "nemo-25.07"}, "25.07"),
+        ({"notes": "NeMo 25.04; 64 sequences"}, "25.04"),
+        ({"year": "2024"}, "24.05"),
+    ],
+)
+def test_a_release_is_a_year_and_a_month(cells: dict[str, str], release: str) -> None:
+    assert release_of(row(**cells)) == release
+
+
+def test_a_recipe_holds_for_its_release_its_model_and_its_accelerator() -> None:
+    cells = {"stack": "megatron-bridge", "model": "DeepSeek-V3-671B", "precision": "mxfp8"}
+
+    def found(gpu: str, release: str) -> dict[str, object]:
+        return recipe_plan(row(**cells, gpu=gpu, source=f"container {release}"))[0]
+
+    assert found("GB300 NVL72", "25.09") == {}
+    assert found("GB300 NVL72", "26.02") == {
+        "runtime": "megatron-2026",
+        "moe_dispatcher": "hybridep",
+    }
+    assert found("GB300 NVL72", "26.06")["runtime"] == "megatron-graphs"
+    assert found("H100 SXM5", "25.09") == {"moe_dispatcher": "deepep", "overlap_ep": True}
+    assert recipe_plan(row(stack="nanotron", model="Mixtral"))[0] == {}
+
+
+def test_notes_say_what_a_selective_recipe_recomputes() -> None:
+    run = row(recompute="selective", notes="the recipe recomputes layernorm+moe_act")
+    assert recompute_of(run, False)[0]["recompute_modules"] == ("layernorm", "moe_act")
 
 
 def test_frameworks_differ_in_what_they_do_by_default() -> None:

@@ -1,0 +1,19 @@
+"""nanotron: torch with the fused norms and rotation of flash-attention, pipelines of its own."""
+
+from dataclasses import replace
+
+from cost_models.runtimes import torch
+
+RUNTIME = replace(
+    torch.RUNTIME,
+    name="nanotron",
+    title="nanotron",
+    version="0.4, 03b83fc8",
+    sources=("torch", "nanotron"),
+    # nn/layer_norm.py (Triton), FlashRotaryEmbedding; models/llama.py GLUActivation is eager.
+    eager_operators=0.0,
+    eager_activation=1.0,
+    # Queries, keys and values, and both inputs of the MLP, are one product each.
+    separate_gated_matrices=0.0,
+    repeats_key_value_heads=0.0,
+)
