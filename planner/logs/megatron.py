@@ -1,0 +1,172 @@
+"""Megatron-LM, and what prints as it does: Megatron-DeepSpeed, MindSpeed, Megatron-Bridge.
+
+Its argument block becomes the options that would have been given, and its iteration lines steps.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import ClassVar
+
+from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
+from planner.logs.document import CodeBase
+from planner.logs.draft import MIB, Draft, Reader, number_of, whole
+
+_ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
+_WORLD = re.compile(
+    r"using world size: (\d+)(?:,| and) .*?(?:tensor-)?model-parallel[ -]size: (\d+)"
+)
+_VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\)")
+_ITERATION = re.compile(r"iteration[ =]\s*(\d+)/\s*(\d+)\s*\|")
+_ELAPSED = re.compile(
+    r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=]\s*([\d.,eE+]+|nan|inf)"
+)
+_BATCH = re.compile(r"glob?al[ _]batch[ _]size[:=]\s*(\d+)")
+_LOSS = re.compile(r"\blm[- ]loss[:=]\s*([^\s|]+)|\|\s*loss[:=]\s*([^\s|]+)")
+_BAD = re.compile(r"number[ _]of[ _](skipped|nan)[ _]iterations[:=]\s*(\d+)")
+_FLOPS = re.compile(
+    r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|tflops)[:=]\s*([\d.]+)"
+    r"|GPU utilization:\s*([\d.]+)\s*MODEL_TFLOP/s/GPU"
+)
+_MEMORY = re.compile(
+    r"\(after \d+ iterations\) memory \((MB|GB)\)|max (allocated|reserved):\s*([\d.]+)"
+)
+_PAUSES = (
+    "validation loss at",
+    "saving checkpoint at",
+    "successfully saved checkpoint",
+    "validation at iteration",
+)
+ELAPSED = "elapsed time per iteration"
+
+
+class Arguments(Reader):
+    """The argument block, one option a line between two rules."""
+
+    marks: ClassVar[tuple[str, ...]] = (
+        "-- arguments --",
+        "using world size",
+        "> padded vocab",
+        "mindspeed",
+        "MindSpeed",
+    )
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.open = self.mindspeed = False
+
+    def take(self, number: int, process: str, text: str) -> bool:
+        if self.open:
+            return self._argument(number, text)
+        if "-- arguments --" in text:
+            if self.draft.first_process("arguments", process):
+                self.draft.start("the argument block", number)
+                self.open = True
+            return self.open
+        if found := _WORLD.search(text):
+            self.draft.say("accelerators", int(found[1]), number)
+            self.draft.say("plan.tp", int(found[2]), number)
+        elif found := _VOCABULARY.search(text):
+            self.draft.options.setdefault("vocab_size", (found[1], number))
+            if self.draft.options["vocab_size"][0] == "None":
+                self.draft.options["vocab_size"] = found[1], number
+        self.mindspeed = self.mindspeed or "indspeed" in text.replace("S", "s")
+        return False
+
+    def _argument(self, number: int, text: str) -> bool:
+        found = _ARGUMENT.fullmatch(text)
+        if found:
+            self.draft.options.setdefault(found[1], (found[2], number))
+        self.open = "end of arguments" not in text and not _ITERATION.search(text)
+        return self.open
+
+    def close(self) -> None:
+        interval, _ = self.draft.options.get("log_interval", ("0", 0))
+        if ELAPSED in self.draft.series:
+            self.draft.series[ELAPSED].interval = whole(interval) or 0
+        size, line = self.draft.options.get("world_size", ("", 0))
+        if whole(size):
+            self.draft.say("accelerators", int(size), line)
+
+    @property
+    def code_base(self) -> CodeBase | None:
+        options = self.draft.options
+        if options.get("deepspeed", ("False", 0))[0] == "True":
+            return "megatron-deepspeed"
+        named = {f"--{name.replace('_', '-')}" for name in options}
+        if self.mindspeed or named & MINDSPEED_OPTIONS - {"--variable-seq-lengths"}:
+            return "mindspeed" if options or ELAPSED in self.draft.series else None
+        return "megatron-lm" if len(options) > 1 else None
+
+
+class Iterations(Reader):
+    """Iteration lines, memory reports, evaluations and checkpoints."""
+
+    marks: ClassVar[tuple[str, ...]] = (
+        "iteration ",
+        "iteration=",
+        "GPU utilization",
+        "max allocated",
+        *_PAUSES,
+    )
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.seen = self.bridge = self.deepspeed = False
+
+    def take(self, number: int, process: str, text: str) -> bool:
+        found = _ITERATION.search(text)
+        elapsed = _ELAPSED.search(text)
+        if found and elapsed:
+            if self.draft.first_process(ELAPSED, process):
+                self._step(int(found[1]), elapsed, text, number)
+        elif "max allocated" in text:
+            self._memory(text, number)
+        elif any(mark in text for mark in _PAUSES):
+            self.draft.pause()
+        elif "MODEL_TFLOP" in text and (flops := _FLOPS.search(text)):
+            self.bridge = True
+            self.draft.rate("tflops", number_of(flops[2] or flops[1]))
+        return False
+
+    def _step(self, step: int, elapsed: re.Match[str], text: str, line: int) -> None:
+        self.seen = True
+        bad = any(int(count) for _, count in _BAD.findall(text))
+        seconds = number_of(elapsed[2].rstrip(".")) * (1e-3 if elapsed[1] == "ms" else 1.0)
+        loss = _LOSS.search(text)
+        if loss:
+            self.draft.loss(loss[1] or loss[2], line)
+        if batch := _BATCH.search(text):
+            self.draft.samples(int(batch[1]), line)
+        if self.draft.step(ELAPSED, step, seconds, line, bad) and (flops := _FLOPS.search(text)):
+            self.draft.rate("tflops", number_of(flops[1] or flops[2]))
+
+    def _memory(self, text: str, line: int) -> None:
+        unit = MIB
+        for scale, quantity, amount in _MEMORY.findall(text):
+            if scale:
+                unit = MIB if scale == "MB" else 1024 * MIB
+            else:
+                self.draft.uses(f"max {quantity}", number_of(amount) * unit, line)
+
+    @property
+    def code_base(self) -> CodeBase | None:
+        if not self.seen:
+            return None
+        return "megatron-bridge" if self.bridge else "megatron-lm"
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """A printed value as the words of an option: lists open, enumerations by their member."""
+    if text[:1] in "[(" and text[-1:] in "])":
+        try:
+            listed = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return (text,)
+        return tuple(str(one) for one in listed)
+    found = re.fullmatch(r"<?([A-Za-z_]\w*)\.([A-Za-z_]\w*)(?:: .*>)?", text)
+    if found:
+        types = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+        return (types.get(found[2], found[2]),)
+    return (text,)

@@ -1,0 +1,314 @@
+"""Any training log to a RunLog: which code base it is of, what it ran, and its steady step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from planner import frameworks
+from planner.frameworks.reading import Reading, Unreadable
+from planner.lint.sources import framework_of, reading_of
+from planner.logs import deepspeed, megatron, mllog, nanotron, nemo, options, torchtitan, trainer
+from planner.logs.document import CodeBase, Fact, RunLog, StepTime
+from planner.logs.draft import Draft, Reader
+from planner.logs.steps import steady, too_few
+from planner.logs.stream import clean
+from planner.logs.table import is_table, read_table
+from planner.problems import RequestError, refuse
+
+READERS: tuple[type[Reader], ...] = (
+    megatron.Arguments,
+    megatron.Iterations,
+    torchtitan.Torchtitan,
+    nanotron.Nanotron,
+    nemo.Nemo,
+    mllog.MlLog,
+    trainer.Trainer,
+    deepspeed.DeepSpeed,
+)
+# What tells most of a step first.
+BASES = (
+    megatron.ELAPSED,
+    torchtitan.RATES,
+    torchtitan.STAMPS,
+    nanotron.ELAPSED,
+    nemo.TIMING,
+    mllog.EVENTS,
+    deepspeed.RATES,
+    deepspeed.STAMPS,
+    trainer.BAR,
+)
+# The block that a program prints says more of its code base than what it prints beside it.
+ORDER: tuple[CodeBase, ...] = (
+    "megatron-deepspeed", "mindspeed", "megatron-bridge", "mlperf", "megatron-lm", "torchtitan",
+    "nanotron", "nemo", "accelerate", "trainer", "deepspeed",
+)  # fmt: skip
+# Code bases whose programs split no layer unless they say so.
+UNSPLIT: tuple[CodeBase, ...] = ("trainer", "accelerate", "deepspeed")
+# What a prediction of the run needs.
+NEEDED = (
+    "accelerators", "model.num_layers", "model.hidden_size", "model.num_attention_heads",
+    "model.vocab_size", "training.seq_length", "training.global_batch_size", "training.precision",
+    "plan.tp", "plan.pp", "plan.dp", "plan.micro_batch_size", "plan.zero_stage", "plan.recompute",
+    "plan.attention_kernel",
+)  # fmt: skip
+# What makes another run of it: a script that says otherwise is not of this log.
+IDENTITY = (
+    "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.ffn_hidden_size",
+    "training.seq_length", "training.global_batch_size", "plan.tp", "plan.pp", "plan.cp", "plan.ep",
+    "plan.micro_batch_size",
+)  # fmt: skip
+
+
+def read_log(lines: Iterable[str], name: str, files: Mapping[str, str] | None = None) -> RunLog:
+    """What one log says.
+
+    files: the launch scripts and configs of the run, by name; they fill what the log leaves open.
+    Raises RequestError: /log where it is no log of one steady run, /files where they are of
+    another run or cannot be read.
+    """
+    (run,) = _one(read_logs(lines, name, files), name)
+    return run
+
+
+def read_logs(
+    lines: Iterable[str], name: str, files: Mapping[str, str] | None = None
+) -> tuple[RunLog, ...]:
+    """The runs of a log, which is one, or of a table, which has one a row."""
+    rest = iter(lines)
+    first = next(rest, "")
+    everything = chain([first], rest)
+    if is_table(first[:10_000]):
+        return tuple(read_table((text for _, _, text in clean(everything, name)), name))
+    return (_read(everything, name, files or {}),)
+
+
+def _one(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
+    if len(runs) != 1:
+        raise refuse("/log", "two_runs", f"{name} is a table of {len(runs):,} runs, not a log")
+    return runs
+
+
+def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
+    draft = Draft(name)
+    readers = [kind(draft) for kind in READERS]
+    total = _take(lines, name, readers)
+    for reader in readers:
+        reader.close()
+    found = [one for reader in readers if (one := reader.code_base) is not None]
+    code_base = next((one for one in ORDER if one in found), None)
+    if code_base is None:
+        raise _unknown(name, total)
+    step = _step(draft)
+    if code_base in UNSPLIT and not draft.options:
+        _unsplit(draft)
+    launch = _launch(code_base, draft)
+    given = _given(files, draft, launch)
+    facts = _facts(draft, launch, given)
+    facts = tuple(one for one in facts if not _unknown_kernel(one, draft))
+    values = {fact.field: fact.value for fact in facts}
+    batch, length = (values.get(f"training.{f}") for f in ("global_batch_size", "seq_length"))
+    known = isinstance(batch, int) and isinstance(length, int)
+    both = launch or given
+    return RunLog(
+        name=name,
+        code_base=code_base,
+        facts=facts,
+        reading=both,
+        step=step,
+        tokens_per_s=batch * length / step.seconds if known else _median(draft, "tokens"),
+        tflops_per_accelerator=_median(draft, "tflops"),
+        memory=tuple(draft.memory[one] for one in sorted(draft.memory)),
+        left_open=tuple(one for one in NEEDED if one not in values),
+        assumed=tuple(dict.fromkeys((*draft.assumed, *(both.assumed if both else ())))),
+    )
+
+
+def _take(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
+    """Give every line to the readers that look for something in it; how many lines there are."""
+    wanted = re.compile("|".join(re.escape(m) for r in readers for m in r.marks))
+    holder: Reader | None = None
+    number = 0
+    for number, process, text in clean(lines, name):
+        if holder is not None:
+            holder = holder if holder.take(number, process, text) else None
+            continue
+        if not wanted.search(text):
+            continue
+        for reader in readers:
+            if any(mark in text for mark in reader.marks) and reader.take(number, process, text):
+                holder = reader
+                break
+    return number
+
+
+def _unknown(name: str, total: int) -> RequestError:
+    if not total:
+        return refuse("/log", "empty", f"{name} is empty")
+    return refuse(
+        "/log",
+        "unknown_log",
+        f"{name} ({total:,} lines) is no training log of a code base known here",
+        allowed=(*ORDER, "table"),
+    )
+
+
+def _step(draft: Draft) -> StepTime:
+    """The steady step by the best series that has enough steps; else the mean over the run."""
+    error: RequestError | None = None
+    for basis in BASES:
+        if basis in draft.series:
+            try:
+                return steady(draft.series[basis])
+            except RequestError as problem:
+                error = error or problem
+    if draft.means:
+        draft.assume("the time is a mean over the run: warm-up and evaluation are within it")
+        return draft.means[0]
+    raise error or too_few(0)
+
+
+def _unknown_kernel(fact: Fact, draft: Draft) -> bool:
+    """Whether a kernel is today's default, of a version that had no option for it."""
+    names = ("attention_backend", "use_flash_attn", "num_layers")
+    return (
+        fact.field == "plan.attention_kernel"
+        and fact.line == 0
+        and [name for name in names if name in draft.options] == ["num_layers"]
+    )
+
+
+def _unsplit(draft: Draft) -> None:
+    """Data parallelism alone: what follows from its size."""
+    for field in ("plan.tp", "plan.pp"):
+        draft.say(field, 1, 0)
+    ranks = draft.number("plan.dp") or draft.number("accelerators")
+    if ranks:
+        draft.say("plan.dp", ranks, 0)
+        draft.say("accelerators", ranks, 0)
+
+
+def _median(draft: Draft, name: str) -> float | None:
+    values = draft.rates.get(name)
+    return float(np.median(values)) if values else None
+
+
+def _launch(code_base: CodeBase, draft: Draft) -> Reading | None:
+    """The whole launch, where the log prints enough for the framework's own reader."""
+    size = draft.number("accelerators")
+    try:
+        if code_base in options.FRAMEWORKS and "num_layers" in draft.options:
+            return options.reading(code_base, draft.options, draft.name, size)
+        if code_base == "nanotron" and "config.yaml" in draft.configs:
+            return _printed_config(code_base, draft, size)
+    except Unreadable as error:
+        draft.assume(f"what it prints of its launch is not read: {error.text}")
+    return None
+
+
+def _printed_config(code_base: CodeBase, draft: Draft, size: int | None) -> Reading:
+    """What the framework reads from a config that the log prints, at the log's lines."""
+    text, origin = draft.configs["config.yaml"]
+    read = frameworks.get(code_base).read
+    assert read is not None
+    found = read({"config.yaml": text}, size)
+    return found.model_copy(
+        update={
+            field: tuple(
+                one.model_copy(
+                    update={
+                        "file": draft.name,
+                        "line": origin[one.line - 1] if 0 < one.line <= len(origin) else 0,
+                    }
+                )
+                for one in getattr(found, field)
+            )
+            for field in ("settings", "unknown", "unread")
+        }
+    )
+
+
+def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:
+    """What the files say.  Raises RequestError where it is another run than the log's."""
+    if not files:
+        return None
+    framework = framework_of(files, None)
+    reading = reading_of(framework, files, draft.number("accelerators"))
+    said = _values(launch) if launch else {}
+    mine = {**said, **{path: fact.value for path, fact in draft.facts.items()}}
+    for field, value in _values(reading).items():
+        logged = mine.get(field)
+        if field in IDENTITY and logged is not None and logged != value:
+            what = "model" if field.startswith("model.") else "run"
+            raise refuse(
+                "/files",
+                f"another_{what}",
+                f"the files are of another {what}: they say {field} {value}, the log {logged}",
+                value if isinstance(value, (int, str)) else str(value),
+                allowed=(logged if isinstance(logged, (int, str)) else str(logged),),
+            )
+    return reading
+
+
+def _values(reading: Reading) -> dict[str, Any]:
+    """The plain fields of a reading by their paths."""
+    parts = {"model": reading.model, "training": reading.training, "plan": reading.plan}
+    return {
+        f"{part}.{name}": value
+        for part, spec in parts.items()
+        for name in type(spec).model_fields
+        if isinstance(value := getattr(spec, name), (bool, int, float, str))
+    }
+
+
+def _facts(draft: Draft, launch: Reading | None, given: Reading | None) -> tuple[Fact, ...]:
+    """Every field that is known: as the log prints it, as its launch says it, as the files do."""
+    facts = dict(draft.facts)
+    for reading, own in ((launch, True), (given, False)):
+        if reading is None:
+            continue
+        for path, value in _values(reading).items():
+            file, line = _place(reading, path)
+            fact = Fact(field=path, value=value, file=file or draft.name, line=line)
+            # A launch is read by the framework's rules; single lines only by what they print.
+            if own and path not in ("model.name", "training.precision"):
+                facts[path] = fact
+            else:
+                facts.setdefault(path, fact)
+        facts.setdefault(
+            "accelerators",
+            Fact(field="accelerators", value=reading.plan.accelerators, file=draft.name),
+        )
+    return tuple(facts[path] for path in sorted(facts))
+
+
+# Fields whose option has another name than they.
+NAMED = {
+    "model.moe": "num_experts",
+    "model.gated_mlp": "swiglu",
+    "model.norm": "normalization",
+    "training.precision": "bf16",
+    "training.gradient_dtype": "accumulate_allreduce_grads_in_fp32",
+}
+
+
+def _place(reading: Reading, path: str) -> tuple[str, int]:
+    """(file, line) of the setting that says a field; no line where none does by its name."""
+    part, _, name = path.partition(".")
+    names: tuple[str, ...] = (NAMED.get(path, name),)
+    if part == "plan" and reading.framework in frameworks.FRAMEWORKS:
+        field = frameworks.get(reading.framework).fields.get(name)
+        names = (*names, *(field.names if field else ()))
+    wanted = {_plain(one) for one in names}
+    for setting in reversed(reading.settings):
+        if _plain(setting.name) in wanted:
+            return setting.file, setting.line
+    return "", 0
+
+
+def _plain(name: str) -> str:
+    return name.rsplit(".", 1)[-1].lstrip("-").replace("-", "_")
