@@ -33,6 +33,7 @@ class Draft:
     assumed: list[str] = field(default_factory=list)
     started: dict[str, int] = field(default_factory=dict)
     batch: tuple[int, int] | None = None
+    micro_batches: int = 0
     processes: dict[str, str] = field(default_factory=dict)
 
     def say(self, path: str, value: Value, line: int) -> None:

@@ -18,6 +18,7 @@ _WORLD = re.compile(
     r"using world size: (\d+)(?:,| and) .*?(?:tensor-)?model-parallel[ -]size: (\d+)"
 )
 _VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\)")
+_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d+)")
 _ITERATION = re.compile(r"iteration[ =]\s*(\d+)/\s*(\d+)\s*\|")
 _ELAPSED = re.compile(
     r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=]\s*([\d.,eE+]+|nan|inf)"
@@ -48,6 +49,7 @@ class Arguments(Reader):
         "-- arguments --",
         "using world size",
         "> padded vocab",
+        "setting number of micro",
         "mindspeed",
         "MindSpeed",
     )
@@ -71,6 +73,8 @@ class Arguments(Reader):
             self.draft.options.setdefault("vocab_size", (found[1], number))
             if self.draft.options["vocab_size"][0] == "None":
                 self.draft.options["vocab_size"] = found[1], number
+        elif found := _MICRO_BATCHES.search(text):
+            self.draft.micro_batches = int(found[1])
         self.mindspeed = self.mindspeed or "indspeed" in text.replace("S", "s")
         return False
 
@@ -96,8 +100,8 @@ class Arguments(Reader):
             return "megatron-deepspeed"
         named = {f"--{name.replace('_', '-')}" for name in options}
         if self.mindspeed or named & MINDSPEED_OPTIONS - {"--variable-seq-lengths"}:
-            return "mindspeed" if options or ELAPSED in self.draft.series else None
-        return "megatron-lm" if len(options) > 1 else None
+            return "mindspeed" if ELAPSED in self.draft.series else None
+        return "megatron-lm" if "the argument block" in self.draft.started else None
 
 
 class Iterations(Reader):

@@ -1,4 +1,7 @@
-"""NeMo: the steps that its progress lines print, and the recipe that it prints as YAML."""
+"""NeMo: the steps that its progress lines print, and what its recipe or config says by name.
+
+A recipe prints only what differs from a model class, so the model is not read as a whole.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from typing import ClassVar
 
 from planner.logs.document import CodeBase
-from planner.logs.draft import Draft, Reader, number_of
+from planner.logs.draft import Draft, Reader, number_of, whole
 
 _STEP = re.compile(r"global_step[:=]\s*([\d.]+)")
 _ITERATION = re.compile(r"iteration (\d+)/\d+")
@@ -15,53 +18,25 @@ _BATCH = re.compile(r"global_batch_size[:=]\s*([\d.]+)")
 _LOSS = re.compile(r"reduced_train_loss[:=]\s*([^\s|,\]]+)")
 _FLOPS = re.compile(r"TFLOPS_per_GPU[:=]\s*([\d.e+]+)")
 _PEAK = re.compile(r"peak_memory_usage[:=]\s*([\d.]+)")
-_KEY = re.compile(r"\s*(\w+)\s*[:=]\s*([\w.+-]+),?\s*$")
+_KEY = re.compile(r"[\s│]*(\w+)\s*[:=]\s*'?([\w.+-]+)'?[,)]*[\s│]*")
+_RANKS = re.compile(r"data parallel group ranks with context parallel combined: (\[\[[\d, \]\[]+)")
+_VALIDATES = re.compile(r"Validati|.*[Vv]alidation.*it[/,]")
 TIMING = "train_step_timing in s"
-# Keys that its recipes share with Megatron's arguments.
-SHARED = frozenset(
-    [
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "num_query_groups",
-        "kv_channels",
-        "num_moe_experts",
-        "moe_router_topk",
-        "moe_ffn_hidden_size",
-        "normalization",
-        "add_bias_linear",
-        "add_qkv_bias",
-        "gated_linear_unit",
-        "share_embeddings_and_output_weights",
-        "position_embedding_type",
-        "seq_length",
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "virtual_pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "expert_tensor_parallel_size",
-        "sequence_parallel",
-        "micro_batch_size",
-        "global_batch_size",
-        "recompute_granularity",
-        "recompute_method",
-        "recompute_num_layers",
-        "bf16",
-        "fp16",
-        "fp8",
-        "fp8_recipe",
-        "use_distributed_optimizer",
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-        "tp_comm_overlap",
-        "vocab_size",
-        "hidden_dropout",
-        "attention_dropout",
-        "grad_reduce_in_bf16",
-    ]
-)
+FIELDS = {
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "ffn_hidden_size": "model.ffn_hidden_size",
+    "num_attention_heads": "model.num_attention_heads",
+    "num_query_groups": "model.num_query_groups",
+    "seq_length": "training.seq_length",
+    "encoder_seq_length": "training.seq_length",
+    "micro_batch_size": "plan.micro_batch_size",
+    "tensor_model_parallel_size": "plan.tp",
+    "pipeline_model_parallel_size": "plan.pp",
+    "virtual_pipeline_model_parallel_size": "plan.vpp",
+    "context_parallel_size": "plan.cp",
+    "expert_model_parallel_size": "plan.ep",
+}
 
 
 class Nemo(Reader):
@@ -69,15 +44,20 @@ class Nemo(Reader):
 
     marks: ClassVar[tuple[str, ...]] = (
         TIMING,
-        "Validation",
+        "Validati",
         "validation",
         "checkpoint",
-        *sorted(f"{name}:" for name in SHARED),
+        "group ranks with context",
+        "use_distributed_optimizer",
+        "activations_checkpoint_granularity",
+        "bf16",
+        *FIELDS,
     )
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.seen = False
+        self.said: list[tuple[str, int | str, int]] = []
 
     def take(self, number: int, process: str, text: str) -> bool:
         timing = _TIME.search(text)
@@ -85,14 +65,22 @@ class Nemo(Reader):
         if timing and step:
             if self.draft.first_process(TIMING, process):
                 self._step(int(float(step[1])), number_of(timing[1]), number, text)
-        elif (self.seen and re.match(r"Validati|.*(?:Epoch \d+, )?[Vv]alidation.*it", text)) or (
-            "checkpoint" in text and re.search(r"[Ss]av(?:ing|ed)", text)
-        ):
+        elif (self.seen and _VALIDATES.match(text)) or re.search(r"[Ss]av\w+ .*checkpoint", text):
             self.draft.pause()
-        elif (found := _KEY.fullmatch(text)) and found[1] in SHARED:
-            value = {"true": "True", "false": "False", "null": "None"}.get(found[2], found[2])
-            self.draft.options.setdefault(found[1], (value, number))
+        elif found := _RANKS.search(text):
+            self.said.append(("accelerators", len(re.findall(r"\d+", found[1])), number))
+        elif found := _KEY.fullmatch(text):
+            self._key(found[1], found[2], number)
         return False
+
+    def _key(self, name: str, text: str, line: int) -> None:
+        value = whole(text)
+        if name in FIELDS and value:
+            self.said.append((FIELDS[name], value, line))
+        elif name == "use_distributed_optimizer" and text.lower() == "true":
+            self.said.append(("plan.zero_stage", 1, line))
+        elif name == "bf16" and text.lower() == "true":
+            self.said.append(("training.precision", "bf16", line))
 
     def _step(self, step: int, seconds: float, line: int, text: str) -> None:
         self.seen = True
@@ -100,12 +88,16 @@ class Nemo(Reader):
             self.draft.loss(loss[1], line)
         if batch := _BATCH.search(text):
             self.draft.samples(int(float(batch[1])), line)
-        # Bars repeat the last timing until the next step is done.
         self.draft.step(TIMING, step, seconds, line)
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if peak := _PEAK.search(text):
             self.draft.uses("max allocated", number_of(peak[1]), line)
+
+    def close(self) -> None:
+        if self.seen:
+            for field, value, line in self.said[:1_000]:
+                self.draft.say(field, value, line)
 
     @property
     def code_base(self) -> CodeBase | None:

@@ -19,7 +19,6 @@ FRAMEWORKS: dict[CodeBase, str] = {
     "megatron-lm": "megatron",
     "megatron-deepspeed": "deepspeed",
     "megatron-bridge": "megatron",
-    "nemo": "megatron",
     "mindspeed": "mindspeed",
 }
 Printed = Mapping[str, tuple[str, int]]

@@ -9,10 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.catalog import models
+from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.sources import framework_of, reading_of
-from planner.logs import deepspeed, megatron, mllog, nanotron, nemo, options, torchtitan, trainer
+from planner.logs import (
+    bridge,
+    deepspeed,
+    megatron,
+    mllog,
+    nanotron,
+    nemo,
+    options,
+    torchtitan,
+    trainer,
+)
 from planner.logs.document import CodeBase, Fact, RunLog, StepTime
 from planner.logs.draft import Draft, Reader
 from planner.logs.steps import steady, too_few
@@ -23,6 +35,7 @@ from planner.problems import RequestError, refuse
 READERS: tuple[type[Reader], ...] = (
     megatron.Arguments,
     megatron.Iterations,
+    bridge.Configuration,
     torchtitan.Torchtitan,
     nanotron.Nanotron,
     nemo.Nemo,
@@ -104,8 +117,8 @@ def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     if code_base is None:
         raise _unknown(name, total)
     step = _step(draft)
-    if code_base in UNSPLIT and not draft.options:
-        _unsplit(draft)
+    _derived(code_base, draft)
+    _named_model(draft)
     launch = _launch(code_base, draft)
     given = _given(files, draft, launch)
     facts = _facts(draft, launch, given)
@@ -134,9 +147,9 @@ def _take(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
     holder: Reader | None = None
     number = 0
     for number, process, text in clean(lines, name):
-        if holder is not None:
-            holder = holder if holder.take(number, process, text) else None
+        if holder is not None and holder.take(number, process, text):
             continue
+        holder = None
         if not wanted.search(text):
             continue
         for reader in readers:
@@ -182,14 +195,62 @@ def _unknown_kernel(fact: Fact, draft: Draft) -> bool:
     )
 
 
-def _unsplit(draft: Draft) -> None:
-    """Data parallelism alone: what follows from its size."""
-    for field in ("plan.tp", "plan.pp"):
-        draft.say(field, 1, 0)
-    ranks = draft.number("plan.dp") or draft.number("accelerators")
-    if ranks:
-        draft.say("plan.dp", ranks, 0)
-        draft.say("accelerators", ranks, 0)
+def _derived(code_base: CodeBase, draft: Draft) -> None:
+    """Degrees that follow from others: of ranks, and of the micro-batches of a step."""
+    if code_base in UNSPLIT and not draft.options:
+        for field in ("plan.tp", "plan.pp"):
+            draft.say(field, 1, 0)
+    _printed_degrees(draft)
+    split = 1
+    for name in ("tp", "pp", "cp"):
+        split *= draft.number(f"plan.{name}") or (1 if name == "cp" else 0)
+    ranks, dp = draft.number("accelerators"), draft.number("plan.dp")
+    batch, micro = (draft.number(f) for f in ("training.global_batch_size", _MICRO))
+    if not dp and split and ranks and ranks % split == 0:
+        dp = ranks // split
+    if not dp and batch and micro and draft.micro_batches:
+        dp = batch // (micro * draft.micro_batches)
+    if dp:
+        draft.say("plan.dp", dp, 0)
+        if split:
+            draft.say("accelerators", dp * split, 0)
+        if batch and draft.micro_batches and batch % (dp * draft.micro_batches) == 0:
+            draft.say(_MICRO, batch // (dp * draft.micro_batches), 0)
+
+
+_MICRO = "plan.micro_batch_size"
+_DEGREES = {
+    "tensor_model_parallel_size": "plan.tp",
+    "pipeline_model_parallel_size": "plan.pp",
+    "context_parallel_size": "plan.cp",
+    "micro_batch_size": _MICRO,
+    "global_batch_size": "training.global_batch_size",
+    "data_parallel_size": "plan.dp",
+}
+
+
+def _printed_degrees(draft: Draft) -> None:
+    """The degrees among printed arguments, from which the number of accelerators follows."""
+    for name, field in _DEGREES.items():
+        text, line = draft.options.get(name, ("", 0))
+        if text.isdecimal() and 0 < len(text) < 10:
+            draft.say(field, int(text), line)
+
+
+def _named_model(draft: Draft) -> None:
+    """The model of the catalog that the log names, where it prints nothing of its shape."""
+    name = draft.facts.get("model.name")
+    if name is None or draft.number("model.num_layers") or draft.options:
+        return
+    try:
+        model = models.model(str(name.value).rsplit("/", 1)[-1])
+    except UnknownName:
+        return
+    for field in type(model).model_fields:
+        value = getattr(model, field)
+        if field != "name" and isinstance(value, (bool, int, float, str)):
+            draft.say(f"model.{field}", value, name.line)
+    draft.assume(f"the model is {model.name} of the catalog, by its name")
 
 
 def _median(draft: Draft, name: str) -> float | None:

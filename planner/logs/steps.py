@@ -7,7 +7,9 @@ in this order:
    and reports that hold one of these;
 2. reports with skipped or NaN iterations;
 3. the first report after an evaluation or a checkpoint;
-4. stragglers: reports of more than 1.5 times the median of the rest.
+4. times that no step takes, of a clock that was set; where most are of this kind, the log is
+   refused, as its times are in another unit;
+5. stragglers: reports of more than 1.5 times the median of the rest.
 
 The time is the median of what is left, its spread the 10th to 90th percentile.  At least 2 steps
 must be left.
@@ -30,7 +32,12 @@ MOST = 2_000_000
 # No training step is shorter or longer: what is outside is not in the unit it is taken for.
 SHORTEST_S, LONGEST_S = 1e-4, 1e5
 
-_REASONS = ("warm-up", "skipped or NaN iterations", "after an evaluation or checkpoint")
+_REASONS = (
+    "warm-up",
+    "skipped or NaN iterations",
+    "after an evaluation or checkpoint",
+    "a time that no step takes",
+)
 
 
 @dataclass
@@ -46,21 +53,18 @@ class Series:
     seconds: array[float] = field(default_factory=lambda: array("d"))
     against: bytearray = field(default_factory=bytearray)
     paused: bool = False
+    odd: tuple[float, int] = (0.0, 0)
 
     def take(self, number: int, seconds: float, line: int, skipped: bool = False) -> None:
-        """One report.  Raises RequestError where its time is none."""
-        if not SHORTEST_S <= seconds <= LONGEST_S:
-            raise refuse(
-                "/log",
-                "unit",
-                f"line {line}: a step of {seconds:g} s ({self.basis}): is it in another unit?",
-                seconds,
-            )
+        """One report.  Raises RequestError where they are too many."""
+        possible = SHORTEST_S <= seconds <= LONGEST_S
+        if not possible and not self.odd[1]:
+            self.odd = seconds, line
         if len(self.seconds) == MOST:
             raise refuse("/log", "too_large", f"more than {MOST:,} steps: give fewer of them")
         self.numbers.append(number)
-        self.seconds.append(seconds)
-        self.against.append(1 if skipped else 2 if self.paused else 0)
+        self.seconds.append(seconds if possible else 0.0)
+        self.against.append(3 if not possible else 1 if skipped else 2 if self.paused else 0)
         self.paused = False
 
     def counts(self) -> np.ndarray:
@@ -73,9 +77,20 @@ class Series:
 
 
 def steady(series: Series) -> StepTime:
-    """The steady step of a series.  Raises RequestError where too few steps are left."""
+    """The steady step of a series.
+
+    Raises RequestError where too few steps are left, or where the unit of their times is unclear.
+    """
     if not series.seconds:
         raise too_few(0)
+    if series.against.count(3) * 2 > len(series.against):
+        seconds_odd, line = series.odd
+        raise refuse(
+            "/log",
+            "unit",
+            f"line {line}: a step of {seconds_odd:g} s ({series.basis}): is it in another unit?",
+            seconds_odd,
+        )
     seconds, counts = np.frombuffer(series.seconds), series.counts()
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
