@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from datetime import datetime
+from itertools import pairwise
 from typing import ClassVar
 
 from planner.logs.document import CodeBase
@@ -122,7 +123,7 @@ class DeepSpeed(Reader):
             words = shlex.split(text)
         except ValueError:
             return
-        for name, value in zip(words, words[1:], strict=False):
+        for name, value in pairwise(words):
             if name in OPTIONS:
                 number = whole(value)
                 self.draft.say(OPTIONS[name], value if number is None else number, line)

@@ -12,6 +12,24 @@ from planner.problems import RequestError, refuse, shown
 
 MIB, GIB = 2.0**20, 2.0**30
 MOST_FACTS = 10_000
+# Names that Megatron, its Bridge and NeMo print -> field.
+FIELDS = {
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "ffn_hidden_size": "model.ffn_hidden_size",
+    "num_attention_heads": "model.num_attention_heads",
+    "num_query_groups": "model.num_query_groups",
+    "seq_length": "training.seq_length",
+    "encoder_seq_length": "training.seq_length",
+    "global_batch_size": "training.global_batch_size",
+    "data_parallel_size": "plan.dp",
+    "micro_batch_size": "plan.micro_batch_size",
+    "tensor_model_parallel_size": "plan.tp",
+    "pipeline_model_parallel_size": "plan.pp",
+    "virtual_pipeline_model_parallel_size": "plan.vpp",
+    "context_parallel_size": "plan.cp",
+    "expert_model_parallel_size": "plan.ep",
+}
 
 
 @dataclass

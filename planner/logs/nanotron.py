@@ -135,8 +135,8 @@ def _rows(node: ast.expr, path: str, lines: list[int]) -> list[tuple[str, Any, i
     """(dotted key, value, line) of a printed config; a number stands for a place in a list."""
     if isinstance(node, ast.Call):
         found: list[tuple[str, Any, int]] = []
-        for one in node.keywords:
-            found += _rows(one.value, f"{path}.{one.arg}".lstrip("."), lines)
+        for word in node.keywords:
+            found += _rows(word.value, f"{path}.{word.arg}".lstrip("."), lines)
         return found
     line = lines[min(node.lineno, len(lines)) - 1]
     if isinstance(node, ast.List) and any(isinstance(one, ast.Call) for one in node.elts):

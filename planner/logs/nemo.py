@@ -9,7 +9,7 @@ import re
 from typing import ClassVar
 
 from planner.logs.document import CodeBase
-from planner.logs.draft import Draft, Reader, number_of, whole
+from planner.logs.draft import FIELDS, Draft, Reader, number_of, whole
 
 _STEP = re.compile(r"global_step[:=]\s*([\d.]+)")
 _ITERATION = re.compile(r"iteration (\d+)/\d+")
@@ -22,21 +22,6 @@ _KEY = re.compile(r"[\s│]*(\w+)\s*[:=]\s*'?([\w.+-]+)'?[,)]*[\s│]*")
 _RANKS = re.compile(r"data parallel group ranks with context parallel combined: (\[\[[\d, \]\[]+)")
 _VALIDATES = re.compile(r"Validati|.*[Vv]alidation.*it[/,]")
 TIMING = "train_step_timing in s"
-FIELDS = {
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "ffn_hidden_size": "model.ffn_hidden_size",
-    "num_attention_heads": "model.num_attention_heads",
-    "num_query_groups": "model.num_query_groups",
-    "seq_length": "training.seq_length",
-    "encoder_seq_length": "training.seq_length",
-    "micro_batch_size": "plan.micro_batch_size",
-    "tensor_model_parallel_size": "plan.tp",
-    "pipeline_model_parallel_size": "plan.pp",
-    "virtual_pipeline_model_parallel_size": "plan.vpp",
-    "context_parallel_size": "plan.cp",
-    "expert_model_parallel_size": "plan.ep",
-}
 
 
 class Nemo(Reader):

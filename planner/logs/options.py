@@ -126,10 +126,12 @@ def _old_names(printed: Printed) -> dict[str, tuple[str, int]]:
     rotary = found.get("use_rotary_position_embeddings", ("False", 0))[0] == "True"
     if found.get("add_position_embedding", ("True", 0))[0] == "False" and not rotary:
         found.setdefault("position_embedding_type", ("none", found["add_position_embedding"][1]))
-    if found.get("num_query_groups", ("1", 0))[0] == "1":
-        grouped = found.get("group_query_attention", ("False", 0))[0]
-        if grouped != "True":
-            found.pop("num_query_groups", None)
+    grouped = found.get("group_query_attention")
+    if grouped is None and "num_query_groups" in found:
+        # A configuration that has no switch for it says the number alone.
+        found["group_query_attention"] = "True", found["num_query_groups"][1]
+    elif grouped is not None and grouped[0] != "True":
+        found.pop("num_query_groups", None)
     if found.get("recompute_granularity", ("None", 0))[0] in _NONE:
         for name in ("recompute_method", "recompute_num_layers"):
             found.pop(name, None)
