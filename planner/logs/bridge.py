@@ -27,7 +27,9 @@ ONLY = {"dataset": ("sequence_length", "seq_length"), "logger": ("log_interval",
 class Configuration(Reader):
     """The lines after a rule that are YAML; a section's own keys are indented by two blanks."""
 
-    marks: ClassVar[tuple[str, ...]] = ("- Task Configuration -",)
+    words: ClassVar[tuple[str, ...]] = (
+        "Configuration",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)

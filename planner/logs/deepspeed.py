@@ -12,11 +12,11 @@ from typing import ClassVar
 from planner.logs.document import CodeBase
 from planner.logs.draft import GIB, Draft, Reader, number_of, whole
 
-_STEP = re.compile(r"(?:global_step=|stop\] \d+/)(\d+), ")
+_STEP = re.compile(r"(?:global_step=|stop\] \d+/)(\d{1,12}), ")
 _CURRENT = re.compile(r"CurrSamplesPerSec=([\d.]+)")
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)GB")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{1,6})\]")
-_WORLD = re.compile(r"  world_size \.{2,} (\d+)")
+_WORLD = re.compile(r"  world_size \.{2,} (\d{1,12})")
 _COMMAND = re.compile(r"cmd = (.*)")
 _MOST = 2_000  # lines of a printed config
 RATES, STAMPS = "CurrSamplesPerSec", "time stamps of the steps"
@@ -33,14 +33,9 @@ OPTIONS = {
 class DeepSpeed(Reader):
     """Timer lines are steps; the JSON gives ZeRO, precision and batch."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "SamplesPerSec=",
-        "json = {",
-        "world_size ....",
-        "cmd = ",
-        "Evaluating perplexity",
-        "Torch] Checkpoint",
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "CurrSamplesPerSec", "json", "world_size", "cmd", "Evaluating", "Checkpoint",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)

@@ -156,10 +156,10 @@ class Draft:
 class Reader:
     """Reads the lines of one kind.
 
-    marks: one of them stands in every line that it wants to see.
+    words: one of them stands in every line that it wants to see.
     """
 
-    marks: ClassVar[tuple[str, ...]]
+    words: ClassVar[tuple[str, ...]]
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft

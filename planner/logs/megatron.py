@@ -15,17 +15,17 @@ from planner.logs.draft import MIB, Draft, Reader, number_of, whole
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
 _WORLD = re.compile(
-    r"using world size: (\d+)(?:,| and) .*?(?:tensor-)?model-parallel[ -]size: (\d+)"
+    r"using world size: (\d{1,12})(?:,| and) .*?(?:tensor-)?model-parallel[ -]size: (\d{1,12})"
 )
-_VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\)")
-_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d+)")
-_ITERATION = re.compile(r"iteration[ =]\s*(\d+)/\s*(\d+)\s*\|")
+_VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,12})\)")
+_MICRO_BATCHES = re.compile(r"setting number of micro-?batches to constant (\d{1,12})")
+_ITERATION = re.compile(r"iteration[ =]\s*(\d{1,12})/\s*(\d{1,12})\s*\|")
 _ELAPSED = re.compile(
     r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=]\s*([\d.,eE+]+|nan|inf)"
 )
-_BATCH = re.compile(r"glob?al[ _]batch[ _]size[:=]\s*(\d+)")
+_BATCH = re.compile(r"glob?al[ _]batch[ _]size[:=]\s*(\d{1,12})")
 _LOSS = re.compile(r"\blm[- ]loss[:=]\s*([^\s|]+)|\|\s*loss[:=]\s*([^\s|]+)")
-_BAD = re.compile(r"number[ _]of[ _](skipped|nan)[ _]iterations[:=]\s*(\d+)")
+_BAD = re.compile(r"number[ _]of[ _](skipped|nan)[ _]iterations[:=]\s*(\d{1,12})")
 _FLOPS = re.compile(
     r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|tflops)[:=]\s*([\d.]+)"
     r"|GPU utilization:\s*([\d.]+)\s*MODEL_TFLOP/s/GPU"
@@ -45,14 +45,10 @@ ELAPSED = "elapsed time per iteration"
 class Arguments(Reader):
     """The argument block, one option a line between two rules."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "-- arguments --",
-        "using world size",
-        "> padded vocab",
-        "setting number of micro",
-        "mindspeed",
-        "MindSpeed",
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "arguments", "world", "padded", "microbatches", "micro",
+        "mindspeed", "MindSpeed", "mindspeed_llm",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -107,13 +103,10 @@ class Arguments(Reader):
 class Iterations(Reader):
     """Iteration lines, memory reports, evaluations and checkpoints."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "iteration ",
-        "iteration=",
-        "GPU utilization",
-        "max allocated",
-        *_PAUSES,
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "iteration", "GPU", "allocated", "validation", "saving",
+        "successfully",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)

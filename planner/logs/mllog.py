@@ -14,6 +14,7 @@ from planner.logs.draft import Draft, Reader
 from planner.problems import shown
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
+MOST = 10**12
 EVENTS = "samples between events"
 BEGINNINGS = ("run_start", "block_start", "eval_stop")
 ENDS = ("block_stop", "eval_start")
@@ -40,7 +41,9 @@ BLOCK_TOKENS = {"gpt3": 24_576 * 2048}
 class MlLog(Reader):
     """Events of one run: points at which samples are counted, and the time between them."""
 
-    marks: ClassVar[tuple[str, ...]] = (MARK, SYSTEM)
+    words: ClassVar[tuple[str, ...]] = (
+        "MLLOG", "SYSJSON",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -75,14 +78,14 @@ class MlLog(Reader):
     def _event(self, event: dict[str, Any], line: int) -> None:
         key, value = event.get("key"), event.get("value")
         meta, when = event.get("metadata"), event.get("time_ms")
-        if not isinstance(key, str) or not isinstance(when, (int, float)):
+        if not isinstance(key, str) or _number(when) is None:
             return
         meta = meta if isinstance(meta, dict) else {}
         if key == "run_start":
             self.draft.start("run_start", line)
         if key == "submission_benchmark" and isinstance(value, str):
             self._benchmark(value, line)
-        elif key in FIELDS and type(value) is int and value > 0:
+        elif key in FIELDS and type(value) is int and 0 < value < MOST:
             self.draft.say(FIELDS[key], value, line)
         elif key in BEGINNINGS:
             self.evaluates = self.evaluates or key == "eval_stop"

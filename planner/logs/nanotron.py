@@ -11,7 +11,7 @@ from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, Draft, Reader, number_of
 
 _PREFIX = re.compile(r"^\S+ \S+ \[\w+\|DP=\d+\|PP=\d+\|TP=\d+[^\]]*\]: ?")
-_ITERATION = re.compile(r"iteration: (\d+) / \d+ \|")
+_ITERATION = re.compile(r"iteration: (\d{1,12}) / \d+ \|")
 _ELAPSED = re.compile(r"elapsed_time_per_iteration_ms: ([\d.]+[KMG]?)")
 _BATCH = re.compile(r"global_batch_size: ([\d.]+[KMG]?)")
 _TOKENS = re.compile(r"tokens_per_sec: ([\d.]+[KMG]?)")
@@ -31,13 +31,10 @@ ENGINES = {
 class Nanotron(Reader):
     """The lines of the first process that prints iterations."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "Config(",
-        "elapsed_time_per_iteration_ms:",
-        "Peak allocated",
-        "Saving checkpoint",
-        "sequence_length:",
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "Config", "LlamaConfig", "Qwen2Config", "Starcoder2Config",
+        "elapsed_time_per_iteration_ms", "Peak", "checkpoint", "sequence_length",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -58,7 +55,7 @@ class Nanotron(Reader):
         elif self.seen or "[Start training]" in text:
             for quantity, amount in _MEMORY.findall(text):
                 self.draft.uses(f"max {quantity}", number_of(amount) * MIB, number)
-        if found := re.search(r"mbs: (\d+) \| .*sequence_length: (\d+)", text):
+        if found := re.search(r"mbs: (\d{1,12}) \| .*sequence_length: (\d{1,12})", text):
             self.draft.say("plan.micro_batch_size", int(found[1]), number)
             self.draft.say("training.seq_length", int(found[2]), number)
         return False

@@ -11,10 +11,10 @@ from typing import ClassVar
 from planner.logs.document import CodeBase
 from planner.logs.draft import FIELDS, Draft, Reader, number_of, whole
 
-_STEP = re.compile(r"global_step[:=]\s*([\d.]+)")
-_ITERATION = re.compile(r"iteration (\d+)/\d+")
+_STEP = re.compile(r"global_step[:=]\s*(\d{1,12})")
+_ITERATION = re.compile(r"iteration (\d{1,12})/\d+")
 _TIME = re.compile(r"train_step_timing in s[:=]\s*([\d.e+-]+)")
-_BATCH = re.compile(r"global_batch_size[:=]\s*([\d.]+)")
+_BATCH = re.compile(r"global_batch_size[:=]\s*(\d{1,12})")
 _LOSS = re.compile(r"reduced_train_loss[:=]\s*([^\s|,\]]+)")
 _FLOPS = re.compile(r"TFLOPS_per_GPU[:=]\s*([\d.e+]+)")
 _PEAK = re.compile(r"peak_memory_usage[:=]\s*([\d.]+)")
@@ -27,17 +27,10 @@ TIMING = "train_step_timing in s"
 class Nemo(Reader):
     """Progress lines of Lightning with NeMo's timing, and printed keys of its config."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        TIMING,
-        "Validati",
-        "validation",
-        "checkpoint",
-        "group ranks with context",
-        "use_distributed_optimizer",
-        "activations_checkpoint_granularity",
-        "bf16",
-        *FIELDS,
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "train_step_timing", "Validation", "Validating", "validation", "checkpoint",
+        "ranks", "use_distributed_optimizer", "bf16", *FIELDS,
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -49,7 +42,7 @@ class Nemo(Reader):
         step = _STEP.search(text) or _ITERATION.search(text)
         if timing and step:
             if self.draft.first_process(TIMING, process):
-                self._step(int(float(step[1])), number_of(timing[1]), number, text)
+                self._step(int(step[1]), number_of(timing[1]), number, text)
         elif (self.seen and _VALIDATES.match(text)) or re.search(r"[Ss]av\w+ .*checkpoint", text):
             self.draft.pause()
         elif found := _RANKS.search(text):
@@ -72,7 +65,7 @@ class Nemo(Reader):
         if loss := _LOSS.search(text):
             self.draft.loss(loss[1], line)
         if batch := _BATCH.search(text):
-            self.draft.samples(int(float(batch[1])), line)
+            self.draft.samples(int(batch[1]), line)
         self.draft.step(TIMING, step, seconds, line)
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))

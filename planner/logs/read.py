@@ -26,6 +26,7 @@ from planner.logs.stream import clean
 from planner.logs.table import is_table, read_table
 from planner.problems import RequestError, refuse
 
+_WORD = re.compile(r"[A-Za-z_]\w+")
 READERS: tuple[type[Reader], ...] = (
     megatron.Arguments,
     megatron.Iterations,
@@ -125,20 +126,25 @@ def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
 
 def _take(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
     """Give every line to the readers that look for something in it; how many lines there are."""
-    wanted = re.compile("|".join(re.escape(m) for r in readers for m in r.marks))
+    wanted: dict[str, list[Reader]] = {}
+    for reader in readers:
+        for word in reader.words:
+            wanted.setdefault(word, []).append(reader)
     holder: Reader | None = None
     number = 0
     for number, process, text in clean(lines, name):
         if holder is not None and holder.take(number, process, text):
             continue
         holder = None
-        if not wanted.search(text):
-            continue
-        for reader in readers:
-            if any(mark in text for mark in reader.marks) and reader.take(number, process, text):
-                holder = reader
-                break
+        found = [one for word in _WORD.findall(text) if word in wanted for one in wanted[word]]
+        if found:
+            holder = _offer(dict.fromkeys(found), number, process, text)
     return number
+
+
+def _offer(readers: Iterable[Reader], number: int, process: str, text: str) -> Reader | None:
+    """Give a line to readers until one of them keeps the next ones for itself: that one."""
+    return next((one for one in readers if one.take(number, process, text)), None)
 
 
 def _unknown(name: str, total: int) -> RequestError:

@@ -52,9 +52,10 @@ def clean(lines: Iterable[str], name: str) -> Iterator[tuple[int, str, str]]:
             )
         if len(raw) > MAX_LINE:
             raise _long_line()
-        if len(_CONTROL.findall(raw[:1000])) > max(1, len(raw[:1000]) // 20):
+        start = raw[:1000]
+        if not start.isprintable() and len(_CONTROL.findall(start)) > max(1, len(start) // 20):
             raise refuse("/log", "not_text", f"{name}:{number} is no text: a log is lines of text")
-        for part in raw.rstrip("\n").split("\r"):
+        for part in raw.rstrip("\r\n").split("\r"):
             text = _COLOUR.sub("", part) if "\x1b" in part or "[3" in part else part
             mark = _PROCESS.match(text)
             yield number, mark[0] if mark else "", text[mark.end() :] if mark else text

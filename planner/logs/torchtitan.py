@@ -16,14 +16,14 @@ from planner.frameworks.torchtitan import registry
 from planner.logs.document import CodeBase
 from planner.logs.draft import GIB, Draft, Reader, number_of, whole
 
-_STEP = re.compile(r"step:\s*(\d+)\s+loss:\s*(\S+)")
+_STEP = re.compile(r"step:\s*(\d{1,12})\s+loss:\s*(\S+)")
 _RATE = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")
 _FLOPS = re.compile(r"\btflops:\s*([\d,.]+)")
 _MEMORY = re.compile(r"memory:\s*([\d.]+)GiB")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{1,6})")
 _BATCH = re.compile(
-    r"local batch size (\d+), global batch size (\d+),"
-    r"(?: gradient accumulation steps (\d+),)? sequence length (\d+)"
+    r"local batch size (\d{1,12}), global batch size (\d{1,12}),"
+    r"(?: gradient accumulation steps (\d{1,12}),)? sequence length (\d{1,12})"
 )
 _MESH = re.compile(r"Building \d-D device mesh with (\[[^\]]*\]), (\[[^\]]*\])")
 _DEGREES = re.compile(r"Building device mesh with parallelism: (.*)")
@@ -53,22 +53,10 @@ KEYS = {
 class Torchtitan(Reader):
     """The lines of one process; a step is read from the first process that prints it."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "step:",
-        "device mesh with",
-        "global batch size",
-        "Applied ",
-        "Compiling",
-        "Building ",
-        "capacity:",
-        "Running with",
-        "loat8",
-        "total parameters",
-        "Training starts at step",
-        "Saving the checkpoint",
-        "Finished saving",
-        "validate step",
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "step", "mesh", "batch", "Applied", "Compiling", "Building", "capacity",
+        "Running", "Float8", "float8", "parameters", "checkpoint", "validate",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -124,7 +112,7 @@ class Torchtitan(Reader):
             names = re.findall(r"\w+", found[1])
             self._mesh(dict(zip(names, map(int, re.findall(r"\d+", found[2])), strict=False)), line)
         elif found := _DEGREES.search(text):
-            pairs = re.findall(r"(\w+)=(\d+)", found[1])
+            pairs = re.findall(r"(\w+)=(\d{1,12})", found[1])
             self._mesh({name: int(size) for name, size in pairs}, line)
         elif found := _CHECKPOINTING.search(text):
             draft.say("plan.recompute", found[1], line)

@@ -14,7 +14,7 @@ from planner.huggingface import ModelImportError, model_from_config
 from planner.logs.document import CodeBase, StepTime
 from planner.logs.draft import Draft, Reader, number_of, whole
 
-_BAR = re.compile(r"\s(\d+)/(\d+) \[(?:(\d+):)?(\d+):(\d\d)<")
+_BAR = re.compile(r"\s(\d{1,12})/(\d{1,12}) \[(?:(\d{1,12}):)?(\d{1,12}):(\d\d)<")
 _SAID = re.compile(
     r"(Num examples|Instantaneous batch size per device|Total train batch size|Num processes"
     r"|Gradient Accumulation steps|Total optimization steps|Mixed precision type)"
@@ -40,24 +40,11 @@ FIELDS = {
 class Trainer(Reader):
     """Lines of the Trainer, of accelerate's examples, and of the state that the Trainer saves."""
 
-    marks: ClassVar[tuple[str, ...]] = (
-        "it/s",
-        "s/it",
-        "batch size",
-        "Num ",
-        "optimization steps",
-        "Accumulation steps",
-        "train_",
-        'global_step"',
-        "loss",
-        "Model config ",
-        "verriding config",
-        "config_overrides",
-        'max_steps"',
-        "num_input_tokens_seen",
-        "Mixed precision",
-        "Distributed environment",
-    )
+    words: ClassVar[tuple[str, ...]] = (
+        "it", "batch", "Num", "optimization", "Accumulation", "train_runtime",
+        "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "config",
+        "config_overrides", "num_input_tokens_seen", "precision", "environment",
+    )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
