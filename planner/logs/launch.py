@@ -23,6 +23,8 @@ IDENTITY = (
 )  # fmt: skip
 
 
+# Code bases whose kernels the options chose as soon as there was a choice.
+PLAIN: tuple[CodeBase, ...] = ("megatron-lm", "megatron-deepspeed")
 # Code bases whose programs split no layer unless they say so.
 UNSPLIT: tuple[CodeBase, ...] = ("trainer", "accelerate", "deepspeed")
 
@@ -39,7 +41,9 @@ def read(
     launch = _printed(code_base, draft)
     given = _given(files, draft, launch)
     facts = _facts(draft, launch, given)
-    return tuple(one for one in facts if not _unknown_kernel(one, draft)), launch or given
+    return tuple(
+        one for one in facts if code_base not in PLAIN or not _unknown_kernel(one, draft)
+    ), launch or given
 
 
 def _derive(code_base: CodeBase, draft: Draft) -> None:

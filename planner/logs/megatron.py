@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
+from datetime import datetime
 from typing import ClassVar
+
+import numpy as np
 
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
 from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, Draft, Reader, number_of, whole
+from planner.problems import refuse
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
 _WORLD = re.compile(
@@ -33,6 +38,9 @@ _FLOPS = re.compile(
 _MEMORY = re.compile(
     r"\(after \d+ iterations\) memory \((MB|GB)\)|max (allocated|reserved):\s*([\d.]+)"
 )
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[\].,]")
+# Evaluations and checkpoints take their part of the clock; another unit is a thousand times off.
+_APART = 30.0
 _PAUSES = (
     "validation loss at",
     "saving checkpoint at",
@@ -110,7 +118,8 @@ class Iterations(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.seen = self.bridge = self.deepspeed = False
+        self.seen = self.bridge = False
+        self.stamps: list[tuple[int, datetime, int]] = []  # of the first and the last step
 
     def take(self, number: int, process: str, text: str) -> bool:
         found = _ITERATION.search(text)
@@ -129,6 +138,9 @@ class Iterations(Reader):
 
     def _step(self, step: int, elapsed: re.Match[str], text: str, line: int) -> None:
         self.seen = True
+        if stamp := _STAMP.search(text):
+            with suppress(ValueError):
+                self.stamps[1:] = [(step, datetime.fromisoformat(stamp[1]), line)]
         bad = any(int(count) for _, count in _BAD.findall(text))
         seconds = number_of(elapsed[2].rstrip(".")) * (1e-3 if elapsed[1] == "ms" else 1.0)
         loss = _LOSS.search(text)
@@ -138,6 +150,25 @@ class Iterations(Reader):
             self.draft.samples(int(batch[1]), line)
         if self.draft.step(ELAPSED, step, seconds, line, bad) and (flops := _FLOPS.search(text)):
             self.draft.rate("tflops", number_of(flops[1] or flops[2]))
+
+    def close(self) -> None:
+        """Raise RequestError where the clock of the lines says another unit than their times."""
+        series = self.draft.series.get(ELAPSED)
+        if series is None or len(self.stamps) < 2:
+            return
+        (first, start, _), (last, end, line) = self.stamps
+        seconds, said = (end - start).total_seconds(), float(np.median(series.seconds))
+        if last <= first or seconds < 10.0 or said <= 0.0:
+            return
+        wall = seconds / (last - first)
+        if not 1 / _APART < wall / said < _APART:
+            raise refuse(
+                "/log",
+                "unit",
+                f"line {line}: a step takes {said:g} s by its time and {wall:g} s by the time "
+                "stamps: one of them is in another unit",
+                said,
+            )
 
     def _memory(self, text: str, line: int) -> None:
         unit = MIB

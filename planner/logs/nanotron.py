@@ -67,15 +67,10 @@ class Nanotron(Reader):
         if batch := _BATCH.search(text):
             self.draft.samples(round(number_of(batch[1])), line)
         seconds = number_of(elapsed) / 1e3
-        tokens = _TOKENS.search(text)
-        size, length = (self.draft.number(f) for f in ("training.global_batch_size", _LENGTH))
-        if elapsed[-1:].isalpha() and tokens and size and length:
-            # Three digits of it are printed, as of the rate: both together lose less.
-            seconds = (seconds + size * length / number_of(tokens[1])) / 2
         self.draft.step(ELAPSED, step, seconds, line)
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
-        one = _GPU_TOKENS.search(text)
+        tokens, one = _TOKENS.search(text), _GPU_TOKENS.search(text)
         if tokens and one and number_of(one[1]) > 0:
             size = round(number_of(tokens[1]) / number_of(one[1]))
             self.draft.say("accelerators", size, line)

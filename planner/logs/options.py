@@ -51,7 +51,7 @@ SAME = {
     "data_path": "train_iters",
 }
 # Options that matter for neither the model nor the plan, and whose values are people's paths.
-PRIVATE = ("path", "dir", "file", "load", "save", "prefix", "wandb", "_url")
+PRIVATE = frozenset({"path", "dir", "file", "load", "save", "prefix", "wandb", "url"})
 _NONE = ("None", "", "null")
 
 
@@ -98,7 +98,7 @@ def _options(
         if kind == "switch":
             if text == "True":
                 yield [option], line
-        elif kind == "store" and not any(part in name for part in PRIVATE):
+        elif kind == "store" and PRIVATE.isdisjoint(name.split("_")):
             if option == plain and text in ("False", "True"):
                 continue
             row = known[option]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -80,9 +80,9 @@ def read_logs(
 ) -> tuple[RunLog, ...]:
     """The runs of a log, which is one, or of a table, which has one a row."""
     rest = iter(lines)
-    first = next(rest, "")
-    everything = chain([first], rest)
-    if is_table(first[:10_000]):
+    first = list(islice(rest, 1))
+    everything = chain(first, rest)
+    if first and is_table(first[0][:10_000]):
         return tuple(read_table((text for _, _, text in clean(everything, name)), name))
     return (_read(everything, name, files or {}),)
 

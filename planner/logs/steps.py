@@ -71,7 +71,8 @@ class Series:
         """Steps that each report stands for."""
         numbers = np.frombuffer(self.numbers, dtype=np.int64)
         gaps = np.diff(numbers)
-        usual = self.interval or (int(gaps[gaps > 0].min()) if (gaps > 0).any() else 1)
+        least = int(gaps[gaps > 0].min()) if (gaps > 0).any() else self.interval or 1
+        usual = min(self.interval or least, least)
         first = min(usual, int(numbers[0])) if numbers[0] > 0 else usual
         return np.concatenate([[first], np.clip(gaps, 1, usual)])
 
