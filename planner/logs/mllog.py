@@ -77,8 +77,8 @@ class MlLog(Reader):
 
     def _event(self, event: dict[str, Any], line: int) -> None:
         key, value = event.get("key"), event.get("value")
-        meta, when = event.get("metadata"), event.get("time_ms")
-        if not isinstance(key, str) or _number(when) is None:
+        meta, when = event.get("metadata"), _number(event.get("time_ms"))
+        if not isinstance(key, str) or when is None:
             return
         meta = meta if isinstance(meta, dict) else {}
         if key == "run_start":
@@ -89,12 +89,12 @@ class MlLog(Reader):
             self.draft.say(FIELDS[key], value, line)
         elif key in BEGINNINGS:
             self.evaluates = self.evaluates or key == "eval_stop"
-            self.point = float(when), max(self.done, self._samples(meta) or 0.0)
+            self.point = when, max(self.done, self._samples(meta) or 0.0)
         elif key in ENDS or key == "train_loss":
             if key == "train_loss":
                 self.draft.loss(str(value), line)
             self.evaluates = self.evaluates or key == "eval_start"
-            self._part(float(when), meta, line, key)
+            self._part(when, meta, line, key)
 
     def _part(self, when: float, meta: dict[str, Any], line: int, key: str) -> None:
         """The time since the last point, and how many samples were trained in it."""

@@ -130,15 +130,17 @@ def _take(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
     for reader in readers:
         for word in reader.words:
             wanted.setdefault(word, []).append(reader)
+    looked_for = frozenset(wanted)
     holder: Reader | None = None
     number = 0
     for number, process, text in clean(lines, name):
         if holder is not None and holder.take(number, process, text):
             continue
         holder = None
-        found = [one for word in _WORD.findall(text) if word in wanted for one in wanted[word]]
-        if found:
-            holder = _offer(dict.fromkeys(found), number, process, text)
+        words = _WORD.findall(text)
+        if not looked_for.isdisjoint(words):
+            found = dict.fromkeys(one for word in words for one in wanted.get(word, ()))
+            holder = _offer(found, number, process, text)
     return number
 
 

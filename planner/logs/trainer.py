@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from planner.huggingface import ModelImportError, model_from_config
 from planner.logs.document import CodeBase, StepTime
 from planner.logs.draft import Draft, Reader, number_of, whole
+from planner.logs.steps import LONGEST_S, MOST, SHORTEST_S
 
 _BAR = re.compile(r"\s(\d{1,12})/(\d{1,12}) \[(?:(\d{1,12}):)?(\d{1,12}):(\d\d)<")
 _SAID = re.compile(
@@ -42,7 +43,7 @@ class Trainer(Reader):
 
     words: ClassVar[tuple[str, ...]] = (
         "it", "batch", "Num", "optimization", "Accumulation", "train_runtime",
-        "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "config",
+        "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "Model", "Overriding",
         "config_overrides", "num_input_tokens_seen", "precision", "environment",
     )  # fmt: skip
 
@@ -120,15 +121,16 @@ class Trainer(Reader):
         if "gradient_checkpointing=true" in self.overrides.lower():
             self.draft.say("plan.recompute", "full", 0)
         runtime, line = self.metrics.get("train_runtime", (0.0, 0))
-        steps = int(self.metrics.get("global_step", (0.0, 0))[0]) or self.total
+        said = self.metrics.get("global_step", (0.0, 0))[0]
+        steps = int(said) if 1 <= said < MOST else self.total
         micro, where = self.metrics.get("train_batch_size", (0.0, 0))
-        if micro >= 1:
+        if 1 <= micro < MOST:
             self.draft.say("plan.micro_batch_size", int(micro), where)
         each = (self.draft.number("plan.micro_batch_size") or 0) * self.accumulated
         batch = self.draft.number("training.global_batch_size") or 0
         if self.code_base and each and batch and batch % each == 0:
             self.draft.say("plan.dp", batch // each, 0)
-        if runtime > 0 and steps > 0:
+        if steps > 0 and SHORTEST_S <= runtime / steps <= LONGEST_S:
             self.draft.means.append(
                 StepTime(
                     seconds=runtime / steps,
