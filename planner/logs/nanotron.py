@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from planner.frameworks.yaml_files import scalar
 from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, Draft, Reader, number_of
+from planner.logs.steps import MOST
 
 _PREFIX = re.compile(r"^\S+ \S+ \[\w+\|DP=\d+\|PP=\d+\|TP=\d+[^\]]*\]: ?")
 _ITERATION = re.compile(r"iteration: (\d{1,12}) / \d+ \|")
@@ -64,7 +65,8 @@ class Nanotron(Reader):
         self.seen = True
         if loss := _LOSS.search(text):
             self.draft.loss(loss[1], line)
-        if batch := _BATCH.search(text):
+        batch = _BATCH.search(text)
+        if batch and 1 <= number_of(batch[1]) < MOST:
             self.draft.samples(round(number_of(batch[1])), line)
         seconds = number_of(elapsed) / 1e3
         self.draft.step(ELAPSED, step, seconds, line)
@@ -72,8 +74,9 @@ class Nanotron(Reader):
             self.draft.rate("tflops", number_of(flops[1]))
         tokens, one = _TOKENS.search(text), _GPU_TOKENS.search(text)
         if tokens and one and number_of(one[1]) > 0:
-            size = round(number_of(tokens[1]) / number_of(one[1]))
-            self.draft.say("accelerators", size, line)
+            size = number_of(tokens[1]) / number_of(one[1])
+            if 1 <= size < MOST:
+                self.draft.say("accelerators", round(size), line)
 
     def _printed(self, number: int, text: str) -> bool:
         self.block.append((_OBJECT.sub(r"'\1'", text), number))

@@ -43,8 +43,8 @@ class Trainer(Reader):
 
     words: ClassVar[tuple[str, ...]] = (
         "it", "batch", "Num", "optimization", "Accumulation", "train_runtime",
-        "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "Model", "Overriding",
-        "config_overrides", "num_input_tokens_seen", "precision", "environment",
+        "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "Model",
+        "Overriding", "config_overrides", "num_input_tokens_seen", "precision", "environment",
     )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
@@ -75,7 +75,7 @@ class Trainer(Reader):
         if found := _LOSS.search(text):
             self.draft.loss(found[1], number)
         if found := _OVERRIDES.search(text):
-            self.overrides = found[1] or found[2]
+            self.overrides = found[1] or found[2] or ""
         self.accelerate = self.accelerate or "Distributed environment" in text
         return False
 
