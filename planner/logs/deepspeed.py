@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import ClassVar
 
 from planner.logs.document import CodeBase
-from planner.logs.draft import GIB, Draft, Reader, number_of, whole
+from planner.logs.draft import GIB, Block, Draft, Reader, number_of, whole
+from planner.logs.steps import Rates
 
 _STEP = re.compile(r"(?:global_step=|stop\] \d+/)(\d{1,12}), ")
 _CURRENT = re.compile(r"CurrSamplesPerSec=([\d.]+)")
@@ -18,7 +19,6 @@ _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)GB")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{1,6})\]")
 _WORLD = re.compile(r"  world_size \.{2,} (\d{1,12})")
 _COMMAND = re.compile(r"cmd = (.*)")
-_MOST = 2_000  # lines of a printed config
 RATES, STAMPS = "CurrSamplesPerSec", "time stamps of the steps"
 
 # Option of the examples' programs -> field.
@@ -39,21 +39,19 @@ class DeepSpeed(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.block: list[str] = []
-        self.first = 0
-        self.rates: list[tuple[int, float, int]] = []
+        self.block = Block("{", "}")
+        self.rates = Rates()
         self.stamp: tuple[int, datetime] | None = None
         self.configured = False
 
     def take(self, number: int, process: str, text: str) -> bool:
-        if self.block:
-            return self._printed(text)
+        if self.block.lines:
+            return self._printed(text, number)
         if "CurrSamplesPerSec=" in text and (step := _STEP.search(text)):
             if self.draft.first_process(RATES, process):
                 self._step(int(step[1]), number, text)
         elif "json = {" in text and not self.configured:
-            self.block, self.first = ["{"], number
-            return True
+            return self.block.add("{", number)
         elif found := _WORLD.search(text):
             self.draft.say("plan.dp", int(found[1]), number)
         elif found := _COMMAND.search(text):
@@ -65,10 +63,10 @@ class DeepSpeed(Reader):
 
     def _step(self, step: int, line: int, text: str) -> None:
         current = _CURRENT.search(text)
-        if current is None or (self.rates and step == self.rates[-1][0]):
+        if current is None or step == self.rates.last:
             return
         self.draft.step("DeepSpeed steps", step, 1.0, line)
-        self.rates.append((step, number_of(current[1]), line))
+        self.rates.take(step, number_of(current[1]), line)
         if memory := _MEMORY.search(text):
             self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
         if found := _TIME.search(text):
@@ -79,25 +77,19 @@ class DeepSpeed(Reader):
                     self.draft.step(STAMPS, step, gap, line)
             self.stamp = step, now
 
-    def _printed(self, text: str) -> bool:
-        self.block.append(text)
-        source = "\n".join(self.block)
-        if source.count("{") > source.count("}") and len(self.block) < _MOST:
+    def _printed(self, text: str, number: int) -> bool:
+        if self.block.add(text, number):
             return True
-        lines, self.block = self.block, []
+        source, lines = self.block.taken()
         try:
             tree = json.loads(source)
         except (ValueError, RecursionError):
             return False
         self.configured = True
-        self.draft.configs["ds_config.json"] = (
-            source + "\n",
-            list(range(self.first, self.first + len(lines))),
-        )
-        self._config(tree)
+        self._config(tree, lines[0])
         return False
 
-    def _config(self, tree: dict[str, object]) -> None:
+    def _config(self, tree: dict[str, object], line: int) -> None:
         zero = tree.get("zero_optimization")
         stage = zero.get("stage") if isinstance(zero, dict) else None
         found: dict[str, object] = {
@@ -111,7 +103,7 @@ class DeepSpeed(Reader):
                 found["training.precision"] = precision
         for field, value in found.items():
             if isinstance(value, str) or (type(value) is int and value >= 0):
-                self.draft.say(field, value, self.first)
+                self.draft.say(field, value, line)
 
     def _command(self, text: str, line: int) -> None:
         try:

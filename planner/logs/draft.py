@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +12,9 @@ from planner.logs.steps import Series
 from planner.problems import RequestError, refuse, shown
 
 MIB, GIB = 2.0**20, 2.0**30
-MOST_FACTS = 10_000
+MOST_FACTS, MOST_ASSUMED = 10_000, 100
+# Of a config that a log prints.
+MOST_LINES, MOST_CHARACTERS = 2_000, 2**20
 # Names that Megatron, its Bridge and NeMo print -> field.
 FIELDS = {
     "num_layers": "model.num_layers",
@@ -44,7 +47,7 @@ class Draft:
     facts: dict[str, Fact] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)
     means: list[StepTime] = field(default_factory=list)
-    rates: dict[str, list[float]] = field(default_factory=dict)
+    rates: dict[str, array[float]] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
     options: dict[str, tuple[str, int]] = field(default_factory=dict)
     configs: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
@@ -65,7 +68,7 @@ class Draft:
         return fact.value if fact is not None and type(fact.value) is int else None
 
     def assume(self, text: str) -> None:
-        if text not in self.assumed:
+        if text not in self.assumed and len(self.assumed) < MOST_ASSUMED:
             self.assumed.append(text)
 
     def start(self, what: str, line: int) -> None:
@@ -132,7 +135,7 @@ class Draft:
     def rate(self, name: str, value: float) -> None:
         """TFLOP/s or tokens/s of a report."""
         if math.isfinite(value) and value > 0:
-            self.rates.setdefault(name, []).append(value)
+            self.rates.setdefault(name, array("d")).append(value)
 
     def uses(self, quantity: str, amount: float, line: int) -> None:
         """A report of memory in bytes; the largest stands."""
@@ -151,6 +154,32 @@ class Draft:
                 "line": line,
             }
         )
+
+
+@dataclass
+class Block:
+    """Lines that belong together, up to the bracket that closes the first one; none too long."""
+
+    opening: str
+    closing: str
+    lines: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    depth: int = 0
+    size: int = 0
+
+    def add(self, text: str, number: int) -> bool:
+        """Keep a line; whether others must follow."""
+        self.lines.append(text)
+        self.numbers.append(number)
+        self.depth += text.count(self.opening) - text.count(self.closing)
+        self.size += len(text)
+        return self.depth > 0 and len(self.lines) < MOST_LINES and self.size < MOST_CHARACTERS
+
+    def taken(self) -> tuple[str, list[int]]:
+        """The text and the number of each line of it; the block is empty then."""
+        found = "\n".join(self.lines), self.numbers
+        self.lines, self.numbers, self.depth, self.size = [], [], 0, 0
+        return found
 
 
 class Reader:

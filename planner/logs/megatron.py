@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
 from planner.logs.document import CodeBase
-from planner.logs.draft import MIB, Draft, Reader, number_of, whole
+from planner.logs.draft import MIB, MOST_LINES, Draft, Reader, number_of, whole
 from planner.problems import refuse
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
@@ -47,6 +47,7 @@ _PAUSES = (
     "successfully saved checkpoint",
     "validation at iteration",
 )
+BLOCK = "the argument block"
 ELAPSED = "elapsed time per iteration"
 
 
@@ -67,7 +68,7 @@ class Arguments(Reader):
             return self._argument(number, text)
         if "-- arguments --" in text:
             if self.draft.first_process("arguments", process):
-                self.draft.start("the argument block", number)
+                self.draft.start(BLOCK, number)
                 self.open = True
             return self.open
         if found := _WORLD.search(text):
@@ -86,7 +87,8 @@ class Arguments(Reader):
         found = _ARGUMENT.fullmatch(text)
         if found:
             self.draft.options.setdefault(found[1], (found[2], number))
-        self.open = "end of arguments" not in text and not _ITERATION.search(text)
+        ends = "end of arguments" in text or _ITERATION.search(text)
+        self.open = not ends and number < self.draft.started[BLOCK] + MOST_LINES
         return self.open
 
     def close(self) -> None:
@@ -105,7 +107,7 @@ class Arguments(Reader):
         named = {f"--{name.replace('_', '-')}" for name in options}
         if self.mindspeed or named & MINDSPEED_OPTIONS - {"--variable-seq-lengths"}:
             return "mindspeed" if ELAPSED in self.draft.series else None
-        return "megatron-lm" if "the argument block" in self.draft.started else None
+        return "megatron-lm" if BLOCK in self.draft.started else None
 
 
 class Iterations(Reader):

@@ -14,7 +14,7 @@ from planner.logs.draft import Draft, Reader
 from planner.problems import shown
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
-MOST = 10**12
+MOST, MOST_EVENTS = 10**12, 100_000
 EVENTS = "samples between events"
 BEGINNINGS = ("run_start", "block_start", "eval_stop")
 ENDS = ("block_stop", "eval_start")
@@ -58,7 +58,7 @@ class MlLog(Reader):
             event = json.loads(text[text.index(mark) + len(mark) :])
         except (ValueError, RecursionError):
             return False
-        if isinstance(event, dict):
+        if isinstance(event, dict) and len(self.parts) < MOST_EVENTS:
             self.seen = True
             (self._event if mark == MARK else self._system)(event, number)
         return False

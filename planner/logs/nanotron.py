@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from planner.frameworks.yaml_files import scalar
 from planner.logs.document import CodeBase
-from planner.logs.draft import MIB, Draft, Reader, number_of
+from planner.logs.draft import MIB, Block, Draft, Reader, number_of
 from planner.logs.steps import MOST
 
 _PREFIX = re.compile(r"^\S+ \S+ \[\w+\|DP=\d+\|PP=\d+\|TP=\d+[^\]]*\]: ?")
@@ -21,7 +21,6 @@ _FLOPS = re.compile(r"model_tflops_per_gpu: ([\d.e+-]+)")
 _LOSS = re.compile(r"lm_loss: (\S+)")
 _MEMORY = re.compile(r"Peak (allocated|reserved):? ([\d.]+)MiB")
 _OBJECT = re.compile(r"<[^<>]*?([A-Za-z_]\w*)(?: object at 0x\w+|: [^<>]*)>")
-_MOST = 2_000  # lines of a printed config
 ELAPSED = "elapsed_time_per_iteration_ms"
 ENGINES = {
     "OneForwardOneBackwardPipelineEngine": "1f1b",
@@ -39,13 +38,13 @@ class Nanotron(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.block: list[tuple[str, int]] = []
+        self.block = Block("(", ")")
         self.seen = False
         self.trees: dict[str, tuple[ast.Call, list[int]]] = {}
 
     def take(self, number: int, process: str, text: str) -> bool:
         text = _PREFIX.sub("", text)
-        if self.block or re.match(r"\w*Config\(\w+=", text):
+        if self.block.lines or re.match(r"\w*Config\(\w+=", text):
             return self._printed(number, text)
         step, elapsed = _ITERATION.search(text), _ELAPSED.search(text)
         if step and elapsed:
@@ -79,12 +78,9 @@ class Nanotron(Reader):
                 self.draft.say("accelerators", round(size), line)
 
     def _printed(self, number: int, text: str) -> bool:
-        self.block.append((_OBJECT.sub(r"'\1'", text), number))
-        source = "\n".join(line for line, _ in self.block)
-        closed = source.count("(") <= source.count(")")
-        if not closed and len(self.block) < _MOST:
+        if self.block.add(_OBJECT.sub(r"'\1'", text), number):
             return True
-        lines, self.block = [line for _, line in self.block], []
+        source, lines = self.block.taken()
         try:
             call = ast.parse(source.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):

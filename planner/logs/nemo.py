@@ -9,7 +9,7 @@ import re
 from typing import ClassVar
 
 from planner.logs.document import CodeBase
-from planner.logs.draft import FIELDS, Draft, Reader, number_of, whole
+from planner.logs.draft import FIELDS, MOST_FACTS, Draft, Reader, number_of, whole
 
 _STEP = re.compile(r"global_step[:=]\s*(\d{1,12})")
 _ITERATION = re.compile(r"iteration (\d{1,12})/\d+")
@@ -45,6 +45,8 @@ class Nemo(Reader):
                 self._step(int(step[1]), number_of(timing[1]), number, text)
         elif (self.seen and _VALIDATES.match(text)) or re.search(r"[Ss]av\w+ .*checkpoint", text):
             self.draft.pause()
+        elif len(self.said) == MOST_FACTS:
+            return False
         elif found := _RANKS.search(text):
             self.said.append(("accelerators", len(re.findall(r"\d+", found[1])), number))
         elif found := _KEY.fullmatch(text):
@@ -74,7 +76,7 @@ class Nemo(Reader):
 
     def close(self) -> None:
         if self.seen:
-            for field, value, line in self.said[:1_000]:
+            for field, value, line in self.said:
                 self.draft.say(field, value, line)
 
     @property

@@ -18,6 +18,7 @@ must be left.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +76,31 @@ class Series:
         usual = min(self.interval or least, least)
         first = min(usual, int(numbers[0])) if numbers[0] > 0 else usual
         return np.concatenate([[first], np.clip(gaps, 1, usual)])
+
+
+@dataclass
+class Rates:
+    """Rates of steps, kept until what they are rates of is known: step number, rate, line."""
+
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    rates: array[float] = field(default_factory=lambda: array("d"))
+    lines: array[int] = field(default_factory=lambda: array("q"))
+
+    def take(self, number: int, rate: float, line: int) -> None:
+        self.numbers.append(number)
+        self.rates.append(rate)
+        self.lines.append(line)
+
+    def __iter__(self) -> Iterator[tuple[int, float, int]]:
+        return zip(self.numbers, self.rates, self.lines, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last step; None where there is none."""
+        return self.numbers[-1] if self.numbers else None
 
 
 def steady(series: Series) -> StepTime:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from planner.frameworks.torchtitan import registry
 from planner.logs.document import CodeBase
 from planner.logs.draft import GIB, Draft, Reader, number_of, whole
+from planner.logs.steps import Rates
 
 _STEP = re.compile(r"step:\s*(\d{1,12})\s+loss:\s*(\S+)")
 _RATE = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")
@@ -60,7 +61,7 @@ class Torchtitan(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.steps: list[tuple[int, float, int]] = []
+        self.steps = Rates()
         self.stamp: tuple[int, datetime] | None = None
         self.pauses: set[int] = set()
 
@@ -86,10 +87,10 @@ class Torchtitan(Reader):
             return
         step = int(found[1])
         self.draft.loss(found[2], line)
-        if self.steps and step == self.steps[-1][0]:
+        if step == self.steps.last:
             return
         self.draft.step("torchtitan steps", step, 1.0, line)
-        self.steps.append((step, number_of(rate[1]), line))
+        self.steps.take(step, number_of(rate[1]), line)
         if flops := _FLOPS.search(text):
             self.draft.rate("tflops", number_of(flops[1]))
         if memory := _MEMORY.search(text):

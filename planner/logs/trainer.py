@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from planner.huggingface import ModelImportError, model_from_config
 from planner.logs.document import CodeBase, StepTime
-from planner.logs.draft import Draft, Reader, number_of, whole
+from planner.logs.draft import Block, Draft, Reader, number_of, whole
 from planner.logs.steps import LONGEST_S, MOST, SHORTEST_S
 
 _BAR = re.compile(r"\s(\d{1,12})/(\d{1,12}) \[(?:(\d{1,12}):)?(\d{1,12}):(\d\d)<")
@@ -27,7 +28,6 @@ _METRIC = re.compile(
 )
 _LOSS = re.compile(r"[\"']loss[\"']: ?[\"']?(NaN|nan|inf|Infinity)")
 _OVERRIDES = re.compile(r"Overriding config: (.*)|config_overrides[ =]([\w=,.]+)")
-_MOST = 2_000  # lines of a printed config
 TICKS_S = 100.0  # one tick is then 1 %
 BAR = "progress bar"
 FIELDS = {
@@ -49,7 +49,7 @@ class Trainer(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.block: list[str] = []
+        self.block = Block("{", "}")
         self.first = self.total = 0
         self.last: tuple[int, float] | None = None
         self.marked: tuple[int, float] | None = None
@@ -60,11 +60,10 @@ class Trainer(Reader):
         self.accumulated = 1
 
     def take(self, number: int, process: str, text: str) -> bool:
-        if self.block:
-            return self._printed(text)
+        if self.block.lines:
+            return self._printed(text, number)
         if "Model config " in text and text.rstrip().endswith("{"):
-            self.block, self.first = ["{"], number
-            return True
+            return self.block.add("{", number)
         if (bar := _BAR.search(text)) and int(bar[2]) == self.total and not self.done:
             hours, minutes, seconds = (int(part or 0) for part in bar.groups()[2:])
             self._bar(int(bar[1]), hours * 3600.0 + minutes * 60.0 + seconds, number)
@@ -104,16 +103,12 @@ class Trainer(Reader):
             self.draft.step(BAR, step, seconds / steps, line)
             self.marked = step, elapsed
 
-    def _printed(self, text: str) -> bool:
-        self.block.append(text)
-        source = "\n".join(self.block)
-        if source.count("{") > source.count("}") and len(self.block) < _MOST:
+    def _printed(self, text: str, number: int) -> bool:
+        if self.block.add(text, number):
             return True
-        self.block = []
-        try:
-            self.config = json.loads(source)
-        except (ValueError, RecursionError):
-            return False
+        source, lines = self.block.taken()
+        with suppress(ValueError, RecursionError):
+            self.config, self.first = json.loads(source), lines[0]
         return False
 
     def close(self) -> None:
