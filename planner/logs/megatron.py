@@ -9,13 +9,16 @@ import ast
 import re
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
 
+from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
 from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, MOST_LINES, Draft, Reader, number_of, whole
+from planner.logs.steps import MOST
 from planner.problems import refuse
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
@@ -29,6 +32,10 @@ _ELAPSED = re.compile(
     r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(ms|s)\)?[:=]\s*([\d.,eE+]+|nan|inf)"
 )
 _BATCH = re.compile(r"glob?al[ _]batch[ _]size[:=]\s*(\d{1,12})")
+_LENGTH = re.compile(r"actual[ _]seqlen[:=]\s*(\d{1,12})")
+_RATE = re.compile(
+    r"tokens[-_]per[-_](?:gpu[-_]per[-_]second|second[-_]per[-_]gpu)\w*[:=]\s*([\d.]+)"
+)
 _LOSS = re.compile(r"\blm[- ]loss[:=]\s*([^\s|]+)|\|\s*loss[:=]\s*([^\s|]+)")
 _BAD = re.compile(r"number[ _]of[ _](skipped|nan)[ _]iterations[:=]\s*(\d{1,12})")
 _FLOPS = re.compile(
@@ -48,7 +55,15 @@ _PAUSES = (
     "validation at iteration",
 )
 BLOCK = "the argument block"
+_SIZES = ("global_batch_size", "seq_length")
 ELAPSED = "elapsed time per iteration"
+
+
+@cache
+def _both() -> frozenset[str]:
+    """Options that Megatron-LM has too, of today or of old."""
+    known = known_arguments("planner.frameworks.megatron")["flags"]
+    return frozenset({"--variable-seq-lengths", *known})
 
 
 class Arguments(Reader):
@@ -105,7 +120,7 @@ class Arguments(Reader):
         if options.get("deepspeed", ("False", 0))[0] == "True":
             return "megatron-deepspeed"
         named = {f"--{name.replace('_', '-')}" for name in options}
-        if self.mindspeed or named & MINDSPEED_OPTIONS - {"--variable-seq-lengths"}:
+        if self.mindspeed or named & MINDSPEED_OPTIONS - _both():
             return "mindspeed" if ELAPSED in self.draft.series else None
         return "megatron-lm" if BLOCK in self.draft.started else None
 
@@ -120,7 +135,7 @@ class Iterations(Reader):
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self.seen = self.bridge = False
+        self.seen = self.bridge = self.deepspeed = False
         self.stamps: list[tuple[int, datetime, int]] = []  # of the first and the last step
 
     def take(self, number: int, process: str, text: str) -> bool:
@@ -140,6 +155,10 @@ class Iterations(Reader):
 
     def _step(self, step: int, elapsed: re.Match[str], text: str, line: int) -> None:
         self.seen = True
+        # Only Megatron-DeepSpeed counts tokens there, and tells the length of the curriculum.
+        self.deepspeed = self.deepspeed or "consumed_tokens" in text or "consumed tokens" in text
+        if length := _LENGTH.search(text):
+            self.draft.say("training.seq_length", int(length[1]), line)
         if stamp := _STAMP.search(text):
             with suppress(ValueError):
                 self.stamps[1:] = [(step, datetime.fromisoformat(stamp[1]), line)]
@@ -150,8 +169,18 @@ class Iterations(Reader):
             self.draft.loss(loss[1] or loss[2], line)
         if batch := _BATCH.search(text):
             self.draft.samples(int(batch[1]), line)
+        self._ranks(text, seconds, line)
         if self.draft.step(ELAPSED, step, seconds, line, bad) and (flops := _FLOPS.search(text)):
             self.draft.rate("tflops", number_of(flops[1] or flops[2]))
+
+    def _ranks(self, text: str, seconds: float, line: int) -> None:
+        """The number of accelerators, from the tokens of a step and the rate of one of them."""
+        batch, length = (self.draft.number(f"training.{f}") for f in _SIZES)
+        rate = _RATE.search(text)
+        if rate and batch and length and seconds > 0 and number_of(rate[1]) > 0:
+            ranks = batch * length / seconds / number_of(rate[1])
+            if 1 <= ranks < MOST:
+                self.draft.say("accelerators", round(ranks), line)
 
     def close(self) -> None:
         """Raise RequestError where the clock of the lines says another unit than their times."""
@@ -184,6 +213,8 @@ class Iterations(Reader):
     def code_base(self) -> CodeBase | None:
         if not self.seen:
             return None
+        if self.deepspeed:
+            return "megatron-deepspeed"
         return "megatron-bridge" if self.bridge else "megatron-lm"
 
 

@@ -66,6 +66,73 @@ def test_block_is_read_as_its_script(case: str) -> None:
     assert (layers.file, layers.line >= 10) == ("x.log", True)
 
 
+# What core 0.12 prints beside what a launch gives: defaults of other features.
+DEFAULTS = """
+attention_backend AttnBackend.auto | attention_dropout 0.1 | bias_gelu_fusion True |
+ckpt_format torch_dist | clip_grad 1.0 | config_logger_dir | consumed_train_samples 0 |
+context_parallel_size 1 | cp_comm_type ['p2p'] | cross_entropy_fusion_impl native |
+cross_entropy_loss_fusion False | data_parallel_sharding_strategy no_shard |
+data_parallel_size 4 | decoder_first_pipeline_num_layers None | deprecated_use_mcore_models False |
+encoder_num_layers 12 | encoder_seq_length 512 | exp_avg_dtype torch.float32 |
+exp_avg_sq_dtype torch.float32 | expert_model_parallel_size 1 | expert_tensor_parallel_size 2 |
+ffn_hidden_size 3072 | fp16 True | bf16 False | fp8 None | fp8_recipe delayed |
+group_query_attention False | num_query_groups 1 | hidden_dropout 0.1 |
+hybrid_attention_ratio 0.0 | hybrid_mlp_ratio 0.0 | hybrid_override_pattern None |
+is_hybrid_model False | kv_channels 64 | kv_lora_rank 32 | log_interval 1 |
+main_grads_dtype torch.float32 | main_params_dtype torch.float32 | mamba_head_dim 64 |
+masked_softmax_fusion True | max_position_embeddings 512 | mock_data False | moe_layer_freq 1 |
+moe_router_topk 2 | moe_token_dispatcher_type allgather | mtp_num_layers None |
+multi_latent_attention False | normalization LayerNorm | num_attention_heads 12 |
+num_distributed_optimizer_instances 1 | num_experts None | num_layers 12 | hidden_size 768 |
+num_layers_per_virtual_pipeline_stage None | num_virtual_stages_per_pipeline_rank None |
+optimizer adam | optimizer_cpu_offload False | optimizer_offload_fraction 1.0 |
+overlap_grad_reduce False | overlap_p2p_comm False | pipeline_model_parallel_size 1 |
+position_embedding_type learned_absolute | q_lora_rank None | qk_head_dim 128 |
+rampup_batch_size None | recompute_granularity None | recompute_modules None |
+recompute_num_layers None | retro_project_dir None | rotary_base 10000 | rotary_percent 1.0 |
+save /data/checkpoint | seq_length 512 | sequence_parallel True | split 949,50,1 |
+squared_relu False | swiglu False | tensor_model_parallel_size 2 |
+tokenizer_type GPT2BPETokenizer | tokenizer_model None | tp_comm_overlap False |
+train_iters 1000 | train_samples None | transformer_impl transformer_engine |
+untie_embeddings_and_output_weights False | use_distributed_optimizer True |
+use_flash_attn False | use_megatron_fsdp False | use_rotary_position_embeddings False |
+use_torch_fsdp2 False | v_head_dim 128 | variable_seq_lengths False |
+virtual_pipeline_model_parallel_size None | vocab_size None | micro_batch_size 1 |
+global_batch_size 16 | world_size 8
+"""
+
+
+def test_a_block_full_of_defaults_is_the_plain_launch() -> None:
+    rows = [row.split(maxsplit=1) for row in DEFAULTS.split("|")]
+    block = [f"  {name} {'.' * 20} {''.join(value)}" for name, *value in rows]
+    lines = ["------------------------ arguments ------------------------", *block]
+    lines.append("-------------------- end of arguments ---------------------")
+    lines.append(" > padded vocab (size: 50257) with 47 dummy tokens (new size: 50304)")
+    for number in range(1, 21):
+        lines.append(
+            f" [2025-04-13 23:41:{number:02d}] iteration {number:8d}/    1000 | consumed samples: "
+            f"{number * 16:12d} | elapsed time per iteration (ms): 1000.0 | throughput per GPU "
+            "(TFLOP/s/GPU): 40.5 | global batch size:    16 | lm loss: 5.0E+00 |"
+        )
+    found = read_log(lines, "core.log")
+    assert found.code_base == "megatron-lm"
+    reading = found.reading
+    assert reading is not None
+    assert reading.model.moe is None
+    assert reading.model.num_query_groups == 12
+    assert reading.model.vocab_size == 50257
+    assert reading.model.tied_embeddings
+    plan = reading.plan
+    assert (plan.tp, plan.dp, plan.zero_stage, plan.recompute) == (2, 4, 1, "none")
+    assert plan.sequence_parallel
+    assert not plan.offload_optimizer
+    assert not plan.overlap_grad_reduce
+    assert reading.training.precision == "fp16"
+    assert found.left_open == ()
+    assert found.tflops_per_accelerator == 40.5
+    assert found.tokens_per_s == 16 * 512
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -78,6 +78,13 @@ LOGS_READ: dict[str, tuple[str, float, dict[str, Any]]] = {
         "megatron-deepspeed", 136.33,
         gpt(64, 8192) | plan(4, 16, 1, 4, 1024) | BASE | {"plan.zero_stage": 0},
     ),
+    "megatron_deepspeed_aurora": (
+        "megatron-deepspeed", 3.40,
+        {
+            "training.global_batch_size": 6144, "training.seq_length": 8192,
+            "accelerators": 3072,
+        },
+    ),
     "megatron_gpt_345m_dp4": (
         "megatron-lm", 0.288, gpt(24, 1024, 16) | plan(1, 1, 4, 1, 8) | SMALL,
     ),
