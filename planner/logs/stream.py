@@ -1,0 +1,67 @@
+"""A log as a stream of clean lines: bounded, and never held as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from planner.problems import refuse
+
+MAX_BYTES = 2**30
+MAX_LINE = 2**20
+_CHUNK = 2**16
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[(?:3[0-9]|9[0-7]|0)m")
+# Who prints the line: torchrun's, Slurm's, NeMo-Run's and torchtitan's marks of a process.
+_PROCESS = re.compile(
+    r"^(?:\[default\d+\]:|\[rank\d+\]:|\d{1,5}: |[\w.-]+/\d+ (?=\[|Training)|> )+"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
+
+
+def lines_of(file: BinaryIO) -> Iterator[str]:
+    """The lines of a file or pipe, of which never more than one and a piece is held.
+
+    A carriage return ends a line too: progress bars use it.  Raises RequestError.
+    """
+    rest = b""
+    while chunk := file.read(_CHUNK):
+        *whole, rest = re.split(rb"\r\n|\n|\r", rest + chunk)
+        if len(rest) > MAX_LINE:
+            raise _long_line()
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def clean(lines: Iterable[str], name: str) -> Iterator[tuple[int, str, str]]:
+    """(number from 1, the mark of the process that prints it, the line without colours).
+
+    Raises RequestError where the log is too large or no text.
+    """
+    size = 0
+    for number, raw in enumerate(lines, 1):
+        size += len(raw) + 1
+        if size > MAX_BYTES:
+            raise refuse(
+                "/log",
+                "too_large",
+                f"{name} has more than {MAX_BYTES >> 30} GiB: give its beginning and some hundred "
+                "steps",
+            )
+        if len(raw) > MAX_LINE:
+            raise _long_line()
+        start = raw[:1000]
+        if not start.isprintable() and len(_CONTROL.findall(start)) > max(1, len(start) // 20):
+            raise refuse("/log", "not_text", f"{name}:{number} is no text: a log is lines of text")
+        for part in raw.rstrip("\r\n").split("\r"):
+            text = _COLOUR.sub("", part) if "\x1b" in part or "[3" in part else part
+            mark = _PROCESS.match(text)
+            yield number, mark[0] if mark else "", text[mark.end() :] if mark else text
+
+
+def _long_line() -> Exception:
+    return refuse(
+        "/log", "not_text", f"a line of more than {MAX_LINE >> 20} MiB: a log is lines of text"
+    )
