@@ -54,9 +54,11 @@ _ROWS = tuple(
         (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
-        (r"attention\.(query|key|value|gate):", "attention norm output"),
+        (r"attention\.\w+_norm:.* stat", "mla norm statistics"),
+        (r"attention\.\w+_norm:", "mla down output"),
+        (r"attention\.(query|key|value|gate|query_down|down):", "attention norm output"),
         (r"attention:(cos|sin)? float32", "rotary table"),
-        (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
+        (r"attention\.core:\S*scaled_dot_product\S* u?int64", "random state"),
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
         (r"attention\.core:\S*scaled_dot_product", "attention output"),
         (r"attention\.core:\S*softmax", "softmax output"),
@@ -96,6 +98,8 @@ _ROWS = tuple(
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
+        (r"attention\.(query|key|value)\|attention\.(query_)?latent_norm ", "mla norm output"),
+        (r"attention\|attention\.core cat", "attention output"),
         (r"attention\|attention\.gate ", "attention gate input"),
         (r"attention\.output\|attention mul", "gated attention output"),
         (r"mixer(\.\w+)?\|mixer_norm ", "mixer norm output"),
@@ -138,11 +142,7 @@ def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
 def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
-    exchanged = {
-        one.module.removesuffix("output")
-        for one in saved
-        if _is(one, "attention.output") and not _made_row("attention.output", one)
-    }
+    exchanged = {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)}
     ran = {one.module for one in saved if _RESULTS.match(one.operator)}
     for one in saved:
         inside = _BLOCK.match(one.module)
@@ -162,12 +162,15 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
             name = _made_row(part, one) or _row(part, one)
         # Between heads and tokens (context parallelism) the projection has an input of its own.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (one.module.removesuffix("core") in exchanged)
+            name += " by heads" * (one.module.removesuffix(".core") in exchanged)
         yield name, one
 
 
-def _is(one: Saved, part: str) -> bool:
-    return _BLOCK.sub("", one.module) == part
+def _joined(one: Saved) -> bool:
+    """Whether it is the output of attention, joined again for the projection or its gate."""
+    part = _BLOCK.sub("", one.module)
+    made = _made_row(part, one)
+    return (part == "attention.output" and not made) or made == "attention output"
 
 
 def _made_row(part: str, one: Saved) -> str:

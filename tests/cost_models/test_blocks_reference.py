@@ -44,6 +44,11 @@ DELTA: dict[str, Any] = {
 }  # fmt: skip
 KIMI = DELTA | {"num_key_heads": 4, "key_head_dim": 128, "channel_decays": True}
 MAMBA = {"kind": "mamba", "inner_size": 512, "state_size": 16, "time_step_rank": 16}
+LATENT: dict[str, Any] = {"kind": "latent_attention"}
+MLA = {
+    "kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 48,
+}  # fmt: skip
 BLOCKS: dict[str, dict[str, Any]] = {
     "mamba2": MAMBA2,
     "mamba2 with biases": MAMBA2 | {"bias": True, "convolution_bias": False, "gated_norm": False},
@@ -68,9 +73,23 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "keys as values": {"kind": "attention", "key_values": "keys"},
     "window": {"kind": "attention", "window": 128},
     "chunk": {"kind": "attention", "chunk": 128, "num_attention_heads": 4},
+    "unfused attention": {"kind": "attention", "num_query_groups": 8},
+    "latent attention": LATENT,
+    "latent queries": LATENT | {"gate": "head"},
+    "latent window": LATENT | {"window": 128, "rope_key_norm": True, "gate": "element"},
+    "narrow values": LATENT,
     "mlp": {"kind": "mlp", "width": 384, "bias": True},
     "parallel": {"kind": "parallel", "branches": [{"kind": "attention"}, MAMBA2]},
 }  # fmt: skip
+# What else its model has, and its plan.
+MODELS: dict[str, dict[str, Any]] = {
+    "latent attention": {"mla": MLA},
+    "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
+    "latent window": {"mla": MLA},
+    "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
+}  # fmt: skip
+# The flash kernel of a CPU takes no values of another width than keys.
+UNFUSED = {"unfused attention", "narrow values"}
 
 
 @dataclass(frozen=True)
@@ -92,12 +111,13 @@ def world() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def reference(options: dict[str, Any]) -> Reference:
+def reference(name: str) -> Reference:
     """The module of a block, as the training script makes it."""
-    model = ModelSpec(**MODEL, layer_pattern=[[options]])
+    model = ModelSpec(**MODEL | MODELS.get(name, {}), layer_pattern=[[BLOCKS[name]]])
     request, plan = launch(
         model, (1, 1), training={"seq_length": LENGTH, "global_batch_size": 1, "precision": "fp32"},
-        runtime="torch", zero_stage=0, cross_entropy="unfused", attention_kernel="flash2",
+        runtime="torch", zero_stage=0, cross_entropy="unfused",
+        attention_kernel="unfused" if name in UNFUSED else "flash2",
     )  # fmt: skip
     text = frameworks.get("pytorch").write(request, plan).files["train.py"]
     script: Any = ModuleType("train")
@@ -116,7 +136,7 @@ def reference(options: dict[str, Any]) -> Reference:
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.usefixtures("world")
 def test_parameters(name: str) -> None:
-    r = reference(BLOCKS[name])
+    r = reference(name)
     found = sum(parameter.numel() for parameter in r.module.parameters())
     assert found == elements(r.block.weights(r.model, Split()))
 
@@ -152,7 +172,7 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
-    r = reference(BLOCKS[name])
+    r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
     seen = LENGTH if "window" in BLOCKS[name] else 0
     x = torch.randn(1, LENGTH, HIDDEN)
@@ -167,7 +187,7 @@ def draw(*shape: int) -> torch.Tensor:
 
 @pytest.mark.usefixtures("world")
 def test_products_by_chunks_are_the_recurrence() -> None:
-    script = reference(MAMBA2).script
+    script = reference("mamba2").script
     q, k, v, decay = (
         draw(2, 48, 2, 8),
         draw(2, 48, 2, 8) / 2,
@@ -184,10 +204,10 @@ def test_products_by_chunks_are_the_recurrence() -> None:
     torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [DELTA, KIMI], ids=["by head", "by channel"])
+@pytest.mark.parametrize("name", ["gated delta net", "kimi delta attention"])
 @pytest.mark.usefixtures("world")
-def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> None:
-    module = reference(options).module
+def test_the_delta_rule_by_chunks_is_the_recurrence(name: str) -> None:
+    options, module = BLOCKS[name], reference(name).module
     heads, dim, width = options["num_value_heads"], options["key_head_dim"], 128
     groups = options["num_key_heads"]
     q, k = (module.normed(draw(1, 192, groups * dim) + i) for i in range(2))
@@ -211,7 +231,7 @@ def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("world")
 def test_doubling_is_the_recurrence() -> None:
-    script = reference(MAMBA).script
+    script = reference("mamba").script
     decay, x = draw(2, 37, 5).sigmoid(), draw(2, 37, 5)
     state, states = torch.zeros(2, 5), []
     for t in range(37):
@@ -223,7 +243,7 @@ def test_doubling_is_the_recurrence() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:
-    r = reference(BLOCKS[name])
+    r = reference(name)
     x = torch.randn(1, LENGTH, HIDDEN, requires_grad=True)
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -234,7 +254,8 @@ def test_saved_bytes(name: str) -> None:
         return tensor
 
     r.module(x)  # makes what the layers share
-    shared = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values())
+    tables = (table for pair in getattr(r.script, "TABLES", {}).values() for table in pair)
+    shared = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
     apart = {t.untyped_storage()._cdata for t in (x, *shared, *r.module.parameters())}
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         out = r.module(x)

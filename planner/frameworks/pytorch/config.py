@@ -66,7 +66,7 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-PATTERN = ("blocks", "layer_pattern")  # where layers follow a pattern of their own
+PATTERN = ("mla", "blocks", "layer_pattern")  # where layers follow a pattern of their own
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in FREE))
@@ -87,7 +87,9 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
-    if model.layer_pattern:
+    if model.mla is not None:
+        yield "mla", model.mla.model_dump(), "widths of latent attention"
+    if patterns.layers(model):
         blocks, layers = patterns.entries(model)
         yield "blocks", blocks, "by name; what is None is the model's"
         yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
@@ -188,6 +190,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
         moe=experts or None,
+        mla=config.get("mla"),
         layer_pattern=patterns.pattern(config),
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})

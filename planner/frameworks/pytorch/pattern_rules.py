@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.delta_net import CHUNK, GatedDeltaNet
+from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.lightning import BLOCK, LightningAttention
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
@@ -22,6 +23,7 @@ from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
 
 _WHOLE = {
+    "latent_attention": "its latents are whole on every rank",
     "mamba": "its step, B and C need all channels",
     "linear_recurrent_unit": "its gates are stacked",
     "rwkv_time_mix": "its shares of the token before are whole",
@@ -41,7 +43,7 @@ def _not_built(model: ModelSpec) -> list[str]:
 
 def _repeats(model: ModelSpec) -> bool:
     """Whether a layer has two mixers, two attentions or two feed-forwards."""
-    places = ([block.norm for block in layer] for layer in model.layer_pattern)
+    places = ([block.norm for block in layer] for layer in patterns.layers(model))
     return any(len(set(layer)) < len(layer) for layer in places)
 
 
@@ -66,6 +68,8 @@ def _heads(model: ModelSpec) -> Iterator[int]:
     for block in patterns.each(model):
         if isinstance(block, Attention):
             yield from block.heads(model)
+        if isinstance(block, LatentAttention):
+            yield model.num_attention_heads
         if isinstance(block, Mamba2):
             yield block.num_groups
         if isinstance(block, GatedDeltaNet):
@@ -96,13 +100,13 @@ def _unsplit(model: ModelSpec) -> str:
 
 def _local(model: ModelSpec) -> bool:
     blocks = patterns.each(model)
-    return any(isinstance(b, Attention) and (b.window or b.chunk) for b in blocks)
+    windows = (getattr(b, "window", None) or getattr(b, "chunk", None) for b in blocks)
+    return any(window is not None for window in windows)
 
 
 def _recurrent(model: ModelSpec) -> str:
     """The first block that needs the tokens before its own in order."""
-    plain = {"attention", "experts", "mlp", "parallel"}
-    return next((b.label for b in patterns.each(model) if b.kind not in plain), "")
+    return next((b.label for b in patterns.each(model) if b.kind not in patterns.AT_ONCE), "")
 
 
 def _chunks(model: ModelSpec, length: int) -> list[int]:
@@ -134,7 +138,11 @@ MODEL_RULES: tuple[Rule, ...] = (
         "layers do not use keys and values of an earlier one",
     ),
     _none(
-        lambda b, m: isinstance(b, Attention) and b.indexer is not None,
+        lambda b, m: isinstance(b, LatentAttention) and m.qk_norm != "none",
+        "latent attention has norms on its latents, not on queries and keys",
+    ),
+    _none(
+        lambda b, m: isinstance(b, Attention | LatentAttention) and b.indexer is not None,
         "no indexer picks the keys of attention",
     ),
     _none(
@@ -200,7 +208,7 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: (p.compile == 0) | (not c.model.layer_pattern),
+        lambda c, p: (p.compile == 0) | (not patterns.layers(c.model)),
         "layers of a pattern are not compiled: their loops over chunks would be unrolled",
     ),
     unsupported(
@@ -211,7 +219,9 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~is_named(p, "recompute", "selective") | ~_by_operator(p) | (not c.model.layer_pattern)
+            ~is_named(p, "recompute", "selective")
+            | ~_by_operator(p)
+            | (not patterns.layers(c.model))
         ),
         "every second product is kept where all layers have the same ones, not in a pattern",
     ),

@@ -11,15 +11,26 @@ from importlib.resources import files
 from typing import Any
 
 from cost_models.blocks import Sublayer
+from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 
 KINDS = (
-    "attention", "experts", "gated_delta_net", "lightning_attention", "linear_recurrent_unit",
-    "mamba", "mamba2", "mlp", "parallel", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
+    "attention", "experts", "gated_delta_net", "latent_attention", "lightning_attention",
+    "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel", "rwkv_channel_mix",
+    "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
-# Not shared: what only attention and feed-forwards do without.
-_PLAIN = {"attention", "experts", "mlp", "parallel"}
+# Kinds that take all tokens of a sequence at once; the others take them in order.
+ATTENTION = {"attention", "latent_attention"}
+AT_ONCE = {*ATTENTION, "experts", "mlp", "parallel"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
+
+
+def layers(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
+    """The pattern of a model; of one without, where its layers are not the script's usual ones."""
+    if model.layer_pattern or model.mla is None:
+        return model.layer_pattern
+    found = layers_of(model)
+    return tuple(found.kinds[place].sublayers for place in found.order)
 
 
 def each(model: ModelSpec) -> tuple[Sublayer, ...]:
@@ -30,17 +41,21 @@ def each(model: ModelSpec) -> tuple[Sublayer, ...]:
             yield from parts(branch)
         yield block
 
-    blocks = (block for layer in model.layer_pattern for block in layer)
+    blocks = (block for layer in layers(model) for block in layer)
     return tuple(dict.fromkeys(one for block in blocks for one in parts(block)))
 
 
 def classes(model: ModelSpec) -> dict[str, str]:
     """What stands for the script's marks: the classes of its layers, and how tp splits them."""
-    if not model.layer_pattern:
+    if not layers(model):
         return {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
     kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
-    shared = ["kept", *["recurrence"] * bool(set(kinds) - _PLAIN)]
-    texts = map(_text, ("pattern_layer", *shared, *kinds))
+    shared = {
+        "kept": True,
+        "recurrence": not set(kinds) <= AT_ONCE,
+        "local_attention": not ATTENTION.isdisjoint(kinds),
+    }
+    texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))
     return {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
 
 
@@ -53,12 +68,12 @@ def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
     """The blocks by a name for each, and the names of every layer's."""
     names: dict[Sublayer, str] = {}
     count = Counter[str]()
-    for block in dict.fromkeys(block for layer in model.layer_pattern for block in layer):
+    for block in dict.fromkeys(block for layer in layers(model) for block in layer):
         count[block.kind] += 1
         many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
         names[block] = f"{block.kind}{many}"
     blocks = {name: block.model_dump(mode="json") for block, name in names.items()}
-    return blocks, [[names[block] for block in layer] for layer in model.layer_pattern]
+    return blocks, [[names[block] for block in layer] for layer in layers(model)]
 
 
 def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:

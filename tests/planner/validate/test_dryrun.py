@@ -91,6 +91,12 @@ RECURRENCES = LLAMA | {
         [{"kind": "linear_recurrent_unit", "width": 768, "num_blocks": 4}, MLP],
     ]
 }
+_MLA = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+LATENT = LLAMA | {"mla": _MLA | {"q_lora_rank": 192}}
+_LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "rope_key_norm": True}
+LATENT_WINDOW = LLAMA | {
+    "mla": _MLA, "layer_pattern": [[_LATENT_WINDOW, MLP], [{"kind": "latent_attention"}, MLP]],
+}  # fmt: skip
 SP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": False}
 FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
@@ -194,6 +200,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "lightning": (LIGHTNING, SP | {"pp": 2, "dp": 2} | FSDP, {}),
     "windows": (WINDOWS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "mamba": (MAMBA, {"pp": 2, "dp": 2} | FSDP, {}),
+    "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
+    "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
 }
 

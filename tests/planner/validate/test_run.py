@@ -43,6 +43,13 @@ MODELS["delta-experts"] = {
     **MODELS["moe"], "name": "delta-experts",
     "layer_pattern": [[mixer, {"kind": "experts"}] for mixer, _ in PATTERNS["delta"]],
 }  # fmt: skip
+MODELS["latent"] = {
+    **LLAMA, "name": "latent", "norm": "layernorm",
+    "mla": {
+        "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+        "v_head_dim": 12,
+    },
+}  # fmt: skip
 TP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": True}
 KEPT = {"zero_stage": 3, "reshard_after_forward": False}
@@ -100,6 +107,8 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "short convolutions, tp2 pp2": asked("convolutions", pp=2, schedule="1f1b", **TP),
     "lightning, tp2 dp2": asked("lightning", dp=2, **TP, **FSDP),
     "windows, cp2": asked("windows", cp=2, cp_kind="a2a"),
+    "latent, cp2": asked("latent", cp=2),
+    "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
 }  # fmt: skip
 EVERY = {**FULL_TIER, **EXHAUSTIVE}
