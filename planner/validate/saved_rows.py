@@ -52,6 +52,14 @@ _ROWS = tuple(
         (r"block:", "layer input"),
         (r"(attention|mlp|mixer|embedding)_norm:.* stat", r"\1 norm statistics"),
         (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
+        (r"layer_inputs_norm:.* stat", "per-layer norm statistics"),
+        (r"layer_inputs_norm:|per_layer:add", "per-layer inputs"),
+        (r"layer_inputs_projection:", "attention norm input"),  # of the first layer
+        (r"layer_inputs:", "token ids"),
+        (r"per_layer_norm:.* stat", "mlp norm statistics"),
+        (r"per_layer_norm:", "mlp norm input"),
+        (r"per_layer\.gate:", "mlp norm output"),
+        (r"per_layer(\.projection)?:", "per-layer gate"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
         (r"attention\.\w+_norm:.* stat", "mla norm statistics"),
@@ -64,6 +72,7 @@ _ROWS = tuple(
         (r"attention\.core:\S*softmax", "softmax output"),
         (r"attention\.core:(empty_like|bernoulli)", "attention score mask"),
         (r"attention\.core:mul", "attention dropout output"),
+        (r"attention\.core:logaddexp", "log-sum-exp"),  # of sinks too
         (r"attention\.core:where", "causal mask"),
         (r"attention\.output:", "attention output"),
         (r"mlp\.(up|gate|router):", "mlp norm output"),
@@ -121,9 +130,10 @@ _MADE_ROWS = tuple(
 )
 # Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
+_MASK = ("", "masked_fill")
 # What attention makes and saves; all else in it is an input.
 _RESULTS = re.compile(
-    r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|where"
+    r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|logaddexp|where"
 )
 
 
@@ -143,6 +153,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
     exchanged = {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)}
+    several = Counter(one.module for one in saved if _is_input(one))
     ran = {one.module for one in saved if _RESULTS.match(one.operator)}
     for one in saved:
         inside = _BLOCK.match(one.module)
@@ -150,11 +161,11 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif part == "attention.core" and one.operator in ("", "masked_fill"):
+        elif part == "attention.core" and one.operator in _MASK:
             name = "window mask"  # made by the first step for all
-        elif part == "attention.core" and not _RESULTS.match(one.operator):
+        elif _is_input(one):
             order = _INPUTS if one.module in ran else _CHECKPOINTED
-            name = order[inputs[one.module] % 3]
+            name = order[inputs[one.module] % 3] if several[one.module] > 1 else "query"
             inputs[one.module] += 1
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
             name = "mlp norm output"  # of an MLP that is run again
@@ -164,6 +175,12 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if name == "attention output" and part == "attention.core":
             name += " by heads" * (one.module.removesuffix(".core") in exchanged)
         yield name, one
+
+
+def _is_input(one: Saved) -> bool:
+    """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
+    made = _RESULTS.match(one.operator) or one.operator in _MASK
+    return _BLOCK.sub("", one.module) == "attention.core" and not made
 
 
 def _joined(one: Saved) -> bool:

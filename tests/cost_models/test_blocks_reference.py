@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
@@ -73,6 +74,10 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "keys as values": {"kind": "attention", "key_values": "keys"},
     "window": {"kind": "attention", "window": 128},
     "chunk": {"kind": "attention", "chunk": 128, "num_attention_heads": 4},
+    "sinks": {"kind": "attention", "sinks": True},
+    "window with sinks": {"kind": "attention", "window": 128},
+    "earlier keys": {"kind": "attention", "key_values": "earlier", "qk_norm": "head"},
+    "per-layer input": {"kind": "per_layer_input", "size": 96},
     "unfused attention": {"kind": "attention", "num_query_groups": 8},
     "latent attention": LATENT,
     "latent queries": LATENT | {"gate": "head"},
@@ -83,11 +88,15 @@ BLOCKS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # What else its model has, and its plan.
 MODELS: dict[str, dict[str, Any]] = {
+    "window with sinks": {"attention_sinks": True},
+    "per-layer input": {"per_layer_input_size": 96},
     "latent attention": {"mla": MLA},
     "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
     "latent window": {"mla": MLA},
     "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
 }  # fmt: skip
+# The layer before, whose keys and values are used again.
+BEFORE: dict[str, Any] = {"earlier keys": [{"kind": "attention"}]}
 # The flash kernel of a CPU takes no values of another width than keys.
 UNFUSED = {"unfused attention", "narrow values"}
 
@@ -113,7 +122,9 @@ def world() -> Iterator[None]:
 
 def reference(name: str) -> Reference:
     """The module of a block, as the training script makes it."""
-    model = ModelSpec(**MODEL | MODELS.get(name, {}), layer_pattern=[[BLOCKS[name]]])
+    before = [BEFORE[name]] if name in BEFORE else []
+    fields = MODEL | {"num_layers": 1 + len(before)} | MODELS.get(name, {})
+    model = ModelSpec(**fields, layer_pattern=[*before, [BLOCKS[name]]])
     request, plan = launch(
         model, (1, 1), training={"seq_length": LENGTH, "global_batch_size": 1, "precision": "fp32"},
         runtime="torch", zero_stage=0, cross_entropy="unfused",
@@ -123,14 +134,24 @@ def reference(name: str) -> Reference:
     script: Any = ModuleType("train")
     exec(compile(text, "train.py", "exec"), script.__dict__)
     script.setup(torch.device("cpu"))
-    module = script.initialise(lambda: script.make_block(script.blocks_of(0)[0]))
-    ((block,),) = model.layer_pattern
+    layer = script.initialise(lambda: script.Block(len(before)))
+    (place,) = layer.places
+    if hasattr(script, "SHARED"):
+        script.SHARED.update(shared())
+    (block,) = model.layer_pattern[-1]
     d = dims(request.training, Plans.from_rows([plan]))
     records = tuple(block.records(model, d))
     saved = {}
     for tensor in saved_tensors(records):
         saved[tensor.name] = saved.get(tensor.name, 0.0) + one(tensor_bytes(tensor, d))
-    return Reference(model, block, script, module, records, saved)
+    return Reference(model, block, script, getattr(layer, place), records, saved)
+
+
+def shared() -> dict[Any, Any]:
+    """What a layer finds of earlier ones."""
+    keys = tuple(torch.randn(1, LENGTH, 4, 32, requires_grad=True) for _ in range(2))
+    inputs = torch.randn(1, LENGTH, 1, 96, requires_grad=True)
+    return {("keys and values", None, None): keys, "per-layer inputs": inputs}
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -179,6 +200,24 @@ def test_flop(name: str) -> None:
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
     assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
+
+
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.usefixtures("world")
+def test_sinks_are_one_more_score(window: int | None) -> None:
+    script = reference("sinks").script
+    q, k, v, sinks = draw(1, 48, 8, 32), draw(1, 48, 4, 32), draw(1, 48, 4, 32) + 1, draw(8)
+    given = [x.requires_grad_() for x in (q, k, v, sinks)]
+    mask = script.window_mask(window or 48, 48, q)
+    found = script.attend_with_sinks(sinks, q, k, v, mask if window else None)
+    several_k, several_v = (x.repeat_interleave(2, 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, several_k) * 32**-0.5 + mask
+    scores = torch.cat((scores, sinks[None, :, None, None].expand(1, 8, 48, 1)), -1)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1)[..., :-1], several_v)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weight = draw(1, 48, 8, 32) - 0.5
+    gradients = [torch.autograd.grad((x * weight).sum(), given) for x in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -255,8 +294,11 @@ def test_saved_bytes(name: str) -> None:
 
     r.module(x)  # makes what the layers share
     tables = (table for pair in getattr(r.script, "TABLES", {}).values() for table in pair)
-    shared = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
-    apart = {t.untyped_storage()._cdata for t in (x, *shared, *r.module.parameters())}
+    tables_of_all = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
+    passed = tree_leaves(getattr(r.script, "SHARED", {}))
+    apart = {
+        t.untyped_storage()._cdata for t in (x, *tables_of_all, *passed, *r.module.parameters())
+    }
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         out = r.module(x)
     found = sum(size for size, _ in kept.values())

@@ -66,7 +66,13 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-PATTERN = ("mla", "blocks", "layer_pattern")  # where layers follow a pattern of their own
+# Where layers follow a pattern of their own; fields of a model that few have are left out.
+PATTERN = ("blocks", "layer_pattern")
+RARE = {
+    "mla": "widths of latent attention",
+    "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
+    "per_layer_input_vocab_size": "rows of that table; None: vocab_size",
+}
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in FREE))
@@ -87,8 +93,8 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
-    if model.mla is not None:
-        yield "mla", model.mla.model_dump(), "widths of latent attention"
+    for name, value in _rare(model).items():
+        yield name, value, RARE[name]
     if patterns.layers(model):
         blocks, layers = patterns.entries(model)
         yield "blocks", blocks, "by name; what is None is the model's"
@@ -138,6 +144,14 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
     yield from FREE
+
+
+def _rare(model: ModelSpec) -> dict[str, Any]:
+    """Fields that few models have, of one that has them."""
+    rare = model.model_dump(include=set(RARE), exclude_defaults=True)
+    if "per_layer_input_size" in rare:
+        rare["per_layer_input_vocab_size"] = model.per_layer_input_vocab_size
+    return {name: rare[name] for name in RARE if name in rare}
 
 
 def _python(value: Any) -> str:
@@ -190,7 +204,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
         moe=experts or None,
-        mla=config.get("mla"),
+        **{name: config[name] for name in RARE if name in config},
         layer_pattern=patterns.pattern(config),
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})

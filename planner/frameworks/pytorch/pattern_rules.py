@@ -15,6 +15,7 @@ from cost_models.blocks.lightning import BLOCK, LightningAttention
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
 from cost_models.blocks.parallel import Parallel
+from cost_models.blocks.per_layer_input import PerLayerInput
 from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Rule
@@ -23,6 +24,7 @@ from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
 
 _WHOLE = {
+    "per_layer_input": "its two matrices are whole on every rank",
     "latent_attention": "its latents are whole on every rank",
     "mamba": "its step, B and C need all channels",
     "linear_recurrent_unit": "its gates are stacked",
@@ -43,8 +45,12 @@ def _not_built(model: ModelSpec) -> list[str]:
 
 def _repeats(model: ModelSpec) -> bool:
     """Whether a layer has two mixers, two attentions or two feed-forwards."""
-    places = ([block.norm for block in layer] for layer in patterns.layers(model))
+    places = ([_place(block) for block in layer] for layer in patterns.layers(model))
     return any(len(set(layer)) < len(layer) for layer in places)
+
+
+def _place(block: Sublayer) -> str:
+    return block.kind if isinstance(block, PerLayerInput) else block.norm
 
 
 def _beside(block: Sublayer, kind: str) -> bool:
@@ -78,6 +84,20 @@ def _heads(model: ModelSpec) -> Iterator[int]:
             yield block.num_heads or model.num_attention_heads
 
 
+def _keys_before(model: ModelSpec) -> bool:
+    """Whether a layer of the same reach and width stands before each that uses its keys."""
+    made: set[tuple[object, ...]] = set()
+    for layer in patterns.layers(model):
+        for block in layer:
+            if isinstance(block, Attention):
+                _, groups = block.heads(model)
+                reach = (block.window, block.chunk, groups, block.head_dim)
+                if block.key_values == "earlier" and reach not in made:
+                    return False
+                made = {one for one in made if one[:2] != reach[:2]} | {reach}
+    return True
+
+
 def _by_operator(plans: Plans) -> BoolArray:
     return np.asarray(plans.recompute_modules == 1 << RECOMPUTE_MODULES.index("op"))
 
@@ -101,7 +121,7 @@ def _unsplit(model: ModelSpec) -> str:
 def _local(model: ModelSpec) -> bool:
     blocks = patterns.each(model)
     windows = (getattr(b, "window", None) or getattr(b, "chunk", None) for b in blocks)
-    return any(window is not None for window in windows)
+    return patterns.has_sinks(model) or any(window is not None for window in windows)
 
 
 def _recurrent(model: ModelSpec) -> str:
@@ -133,9 +153,8 @@ MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(
         lambda m: not _repeats(m), "a layer has one mixer, one attention and one feed-forward"
     ),
-    _none(
-        lambda b, m: isinstance(b, Attention) and b.key_values == "earlier",
-        "layers do not use keys and values of an earlier one",
+    fixed_part(
+        _keys_before, "layers use keys and values of an earlier one that projects equally wide ones"
     ),
     _none(
         lambda b, m: isinstance(b, LatentAttention) and m.qk_norm != "none",
@@ -146,8 +165,12 @@ MODEL_RULES: tuple[Rule, ...] = (
         "no indexer picks the keys of attention",
     ),
     _none(
-        lambda b, m: isinstance(b, Attention) and bool(b.sinks),
-        "scaled_dot_product_attention has no sinks",
+        lambda b, m: isinstance(b, LatentAttention) and m.attention_sinks,
+        "latent attention has no sinks",
+    ),
+    fixed_part(
+        lambda m: not m.attention_dropout or not patterns.has_sinks(m),
+        "attention with sinks drops no scores",
     ),
     _none(
         lambda b, m: isinstance(b, Attention) and b.qk_norm == "full",
@@ -167,7 +190,17 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(lambda m: m.residual_streams == 1, "there is one residual stream"),
     fixed_part(lambda m: not m.encoders, "there are no encoders"),
-    fixed_part(lambda m: m.per_layer_input_size is None, "layers have no embedding of their own"),
+    fixed_part(
+        lambda m: (
+            any(b.kind == "per_layer_input" for b in patterns.each(m))
+            == (m.per_layer_input_size is not None)
+        ),
+        "per_layer_input blocks and per_layer_input_size go together",
+    ),
+    _none(
+        lambda b, m: isinstance(b, PerLayerInput) and b.size != m.per_layer_input_size,
+        "per_layer_input blocks are as wide as per_layer_input_size",
+    ),
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
@@ -188,6 +221,15 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
+        lambda c, p: (
+            ((p.pp == 1) & ~is_named(p, "recompute", "full")) | (not patterns.passes_on(c.model))
+        ),
+        lambda c, p: (
+            f"layers get {patterns.passes_on(c.model)}, which neither a pipeline nor full "
+            "recompute passes on"
+        ),
+    ),
+    unsupported(
         lambda c, p: (p.cp == 1) | (not _recurrent(c.model)),
         lambda c, p: (
             f"{_recurrent(c.model)} takes the tokens of a sequence in order, on one rank: cp 1, "
@@ -197,7 +239,13 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not _local(c.model)) | is_named(p, "cp_kind", "a2a"),
-        "windows and chunks are of whole sequences: context parallelism by all-to-all (a2a)",
+        "windows, chunks and sinks are of whole sequences: context parallelism by all-to-all (a2a)",
+    ),
+    unsupported(
+        lambda c, p: (
+            ~is_named(p, "attention_kernel", "unfused") | (not patterns.has_sinks(c.model))
+        ),
+        "attention with sinks runs in a fused kernel",
     ),
     unsupported(
         lambda c, p: not _chunks(c.model, c.training.seq_length),

@@ -11,23 +11,26 @@ from importlib.resources import files
 from typing import Any
 
 from cost_models.blocks import Sublayer
+from cost_models.blocks.attention import Attention
 from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 
 KINDS = (
     "attention", "experts", "gated_delta_net", "latent_attention", "lightning_attention",
-    "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel", "rwkv_channel_mix",
-    "rwkv_time_mix", "short_convolution",
+    "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel", "per_layer_input",
+    "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
+PARTS = ("per_layer_inputs",)
 # Kinds that take all tokens of a sequence at once; the others take them in order.
 ATTENTION = {"attention", "latent_attention"}
-AT_ONCE = {*ATTENTION, "experts", "mlp", "parallel"}
+AT_ONCE = {*ATTENTION, "experts", "mlp", "parallel", "per_layer_input"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
 
 
 def layers(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
     """The pattern of a model; of one without, where its layers are not the script's usual ones."""
-    if model.layer_pattern or model.mla is None:
+    usual = model.mla is None and model.sliding_window is None and not model.attention_sinks
+    if model.layer_pattern or usual:
         return model.layer_pattern
     found = layers_of(model)
     return tuple(found.kinds[place].sublayers for place in found.order)
@@ -45,18 +48,39 @@ def each(model: ModelSpec) -> tuple[Sublayer, ...]:
     return tuple(dict.fromkeys(one for block in blocks for one in parts(block)))
 
 
+def passes_on(model: ModelSpec) -> str:
+    """What a layer gets from an earlier one beside the hidden state; empty where nothing."""
+    if model.per_layer_input_size is not None:
+        return "embeddings of their own"
+    earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
+    return "keys and values of an earlier layer" if any(earlier) else ""
+
+
+def has_sinks(model: ModelSpec) -> bool:
+    """Whether attention has a score of its own for no token."""
+    blocks = (block for block in each(model) if isinstance(block, Attention))
+    return any(model.attention_sinks if b.sinks is None else b.sinks for b in blocks)
+
+
 def classes(model: ModelSpec) -> dict[str, str]:
     """What stands for the script's marks: the classes of its layers, and how tp splits them."""
     if not layers(model):
-        return {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
+        usual = {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
+        return usual | {"@STAGE@\n": "", "@STAGE CLASS@": "Stage"}
     kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
     shared = {
         "kept": True,
+        "shared": passes_on(model) != "",
         "recurrence": not set(kinds) <= AT_ONCE,
+        "sinks": has_sinks(model),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }
     texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))
-    return {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
+    marks = {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
+    stage, made = ("", "Stage")
+    if model.per_layer_input_size is not None:
+        stage, made = f"\n{_text('per_layer_stage')}\n\n", "PerLayerStage"
+    return marks | {"@STAGE@\n": stage, "@STAGE CLASS@": made}
 
 
 def _text(name: str) -> str:
@@ -72,8 +96,17 @@ def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
         count[block.kind] += 1
         many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
         names[block] = f"{block.kind}{many}"
-    blocks = {name: block.model_dump(mode="json") for block, name in names.items()}
+    blocks = {name: _options(block, model) for block, name in names.items()}
     return blocks, [[names[block] for block in layer] for layer in layers(model)]
+
+
+def _options(block: Sublayer, model: ModelSpec) -> dict[str, Any]:
+    """What the script is told of a block, sinks as the model has them."""
+    options = block.model_dump(mode="json")
+    for one in (options, *options.get("branches", ())):
+        if one["kind"] == "attention" and one["sinks"] is None:
+            one["sinks"] = model.attention_sinks
+    return options
 
 
 def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:

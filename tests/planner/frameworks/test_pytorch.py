@@ -616,8 +616,6 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "not deepep": refused("mixtral", ep=2, moe_dispatcher="deepep"),
     "are not compiled": refused("mixtral", compile=True),
     "chosen in turn": refused("mixtral", recompute="selective", recompute_modules=("op",)),
-    "sinks": refused("gpt-oss"),
-    "sliding window": refused(other("llama", sliding_window=128)),
     "multi-token": refused(other("llama", mtp_num_layers=1)),
     "megatron runtime": refused(runtime="megatron"),
     "asked: fp16": refused(training={"precision": "fp16"}),

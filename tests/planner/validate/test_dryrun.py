@@ -91,6 +91,13 @@ RECURRENCES = LLAMA | {
         [{"kind": "linear_recurrent_unit", "width": 768, "num_blocks": 4}, MLP],
     ]
 }
+_PER_LAYER = {"kind": "per_layer_input", "size": 256}
+_EARLIER = {"kind": "attention", "key_values": "earlier"}
+PER_LAYER = LLAMA | {
+    "per_layer_input_size": 256,
+    "layer_pattern": [[{"kind": "attention"}, MLP, _PER_LAYER], [_EARLIER, MLP, _PER_LAYER]],
+}
+SINKS = LLAMA | {"attention_sinks": True, "sliding_window": 256, "full_attention_period": 2}
 _MLA = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
 LATENT = LLAMA | {"mla": _MLA | {"q_lora_rank": 192}}
 _LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "rope_key_norm": True}
@@ -200,6 +207,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "lightning": (LIGHTNING, SP | {"pp": 2, "dp": 2} | FSDP, {}),
     "windows": (WINDOWS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "mamba": (MAMBA, {"pp": 2, "dp": 2} | FSDP, {}),
+    "sinks": (SINKS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
+    "per-layer-inputs": (PER_LAYER, {"dp": 2} | FSDP, {}),
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),

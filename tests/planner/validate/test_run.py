@@ -43,6 +43,18 @@ MODELS["delta-experts"] = {
     **MODELS["moe"], "name": "delta-experts",
     "layer_pattern": [[mixer, {"kind": "experts"}] for mixer, _ in PATTERNS["delta"]],
 }  # fmt: skip
+MODELS["sinks"] = {
+    **LLAMA, "name": "sinks", "num_query_groups": 4, "attention_sinks": True, "sliding_window": 4,
+    "full_attention_period": 2,
+}  # fmt: skip
+_PER_LAYER = {"kind": "per_layer_input", "size": 16}
+MODELS["per layer"] = {
+    **LLAMA, "name": "per layer", "norm": "layernorm", "per_layer_input_size": 16,
+    "layer_pattern": [
+        [{"kind": "attention", "qk_norm": "head"}, {"kind": "mlp"}, _PER_LAYER],
+        [{"kind": "attention", "key_values": "earlier"}, {"kind": "mlp"}, _PER_LAYER],
+    ],
+}  # fmt: skip
 MODELS["latent"] = {
     **LLAMA, "name": "latent", "norm": "layernorm",
     "mla": {
@@ -107,6 +119,10 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "short convolutions, tp2 pp2": asked("convolutions", pp=2, schedule="1f1b", **TP),
     "lightning, tp2 dp2": asked("lightning", dp=2, **TP, **FSDP),
     "windows, cp2": asked("windows", cp=2, cp_kind="a2a"),
+    "sinks, tp2": asked("sinks", **TP),
+    "sinks, cp2": asked("sinks", cp=2, cp_kind="a2a"),
+    "inputs by layer and earlier keys, dp2": asked("per layer", dp=2, **FSDP),
+    "inputs by layer and earlier keys, cp2": asked("per layer", cp=2),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
@@ -199,6 +215,8 @@ def factor(row: str, request: PlanRequest) -> float:
     assert plan is not None
     if request.model.norm == "rmsnorm" and row.endswith(" norm input"):
         return 2.0  # not fused there: the normed rows are kept as well
+    if row == "per-layer inputs":
+        return 1.5  # their norm is not fused there either
     if row in ("key", "value") and plan.cp_kind == "all_gather":
         return float(plan.cp)  # those of all ranks, as they were gathered
     if row == "convolution input":

@@ -451,17 +451,20 @@ class Stage(nn.Module):
             self.norm = make_norm(C.hidden_size)
             self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
 
+    def embed(self, tokens):
+        x = self.embedding(tokens)
+        if C.position == "learned":
+            here = positions()
+            if C.sequence_parallel:  # the embedding gave each rank some of the tokens
+                here = here.chunk(C.tp)[TP_RANK]
+            x = x + self.positions(here[None])
+        if C.embedding_norm:
+            x = self.embedding_norm(x)
+        return F.dropout(x, C.hidden_dropout)
+
     def forward(self, x):
         if self.is_first:
-            x = self.embedding(x)
-            if C.position == "learned":
-                here = positions()
-                if C.sequence_parallel:  # the embedding gave each rank some of the tokens
-                    here = here.chunk(C.tp)[TP_RANK]
-                x = x + self.positions(here[None])
-            if C.embedding_norm:
-                x = self.embedding_norm(x)
-            x = F.dropout(x, C.hidden_dropout)
+            x = self.embed(x)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)) if self.is_last else x

@@ -83,12 +83,12 @@ CONFIG = {
         "attention": {"kind": "attention", "window": 512, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": None, "qk_norm": None, "indexer": None},
+            True, "sinks": False, "qk_norm": None, "indexer": None},
         "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
         "attention_2": {"kind": "attention", "window": None, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": None, "qk_norm": None, "indexer": None},
+            True, "sinks": False, "qk_norm": None, "indexer": None},
     },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"],
@@ -464,7 +464,7 @@ class Block(nn.Module):
         super().__init__()
         self.places = []
         for part in map(make_block, blocks_of(layer)):
-            place = getattr(part, "place", "mixer")
+            place, part.layer = getattr(part, "place", "mixer"), layer
             self.places.append(place)
             setattr(self, f"{place}_norm", make_norm(C.hidden_size))
             setattr(self, place, part)
@@ -533,7 +533,7 @@ class LocalAttention(nn.Module):
         super().__init__()
         self.window, self.chunk = window, chunk
 
-    def attend(self, q, k, v):
+    def attend(self, attend, q, k, v):
         length = q.size(1)
         if self.chunk is not None and self.chunk < length:
             q, k, v = (x.unflatten(1, (-1, self.chunk)).flatten(0, 1) for x in (q, k, v))
@@ -542,10 +542,13 @@ class LocalAttention(nn.Module):
             return attend(q, k, v, window_mask(self.window, length, q))
         return attend(q, k, v)
 
-    def forward(self, q, k, v):
+    def forward(self, q, k, v, sinks=None):
+        if sinks is not None and C.cp > 1:
+            sinks = sinks.chunk(C.cp)[CP_RANK]
+        kernel = attend if sinks is None else partial(attend_with_sinks, sinks)
         if C.cp == 1:
-            return self.attend(q, k, v).flatten(2)
-        out = self.attend(*(all_to_all(x, split=2, join=1) for x in (q, k, v)))
+            return self.attend(kernel, q, k, v).flatten(2)
+        out = self.attend(kernel, *(all_to_all(x, split=2, join=1) for x in (q, k, v)))
         return all_to_all(out, split=1, join=2).flatten(2)
 
 
@@ -555,13 +558,16 @@ class BlockAttention(nn.Module):
 
     place = "attention"
     columns, by_head = ("query", "key", "value", "gate"), ("query_norm", "key_norm")
+    split = ("sinks",)
 
     def __init__(self, o):
         super().__init__()
         heads, groups = o.num_attention_heads, o.num_query_groups or o.num_attention_heads
         heads, groups = heads or C.num_attention_heads, groups or C.num_query_groups
         self.head_dim = o.head_dim or C.head_dim
-        widths = {"query": heads * self.head_dim, "key": groups * self.head_dim}
+        widths = {"query": heads * self.head_dim}
+        if o.key_values != "earlier":
+            widths["key"] = groups * self.head_dim
         if o.key_values == "own":
             widths["value"] = groups * self.head_dim
         if o.gate != "none":
@@ -570,21 +576,35 @@ class BlockAttention(nn.Module):
             setattr(self, name, nn.Linear(C.hidden_size, width, bias=C.qkv_bias))
         normed = (C.qk_norm if o.qk_norm is None else o.qk_norm) == "head"
         self.query_norm = make_norm(self.head_dim) if normed else nn.Identity()
-        self.key_norm = make_norm(self.head_dim) if normed else nn.Identity()
+        projects = "key" in widths
+        self.key_norm = make_norm(self.head_dim) if normed and projects else nn.Identity()
+        self.reach = "keys and values", o.window, o.chunk
+        self.shares = any(x.get("key_values") == "earlier" for x in C.blocks.values())
         self.rotates = o.rope and C.position == "rope"
-        local = o.window is not None or o.chunk is not None
+        self.sinks = nn.Parameter(torch.zeros(heads)) if o.sinks else None
+        local = o.window is not None or o.chunk is not None or o.sinks
         self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
             heads * self.head_dim, C.hidden_size, bias=C.attention_output_bias
         )
 
-    def forward(self, x):
-        q, k = (one(x).unflatten(-1, (-1, self.head_dim)) for one in (self.query, self.key))
+    def keys_and_values(self, x):
+        """Its own, which later layers of the same reach may use, or those of an earlier layer."""
+        if not hasattr(self, "key"):
+            return SHARED[self.reach]
+        k = self.key(x).unflatten(-1, (-1, self.head_dim))
         v = self.value(x).unflatten(-1, (-1, self.head_dim)) if hasattr(self, "value") else k
-        q, k = self.query_norm(q), self.key_norm(k)
-        if self.rotates:
-            q, k = rotate(q), rotate(k)
-        out = self.core(q, k, v)
+        k = self.key_norm(k)
+        k = rotate(k) if self.rotates else k
+        if self.shares:
+            SHARED[self.reach] = k, v
+        return k, v
+
+    def forward(self, x):
+        q = self.query_norm(self.query(x).unflatten(-1, (-1, self.head_dim)))
+        k, v = self.keys_and_values(x)
+        q = rotate(q) if self.rotates else q
+        out = self.core(q, k, v, *(() if self.sinks is None else (own(self.sinks),)))
         return self.output(again(gated, out, self.gate(x)) if hasattr(self, "gate") else out)
 
 
@@ -618,17 +638,20 @@ class Stage(nn.Module):
             self.norm = make_norm(C.hidden_size)
             self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
 
+    def embed(self, tokens):
+        x = self.embedding(tokens)
+        if C.position == "learned":
+            here = positions()
+            if C.sequence_parallel:  # the embedding gave each rank some of the tokens
+                here = here.chunk(C.tp)[TP_RANK]
+            x = x + self.positions(here[None])
+        if C.embedding_norm:
+            x = self.embedding_norm(x)
+        return F.dropout(x, C.hidden_dropout)
+
     def forward(self, x):
         if self.is_first:
-            x = self.embedding(x)
-            if C.position == "learned":
-                here = positions()
-                if C.sequence_parallel:  # the embedding gave each rank some of the tokens
-                    here = here.chunk(C.tp)[TP_RANK]
-                x = x + self.positions(here[None])
-            if C.embedding_norm:
-                x = self.embedding_norm(x)
-            x = F.dropout(x, C.hidden_dropout)
+            x = self.embed(x)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)) if self.is_last else x
