@@ -52,9 +52,6 @@ class Embedding(End):
             yield Weight("per-layer norm", float(model.per_layer_input_size))
         if model.other_parameters:
             yield Weight("other parameters", float(model.other_parameters))
-        if model.residual_streams > 1:
-            streams = model.residual_streams
-            yield Weight("stream sums", streams * (streams * model.hidden_size + 1.0) + 1.0)
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Row look-up forward; scatter-add into fp32 gradients backward.

@@ -3,6 +3,7 @@
 The modules are those of the native training script, one block at a time.  FLOP are what
 FlopCounterMode sees of the forward pass, products of matrices; saved bytes are the storages that
 autograd keeps, beside weights and the block's own input, which the norm before it has saved.
+Streams of hyper-connections are summed element by element, which is no product.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cost_models.activation_memory import saved_tensors, tensor_bytes
 from cost_models.blocks import Sublayer
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import dims
+from cost_models.layers import LayerKind, layers_of
 from cost_models.parameters import elements
 from cost_models.plans import Plans
 from cost_models.spec import ModelSpec
@@ -95,6 +97,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "latent window": {"mla": MLA},
     "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
 }  # fmt: skip
+# Whole layers, with the norms and residuals between their blocks.
+LAYERS: dict[str, dict[str, Any]] = {"layer": {}, "streams": {"residual_streams": 4}}
+LAYER = [{"kind": "attention"}, {"kind": "mlp"}]
 # The layer before, whose keys and values are used again.
 BEFORE: dict[str, Any] = {"earlier keys": [{"kind": "attention"}]}
 # The flash kernel of a CPU takes no values of another width than keys.
@@ -103,10 +108,10 @@ UNFUSED = {"unfused attention", "narrow values"}
 
 @dataclass(frozen=True)
 class Reference:
-    """A block, its module, and what the cost model says of it."""
+    """A block or a whole layer, its module, and what the cost model says of it."""
 
     model: ModelSpec
-    block: Sublayer
+    block: Sublayer | LayerKind
     script: Any
     module: Any
     records: tuple[Record, ...]
@@ -123,8 +128,9 @@ def world() -> Iterator[None]:
 def reference(name: str) -> Reference:
     """The module of a block, as the training script makes it."""
     before = [BEFORE[name]] if name in BEFORE else []
-    fields = MODEL | {"num_layers": 1 + len(before)} | MODELS.get(name, {})
-    model = ModelSpec(**fields, layer_pattern=[*before, [BLOCKS[name]]])
+    fields = MODEL | {"num_layers": 1 + len(before)} | MODELS.get(name, LAYERS.get(name, {}))
+    blocks = LAYER if name in LAYERS else [BLOCKS[name]]
+    model = ModelSpec(**fields, layer_pattern=[*before, blocks])
     request, plan = launch(
         model, (1, 1), training={"seq_length": LENGTH, "global_batch_size": 1, "precision": "fp32"},
         runtime="torch", zero_stage=0, cross_entropy="unfused",
@@ -134,17 +140,20 @@ def reference(name: str) -> Reference:
     script: Any = ModuleType("train")
     exec(compile(text, "train.py", "exec"), script.__dict__)
     script.setup(torch.device("cpu"))
-    layer = script.initialise(lambda: script.Block(len(before)))
-    (place,) = layer.places
+    make = script.StreamsBlock if model.residual_streams > 1 else script.Block
+    module = script.initialise(lambda: make(len(before)))
+    block: Sublayer | LayerKind = layers_of(model).kinds[-1]
+    if name in BLOCKS:
+        (block,), (place,) = model.layer_pattern[-1], module.places
+        module = getattr(module, place)
     if hasattr(script, "SHARED"):
         script.SHARED.update(shared())
-    (block,) = model.layer_pattern[-1]
     d = dims(request.training, Plans.from_rows([plan]))
     records = tuple(block.records(model, d))
     saved = {}
     for tensor in saved_tensors(records):
         saved[tensor.name] = saved.get(tensor.name, 0.0) + one(tensor_bytes(tensor, d))
-    return Reference(model, block, script, getattr(layer, place), records, saved)
+    return Reference(model, block, script, module, records, saved)
 
 
 def shared() -> dict[Any, Any]:
@@ -154,7 +163,7 @@ def shared() -> dict[Any, Any]:
     return {("keys and values", None, None): keys, "per-layer inputs": inputs}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_parameters(name: str) -> None:
     r = reference(name)
@@ -190,13 +199,13 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     return total
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
     r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
-    seen = LENGTH if "window" in BLOCKS[name] else 0
-    x = torch.randn(1, LENGTH, HIDDEN)
+    seen = LENGTH if "window" in BLOCKS.get(name, {}) else 0
+    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams)
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
     assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
@@ -279,11 +288,11 @@ def test_doubling_is_the_recurrence() -> None:
     torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:
     r = reference(name)
-    x = torch.randn(1, LENGTH, HIDDEN, requires_grad=True)
+    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams).requires_grad_()
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -296,9 +305,10 @@ def test_saved_bytes(name: str) -> None:
     tables = (table for pair in getattr(r.script, "TABLES", {}).values() for table in pair)
     tables_of_all = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
     passed = tree_leaves(getattr(r.script, "SHARED", {}))
-    apart = {
-        t.untyped_storage()._cdata for t in (x, *tables_of_all, *passed, *r.module.parameters())
-    }
+    # A block's own input is saved with the norm before it.
+    given = (x,) if name in BLOCKS else ()
+    weights = r.module.parameters()
+    apart = {t.untyped_storage()._cdata for t in (*given, *tables_of_all, *passed, *weights)}
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         out = r.module(x)
     found = sum(size for size, _ in kept.values())

@@ -70,6 +70,7 @@ TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dty
 PATTERN = ("blocks", "layer_pattern")
 RARE = {
     "mla": "widths of latent attention",
+    "residual_streams": "copies of the residual, which every block mixes",
     "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
     "per_layer_input_vocab_size": "rows of that table; None: vocab_size",
 }

@@ -108,6 +108,8 @@ def _common(model: ModelSpec) -> int:
 
 def _unsplit(model: ModelSpec) -> str:
     """Why tensor parallelism cannot split a block; empty where it can split all."""
+    if model.residual_streams > 1:
+        return "residual streams: their mixtures need all of them"
     for block in patterns.each(model):
         if block.kind in _WHOLE:
             return f"{block.label}: {_WHOLE[block.kind]}"
@@ -188,7 +190,10 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda m: m.moe is None or not (m.moe.zero_experts or m.moe.latent_size),
         "experts are MLPs as wide as the model, and none passes its tokens on",
     ),
-    fixed_part(lambda m: m.residual_streams == 1, "there is one residual stream"),
+    fixed_part(
+        lambda m: m.residual_streams == 1 or m.per_layer_input_size is None,
+        "layers have several residual streams or embeddings of their own, not both",
+    ),
     fixed_part(lambda m: not m.encoders, "there are no encoders"),
     fixed_part(
         lambda m: (

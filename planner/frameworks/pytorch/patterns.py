@@ -20,7 +20,7 @@ KINDS = (
     "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel", "per_layer_input",
     "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
-PARTS = ("per_layer_inputs",)
+PARTS = ("per_layer_inputs", "residual_streams")
 # Kinds that take all tokens of a sequence at once; the others take them in order.
 ATTENTION = {"attention", "latent_attention"}
 AT_ONCE = {*ATTENTION, "experts", "mlp", "parallel", "per_layer_input"}
@@ -29,8 +29,8 @@ _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
 
 def layers(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
     """The pattern of a model; of one without, where its layers are not the script's usual ones."""
-    usual = model.mla is None and model.sliding_window is None and not model.attention_sinks
-    if model.layer_pattern or usual:
+    window = model.sliding_window is not None or model.attention_sinks
+    if model.layer_pattern or not (window or model.mla or model.residual_streams > 1):
         return model.layer_pattern
     found = layers_of(model)
     return tuple(found.kinds[place].sublayers for place in found.order)
@@ -66,21 +66,32 @@ def classes(model: ModelSpec) -> dict[str, str]:
     """What stands for the script's marks: the classes of its layers, and how tp splits them."""
     if not layers(model):
         usual = {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
-        return usual | {"@STAGE@\n": "", "@STAGE CLASS@": "Stage"}
+        return usual | _stage(model)
     kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
     shared = {
         "kept": True,
         "shared": passes_on(model) != "",
         "recurrence": not set(kinds) <= AT_ONCE,
+        "streams": model.residual_streams > 1,
         "sinks": has_sinks(model),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }
     texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))
     marks = {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
-    stage, made = ("", "Stage")
-    if model.per_layer_input_size is not None:
-        stage, made = f"\n{_text('per_layer_stage')}\n\n", "PerLayerStage"
-    return marks | {"@STAGE@\n": stage, "@STAGE CLASS@": made}
+    return marks | _stage(model)
+
+
+def _stage(model: ModelSpec) -> dict[str, str]:
+    """A stage with more than layers between embedding and head, and layers with several streams."""
+    streams = model.residual_streams > 1
+    name = "streams_stage" if streams else "per_layer_stage"
+    special = streams or model.per_layer_input_size is not None
+    made = name.title().replace("_", "") if special else "Stage"
+    return {
+        "@STAGE@\n": f"\n{_text(name)}\n\n" if special else "",
+        "@STAGE CLASS@": made,
+        "@BLOCK CLASS@": "StreamsBlock" if streams else "Block",
+    }
 
 
 def _text(name: str) -> str:

@@ -55,6 +55,7 @@ MODELS["per layer"] = {
         [{"kind": "attention", "key_values": "earlier"}, {"kind": "mlp"}, _PER_LAYER],
     ],
 }  # fmt: skip
+MODELS["streams"] = {**LLAMA, "name": "streams", "residual_streams": 4}
 MODELS["latent"] = {
     **LLAMA, "name": "latent", "norm": "layernorm",
     "mla": {
@@ -123,6 +124,8 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "sinks, cp2": asked("sinks", cp=2, cp_kind="a2a"),
     "inputs by layer and earlier keys, dp2": asked("per layer", dp=2, **FSDP),
     "inputs by layer and earlier keys, cp2": asked("per layer", cp=2),
+    "streams, pp2": asked("streams", pp=2, schedule="1f1b"),
+    "streams, dp2": asked("streams", dp=2, **FSDP),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),

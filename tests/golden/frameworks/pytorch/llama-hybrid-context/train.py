@@ -467,7 +467,10 @@ class Stage(nn.Module):
             x = self.embed(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)) if self.is_last else x
+        return self.logits(x) if self.is_last else x
+
+    def logits(self, x):
+        return self.head(self.norm(x))
 
 
 # --- How one stage is split ----------------------------------------------------------------------
