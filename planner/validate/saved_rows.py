@@ -107,6 +107,9 @@ _ROWS = tuple(
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
+        (r"attention\.indexer\.\w+\|attention_norm ", "attention norm output"),
+        (r"attention\.indexer\.\w+\|attention\.query_latent_norm ", "mla norm output"),
+        (r"attention\|attention\.indexer\.", "indexer q + k"),
         (r"attention\.(query|key|value)\|attention\.(query_)?latent_norm ", "mla norm output"),
         (r"attention\|attention\.core cat", "attention output"),
         (r"attention\|attention\.gate ", "attention gate input"),
@@ -165,6 +168,8 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
+        elif part == "attention.core" and one.maker.endswith("attention.indexer"):
+            name = "indexer choice"
         elif part == "attention.core" and one.operator in _MASK:
             name = "window mask"  # made by the first step for all
         elif _is_input(one):
@@ -184,6 +189,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
 def _is_input(one: Saved) -> bool:
     """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
     made = _RESULTS.match(one.operator) or one.operator in _MASK
+    made = made or one.maker.endswith("indexer")
     return _BLOCK.sub("", one.module) == "attention.core" and not made
 
 

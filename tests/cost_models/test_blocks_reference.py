@@ -47,6 +47,7 @@ DELTA: dict[str, Any] = {
 }  # fmt: skip
 KIMI = DELTA | {"num_key_heads": 4, "key_head_dim": 128, "channel_decays": True}
 MAMBA = {"kind": "mamba", "inner_size": 512, "state_size": 16, "time_step_rank": 16}
+INDEXER = {"num_heads": 4, "head_dim": 64, "top_k": 64}
 LATENT: dict[str, Any] = {"kind": "latent_attention"}
 MLA = {
     "kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
@@ -80,6 +81,8 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "window with sinks": {"kind": "attention", "window": 128},
     "earlier keys": {"kind": "attention", "key_values": "earlier", "qk_norm": "head"},
     "per-layer input": {"kind": "per_layer_input", "size": 96},
+    "indexer": {"kind": "attention", "indexer": INDEXER | {"head_weights": False}},
+    "latent indexer": LATENT | {"indexer": INDEXER | {"query_norm": True}},
     "unfused attention": {"kind": "attention", "num_query_groups": 8},
     "latent attention": LATENT,
     "latent queries": LATENT | {"gate": "head"},
@@ -95,6 +98,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "latent attention": {"mla": MLA},
     "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
     "latent window": {"mla": MLA},
+    "latent indexer": {"mla": MLA | {"q_lora_rank": 96}},
     "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
 }  # fmt: skip
 # Whole layers, with the norms and residuals between their blocks.
@@ -190,7 +194,9 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     total = 0.0
     for record in records:
         if isinstance(record, Gemm):
-            total += 2.0 * one(record.active * record.m * record.n * record.k * record.groups)
+            # Scores of an indexer are of the whole square too.
+            times = 2.0 + 2.0 * (record.name == "indexer scores")
+            total += times * one(record.active * record.m * record.n * record.k * record.groups)
         elif isinstance(record, Scan) and record.matrices:
             total += one(record.forward_flop)
         elif isinstance(record, FlashAttention):
@@ -204,7 +210,7 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
 def test_flop(name: str) -> None:
     r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
-    seen = LENGTH if "window" in BLOCKS.get(name, {}) else 0
+    seen = LENGTH if {"window", "indexer"} & BLOCKS.get(name, {}).keys() else 0
     x = draw(1, LENGTH, HIDDEN * r.model.residual_streams)
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
@@ -218,7 +224,7 @@ def test_sinks_are_one_more_score(window: int | None) -> None:
     q, k, v, sinks = draw(1, 48, 8, 32), draw(1, 48, 4, 32), draw(1, 48, 4, 32) + 1, draw(8)
     given = [x.requires_grad_() for x in (q, k, v, sinks)]
     mask = script.window_mask(window or 48, 48, q)
-    found = script.attend_with_sinks(sinks, q, k, v, mask if window else None)
+    found = script.attend_fused(q, k, v, mask if window else None, sinks)
     several_k, several_v = (x.repeat_interleave(2, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, several_k) * 32**-0.5 + mask
     scores = torch.cat((scores, sinks[None, :, None, None].expand(1, 8, 48, 1)), -1)
@@ -226,6 +232,22 @@ def test_sinks_are_one_more_score(window: int | None) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     weight = draw(1, 48, 8, 32) - 0.5
     gradients = [torch.autograd.grad((x * weight).sum(), given) for x in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("world")
+def test_a_choice_of_keys_is_a_mask() -> None:
+    script = reference("indexer").script
+    given = [draw(1, 48, 8, 32), draw(1, 48, 4, 32) + 1, draw(1, 48, 4, 32) - 1]
+    q, k, v = (x.requires_grad_() for x in given)
+    choice = torch.rand(1, 48, 48, generator=torch.Generator().manual_seed(1)).tril()
+    choice = choice.topk(8).indices.int()
+    seen = torch.zeros(1, 1, 48, 48, dtype=torch.bool).scatter(-1, choice[:, None].long(), True)
+    mask = torch.zeros(1, 1, 48, 48).masked_fill(~seen.tril(), -torch.inf)
+    weight = draw(1, 48, 8, 32) - 0.5
+    outputs = script.attend_fused(q, k, v, choice=choice), script.attend(q, k, v, mask)
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    gradients = [torch.autograd.grad((out * weight).sum(), given) for out in outputs]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
 

@@ -98,6 +98,17 @@ def _keys_before(model: ModelSpec) -> bool:
     return True
 
 
+def _chosen_before(model: ModelSpec) -> bool:
+    """Whether an indexer stands before each layer that uses a choice again."""
+    indexers = (getattr(b, "indexer", None) for layer in patterns.layers(model) for b in layer)
+    first = next((indexer for indexer in indexers if indexer is not None), None)
+    return first is None or not first.shared
+
+
+def _only_fused(model: ModelSpec) -> bool:
+    return patterns.has_sinks(model) or patterns.has_indexer(model)
+
+
 def _by_operator(plans: Plans) -> BoolArray:
     return np.asarray(plans.recompute_modules == 1 << RECOMPUTE_MODULES.index("op"))
 
@@ -111,6 +122,8 @@ def _unsplit(model: ModelSpec) -> str:
     if model.residual_streams > 1:
         return "residual streams: their mixtures need all of them"
     for block in patterns.each(model):
+        if getattr(block, "indexer", None) is not None:
+            return f"{block.label}: its indexer looks at all heads"
         if block.kind in _WHOLE:
             return f"{block.label}: {_WHOLE[block.kind]}"
         if isinstance(block, LightningAttention) and block.output_norm == "all":
@@ -162,9 +175,18 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda b, m: isinstance(b, LatentAttention) and m.qk_norm != "none",
         "latent attention has norms on its latents, not on queries and keys",
     ),
+    fixed_part(
+        lambda m: not (m.attention_dropout and patterns.has_indexer(m)),
+        "attention to chosen keys drops no scores",
+    ),
+    fixed_part(
+        _chosen_before, "layers use the choice of an indexer in an earlier layer, which has to be"
+    ),
     _none(
-        lambda b, m: isinstance(b, Attention | LatentAttention) and b.indexer is not None,
-        "no indexer picks the keys of attention",
+        lambda b, m: (
+            isinstance(b, Attention) and b.indexer is not None and bool(b.window or b.sinks)
+        ),
+        "an indexer picks keys of the whole sequence, without sinks",
     ),
     _none(
         lambda b, m: isinstance(b, LatentAttention) and m.attention_sinks,
@@ -240,6 +262,11 @@ RULES: tuple[Rule, ...] = (
             f"{_recurrent(c.model)} takes the tokens of a sequence in order, on one rank: cp 1, "
             f"not {p.cp}"
         ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (p.cp == 1) | (not patterns.has_indexer(c.model)),
+        lambda c, p: f"an indexer scores all tokens of a sequence on one rank: cp 1, not {p.cp}",
         "degrees",
     ),
     unsupported(

@@ -53,7 +53,15 @@ def passes_on(model: ModelSpec) -> str:
     if model.per_layer_input_size is not None:
         return "embeddings of their own"
     earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
+    indexers = (getattr(block, "indexer", None) for block in each(model))
+    if any(indexer is not None and indexer.shared for indexer in indexers):
+        return "the choice of an earlier indexer"
     return "keys and values of an earlier layer" if any(earlier) else ""
+
+
+def has_indexer(model: ModelSpec) -> bool:
+    """Whether attention is to keys that an indexer picks."""
+    return any(getattr(block, "indexer", None) is not None for block in each(model))
 
 
 def has_sinks(model: ModelSpec) -> bool:
@@ -73,7 +81,8 @@ def classes(model: ModelSpec) -> dict[str, str]:
         "shared": passes_on(model) != "",
         "recurrence": not set(kinds) <= AT_ONCE,
         "streams": model.residual_streams > 1,
-        "sinks": has_sinks(model),
+        "fused_attention": has_sinks(model) or has_indexer(model),
+        "indexer": has_indexer(model),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }
     texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))

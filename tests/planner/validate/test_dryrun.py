@@ -101,6 +101,15 @@ STREAMS = LLAMA | {"residual_streams": 4}
 SINKS = LLAMA | {"attention_sinks": True, "sliding_window": 256, "full_attention_period": 2}
 _MLA = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
 LATENT = LLAMA | {"mla": _MLA | {"q_lora_rank": 192}}
+_CHOICE = {"num_heads": 4, "head_dim": 64, "top_k": 256}
+CHOSEN = LLAMA | {
+    "mla": _MLA | {"q_lora_rank": 192, "v_head_dim": 96},
+    "layer_pattern": [
+        [{"kind": "latent_attention", "indexer": _CHOICE}, MLP],
+        [{"kind": "latent_attention", "indexer": _CHOICE | {"shared": True}}, MLP],
+        [{"kind": "attention", "indexer": _CHOICE}, MLP],
+    ],
+}  # fmt: skip
 _LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "rope_key_norm": True}
 LATENT_WINDOW = LLAMA | {
     "mla": _MLA, "layer_pattern": [[_LATENT_WINDOW, MLP], [{"kind": "latent_attention"}, MLP]],
@@ -211,6 +220,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "sinks": (SINKS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "per-layer-inputs": (PER_LAYER, {"dp": 2} | FSDP, {}),
     "streams": (STREAMS, {"pp": 2, "dp": 2}, {}),
+    "indexer": (CHOSEN, {"dp": 2} | FSDP, {}),
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),

@@ -63,6 +63,14 @@ MODELS["latent"] = {
         "v_head_dim": 12,
     },
 }  # fmt: skip
+_CHOICE = {"num_heads": 2, "head_dim": 8, "top_k": 6}
+MODELS["indexer"] = {
+    **MODELS["latent"], "name": "indexer",
+    "layer_pattern": [
+        [{"kind": "latent_attention", "indexer": _CHOICE}, {"kind": "mlp"}],
+        [{"kind": "attention", "indexer": _CHOICE}, {"kind": "mlp"}],
+    ],
+}  # fmt: skip
 TP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": True}
 KEPT = {"zero_stage": 3, "reshard_after_forward": False}
@@ -126,6 +134,8 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "inputs by layer and earlier keys, cp2": asked("per layer", cp=2),
     "streams, pp2": asked("streams", pp=2, schedule="1f1b"),
     "streams, dp2": asked("streams", dp=2, **FSDP),
+    "indexer, pp2": asked("indexer", pp=2, schedule="1f1b"),
+    "indexer, dp2": asked("indexer", dp=2, **FSDP),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),

@@ -588,7 +588,7 @@ def shifted(x, share):
     return x * share + F.pad(x, (0, 0, 1, -1)) * (1 - share)
 
 
-MASKS = {}  # by window and length: the layers share them
+MASKS, TABLES = {}, {}  # by window and length, and by width: the layers share them
 
 
 def window_mask(window, length, like):
@@ -600,6 +600,13 @@ def window_mask(window, length, like):
             hidden, -torch.inf
         )
     return MASKS[window, length]
+
+
+def rotary_of(width):
+    """Cosine and sine for heads of a width of their own."""
+    if width not in TABLES:
+        TABLES[width] = rotary_table(width)
+    return TABLES[width]
 
 
 class LocalAttention(nn.Module):
@@ -621,7 +628,7 @@ class LocalAttention(nn.Module):
     def forward(self, q, k, v, sinks=None):
         if sinks is not None and C.cp > 1:
             sinks = sinks.chunk(C.cp)[CP_RANK]
-        kernel = attend if sinks is None else partial(attend_with_sinks, sinks)
+        kernel = attend if sinks is None else partial(attend_fused, sinks=sinks)
         if C.cp == 1:
             return self.attend(kernel, q, k, v).flatten(2)
         out = self.attend(kernel, *(all_to_all(x, split=2, join=1) for x in (q, k, v)))
@@ -659,7 +666,12 @@ class BlockAttention(nn.Module):
         self.rotates = o.rope and C.position == "rope"
         self.sinks = nn.Parameter(torch.zeros(heads)) if o.sinks else None
         local = o.window is not None or o.chunk is not None or o.sinks
-        self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
+        self.chooses = o.indexer is not None
+        if self.chooses:
+            self.indexer = None if o.indexer["shared"] else Indexer(o.indexer, C.hidden_size)
+            self.core = ChosenCore()
+        else:
+            self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
             heads * self.head_dim, C.hidden_size, bias=C.attention_output_bias
         )
@@ -680,7 +692,10 @@ class BlockAttention(nn.Module):
         q = self.query_norm(self.query(x).unflatten(-1, (-1, self.head_dim)))
         k, v = self.keys_and_values(x)
         q = rotate(q) if self.rotates else q
-        out = self.core(q, k, v, *(() if self.sinks is None else (own(self.sinks),)))
+        if self.chooses:
+            out = attend_chosen(self, x, x, q, k, v)
+        else:
+            out = self.core(q, k, v, *(() if self.sinks is None else (own(self.sinks),)))
         return self.output(again(gated, out, self.gate(x)) if hasattr(self, "gate") else out)
 
 
