@@ -81,6 +81,10 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "window with sinks": {"kind": "attention", "window": 128},
     "earlier keys": {"kind": "attention", "key_values": "earlier", "qk_norm": "head"},
     "per-layer input": {"kind": "per_layer_input", "size": 96},
+    "cross": {"kind": "cross_attention", "tokens": 96},
+    "cross, other width": {
+        "kind": "cross_attention", "tokens": 320, "source_width": 192, "num_query_groups": 8,
+    },
     "indexer": {"kind": "attention", "indexer": INDEXER | {"head_weights": False}},
     "latent indexer": LATENT | {"indexer": INDEXER | {"query_norm": True}},
     "unfused attention": {"kind": "attention", "num_query_groups": 8},
@@ -94,6 +98,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 # What else its model has, and its plan.
 MODELS: dict[str, dict[str, Any]] = {
     "window with sinks": {"attention_sinks": True},
+    "cross, other width": {"qk_norm": "head", "qkv_bias": True},
     "per-layer input": {"per_layer_input_size": 96},
     "latent attention": {"mla": MLA},
     "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
@@ -200,8 +205,8 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
         elif isinstance(record, Scan) and record.matrices:
             total += one(record.forward_flop)
         elif isinstance(record, FlashAttention):
-            wider = max(seen / record.span, 1.0)
-            total += 2.0 * wider * one(record.active * record.forward_flop)
+            wider = max(seen / record.span, 1.0) * (1.0 + record.causal)
+            total += wider * one(record.active * record.forward_flop)
     return total
 
 
@@ -326,7 +331,7 @@ def test_saved_bytes(name: str) -> None:
     r.module(x)  # makes what the layers share
     tables = (table for pair in getattr(r.script, "TABLES", {}).values() for table in pair)
     tables_of_all = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
-    passed = tree_leaves(getattr(r.script, "SHARED", {}))
+    passed = tree_leaves([getattr(r.script, name, {}) for name in ("SHARED", "MEMORY")])
     # A block's own input is saved with the norm before it.
     given = (x,) if name in BLOCKS else ()
     weights = r.module.parameters()

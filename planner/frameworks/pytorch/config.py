@@ -68,11 +68,12 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
 # Where layers follow a pattern of their own; fields of a model that few have are left out.
 PATTERN = ("blocks", "layer_pattern")
+OWN_TABLE = "per_layer_input_vocab_size"
 RARE = {
     "mla": "widths of latent attention",
     "residual_streams": "copies of the residual, which every block mixes",
     "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
-    "per_layer_input_vocab_size": "rows of that table; None: vocab_size",
+    OWN_TABLE: "rows of that table; None: vocab_size",
 }
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
@@ -149,10 +150,11 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 def _rare(model: ModelSpec) -> dict[str, Any]:
     """Fields that few models have, of one that has them."""
-    rare = model.model_dump(include=set(RARE), exclude_defaults=True)
-    if "per_layer_input_size" in rare:
-        rare["per_layer_input_vocab_size"] = model.per_layer_input_vocab_size
-    return {name: rare[name] for name in RARE if name in rare}
+    fields = ModelSpec.model_fields
+    rare = {name for name in RARE if getattr(model, name) != fields[name].default}
+    return model.model_dump(
+        include=rare | ({OWN_TABLE} if "per_layer_input_size" in rare else set())
+    )
 
 
 def _python(value: Any) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.cross_attention import CrossAttention
 from cost_models.blocks.delta_net import CHUNK, GatedDeltaNet
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.lightning import BLOCK, LightningAttention
@@ -50,7 +51,7 @@ def _repeats(model: ModelSpec) -> bool:
 
 
 def _place(block: Sublayer) -> str:
-    return block.kind if isinstance(block, PerLayerInput) else block.norm
+    return block.kind if isinstance(block, PerLayerInput | CrossAttention) else block.norm
 
 
 def _beside(block: Sublayer, kind: str) -> bool:
@@ -74,6 +75,8 @@ def _heads(model: ModelSpec) -> Iterator[int]:
     for block in patterns.each(model):
         if isinstance(block, Attention):
             yield from block.heads(model)
+        if isinstance(block, CrossAttention):
+            yield block.num_query_groups or model.num_query_groups
         if isinstance(block, LatentAttention):
             yield model.num_attention_heads
         if isinstance(block, Mamba2):
@@ -106,7 +109,8 @@ def _chosen_before(model: ModelSpec) -> bool:
 
 
 def _only_fused(model: ModelSpec) -> bool:
-    return patterns.has_sinks(model) or patterns.has_indexer(model)
+    crosses = any(isinstance(block, CrossAttention) for block in patterns.each(model))
+    return crosses or patterns.has_sinks(model) or patterns.has_indexer(model)
 
 
 def _by_operator(plans: Plans) -> BoolArray:

@@ -97,6 +97,8 @@ PER_LAYER = LLAMA | {
     "per_layer_input_size": 256,
     "layer_pattern": [[{"kind": "attention"}, MLP, _PER_LAYER], [_EARLIER, MLP, _PER_LAYER]],
 }
+_CROSS = {"kind": "cross_attention", "tokens": 256, "source_width": 384}
+CROSS = LLAMA | {"layer_pattern": [[{"kind": "attention"}, _CROSS, MLP]]}
 STREAMS = LLAMA | {"residual_streams": 4}
 SINKS = LLAMA | {"attention_sinks": True, "sliding_window": 256, "full_attention_period": 2}
 _MLA = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
@@ -121,6 +123,7 @@ FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uni
 UNCOUNTED = {
     "convolution input",
     "token ids",
+    "encoder output",
     "position ids",
     "targets",
     "rotary table",
@@ -221,6 +224,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "per-layer-inputs": (PER_LAYER, {"dp": 2} | FSDP, {}),
     "streams": (STREAMS, {"pp": 2, "dp": 2}, {}),
     "indexer": (CHOSEN, {"dp": 2} | FSDP, {}),
+    "cross": (CROSS, SP | {"pp": 2, "dp": 2}, {}),
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),

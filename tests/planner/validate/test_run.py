@@ -55,6 +55,12 @@ MODELS["per layer"] = {
         [{"kind": "attention", "key_values": "earlier"}, {"kind": "mlp"}, _PER_LAYER],
     ],
 }  # fmt: skip
+_CROSS = {"kind": "cross_attention", "tokens": 12}
+MODELS["cross"] = {
+    **LLAMA,
+    "name": "cross",
+    "layer_pattern": [[{"kind": "attention"}, _CROSS, {"kind": "mlp"}]],
+}
 MODELS["streams"] = {**LLAMA, "name": "streams", "residual_streams": 4}
 MODELS["latent"] = {
     **LLAMA, "name": "latent", "norm": "layernorm",
@@ -136,6 +142,8 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "streams, dp2": asked("streams", dp=2, **FSDP),
     "indexer, pp2": asked("indexer", pp=2, schedule="1f1b"),
     "indexer, dp2": asked("indexer", dp=2, **FSDP),
+    "cross, tp2": asked("cross", **TP),
+    "cross, pp2": asked("cross", pp=2, schedule="1f1b"),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
@@ -177,6 +185,7 @@ def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 # What autograd saves in a real run on CPUs and the estimate has no row for, and why.
 UNCOUNTED = {
+    "encoder output": "made up, and one for all layers",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
     "targets": "word numbers in int64",

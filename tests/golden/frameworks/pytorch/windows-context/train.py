@@ -478,7 +478,7 @@ class Block(nn.Module):
 
 def split_blocks(module, gather, columns, rows, by_head):
     """The tensor-parallel plan of a layer's blocks, whose small weights are split here."""
-    plan = {"mixer": gather}
+    plan = {"mixer": gather, "cross": gather}
     for name, part in module.named_modules():
         styles = (("columns", (), columns), ("rows", ("output",), rows), ("by_head", (), by_head))
         for which, usual, style in styles:
@@ -491,8 +491,8 @@ def split_blocks(module, gather, columns, rows, by_head):
                     weight.detach(), MESH["tp"], [Shard(0)], src_data_rank=None
                 )
                 setattr(part, one, nn.Parameter(weight))
-    norm = {"mixer_norm": SequenceParallel(use_local_output=True)} if C.sequence_parallel else {}
-    return plan | norm
+    norms = ("mixer_norm", "cross_norm") if C.sequence_parallel else ()
+    return plan | {name: SequenceParallel(use_local_output=True) for name in norms}
 
 
 def own(weight):
