@@ -278,10 +278,8 @@ RULES: tuple[Rule, ...] = (
         "windows, chunks and sinks are of whole sequences: context parallelism by all-to-all (a2a)",
     ),
     unsupported(
-        lambda c, p: (
-            ~is_named(p, "attention_kernel", "unfused") | (not patterns.has_sinks(c.model))
-        ),
-        "attention with sinks runs in a fused kernel",
+        lambda c, p: ~is_named(p, "attention_kernel", "unfused") | (not _only_fused(c.model)),
+        "attention with sinks, an indexer or a memory runs in a fused kernel",
     ),
     unsupported(
         lambda c, p: not _chunks(c.model, c.training.seq_length),
