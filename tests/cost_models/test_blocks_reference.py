@@ -4,6 +4,9 @@ The modules are those of the native training script, one block at a time.  FLOP 
 FlopCounterMode sees of the forward pass, products of matrices; saved bytes are the storages that
 autograd keeps, beside weights and the block's own input, which the norm before it has saved.
 Streams of hyper-connections are summed element by element, which is no product.
+
+`products` has no module: it stands for modules that are known by their matrices alone, so that a
+module made of these would agree by construction.  compressed_attention has none yet.
 """
 
 from __future__ import annotations
