@@ -187,7 +187,9 @@ class Attention(Mixer):
         if self.indexer is not None:
             yield from self.indexer.records(model, d, hidden)
             span = attention_span(self.indexer.top_k, d.seq_length)
-        yield from core_attention(model, d, heads, kv_heads, (head_dim, value_dim), span)
+        yield from core_attention(
+            model, d, heads, kv_heads, (head_dim, value_dim), span, keys=float(keys)
+        )
         if self.gate != "none":
             context = d.tokens * heads * value_dim
             yield from output_gate(
@@ -229,11 +231,13 @@ def core_attention(
     span: float,
     up: str = "",
     repeats: bool = True,
+    keys: float = 1.0,
 ) -> Iterator[Record]:
     """From queries, keys and values to the output by heads, and the exchange around it.
 
     head_dims: of queries and keys, and of values.  up: the module whose recompute makes queries,
-    keys and values again.  repeats: keys and values may be fewer than heads.
+    keys and values again.  repeats: keys and values may be fewer than heads.  keys: 0 where an
+    earlier layer has saved keys and values.
     """
     head_dim, value_dim = head_dims
     query = d.tokens * heads * head_dim
@@ -285,8 +289,10 @@ def core_attention(
     every = 1.0 + (heads / kv_heads - 1.0) * plain * repeats
     again = (up,) if up else ()
     yield SavedTensor("query", query, core_bytes, again, by_operator=1.0)
-    yield SavedTensor("key", key * every, core_bytes, again)
-    yield SavedTensor("value", value * every, core_bytes, again, by_operator=1.0)
+    # What context-parallel ranks have exchanged is a copy.
+    own = np.maximum(np.maximum(keys, plain), d.cp > 1)
+    yield SavedTensor("key", key * every, core_bytes, again, own)
+    yield SavedTensor("value", value * every, core_bytes, again, own, by_operator=1.0)
     core = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, core, unfused)
     if model.attention_dropout > 0:

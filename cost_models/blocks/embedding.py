@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from cost_models.blocks.base import End
-from cost_models.blocks.norm import MASK_BYTES, norm_parameters
+from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, norm_parameters
 from cost_models.blocks.records import Boundary, Gemm, Pass, Record, SavedTensor, Split, Weight
 from cost_models.sources import Array, formula
 
@@ -52,9 +52,6 @@ class Embedding(End):
             yield Weight("per-layer norm", float(model.per_layer_input_size))
         if model.other_parameters:
             yield Weight("other parameters", float(model.other_parameters))
-        if model.residual_streams > 1:
-            streams = model.residual_streams
-            yield Weight("stream sums", streams * (streams * model.hidden_size + 1.0) + 1.0)
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Row look-up forward; scatter-add into fp32 gradients backward.
@@ -78,3 +75,5 @@ class Embedding(End):
             inputs = d.sharded_tokens * width
             yield Pass("per-layer inputs", 12.0 * inputs, 20.0 * inputs)
             yield SavedTensor("per-layer inputs", 2.0 * inputs, d.activation_bytes)
+            rows = d.sharded_tokens * float(model.num_layers) * d.runtime.keeps_norm_statistics
+            yield SavedTensor("per-layer norm statistics", rows, FP32_BYTES)

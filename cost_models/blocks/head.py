@@ -42,6 +42,10 @@ class Head(End):
         if model.final_norm:
             norm = norm_parameters(model, model.hidden_size)
             yield Weight("last norm", norm, tensors=1 + model.norm_bias)
+        if model.residual_streams > 1:
+            streams = model.residual_streams
+            yield Weight("stream sums", streams * streams * float(model.hidden_size))
+            yield Weight("stream sum offsets", streams + 1.0, tensors=2)
         if not model.tied_embeddings:
             yield Weight("head", rows * model.hidden_size, matrix=True)
         if model.lm_head_bias:
@@ -59,6 +63,10 @@ class Head(End):
         hidden = float(model.hidden_size)
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
         norm, logits = d.sharded_tokens * hidden, d.tokens * vocab
+        if model.residual_streams > 1:
+            streams = float(model.residual_streams)
+            yield Gemm("stream sums", d.sharded_tokens, streams, streams * hidden, fp8=False)
+            yield SavedTensor("last streams", streams * norm, d.activation_bytes)
         if model.final_norm:
             yield Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from cost_models.blocks.base import Block
+from cost_models.blocks.norm import FP32_BYTES
 from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
 
 if TYPE_CHECKING:
@@ -34,3 +35,6 @@ class HyperConnection(Block):
         moved = (4.0 * streams + 2.0) * size
         yield Pass("streams", 2.0 * moved, 4.0 * moved)
         yield SavedTensor("streams", streams * size, d.activation_bytes)
+        # All else is made again from the mixtures; their gradient needs what the block has added.
+        yield SavedTensor("stream mixtures", d.sharded_tokens * mixtures, FP32_BYTES)
+        yield SavedTensor("stream outputs", size, d.activation_bytes)

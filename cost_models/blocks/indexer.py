@@ -79,6 +79,7 @@ class Indexer(Spec):
         scores = d.sequences * rows * d.seq_length / 2.0
         # The scores of the heads are summed in the product's kernel; top-k reads them about twice.
         yield Pass("indexer top-k", 12.0 * scores, 8.0 * scores, "core_attn")
-        yield SavedTensor("indexer q + k", tokens * dim * (heads + 1.0), d.activation_bytes)
+        width = dim * (heads + 1.0) + heads * self.head_weights
+        yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
         chosen = d.sequences * rows * min(float(self.top_k), d.seq_length)
         yield SavedTensor("indexer choice", chosen, 4.0)

@@ -116,6 +116,8 @@ class LatentAttention(Mixer):
         whole = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
         normed = d.sharded_tokens + whole
         yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
+        norms = 1.0 + (query_rank > 0) + self.rope_key_norm
+        yield norm_statistics(model, d, "mla", norms * d.sharded_tokens)
         query_up = Gemm("mla q up", d.tokens, heads * head_dim, query_rank or hidden, UP)
         kv_width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         kv_up = Gemm("mla kv up", d.tokens, kv_width, float(mla.kv_lora_rank), UP, redone=1.0)

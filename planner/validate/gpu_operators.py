@@ -122,9 +122,15 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Flash attention where it is allowed: cuDNN's saves the same."""
+    """Flash attention where it is allowed: cuDNN's saves the same, and so does the efficient one,
+    which takes values that are not as wide as keys.
+    """
     out: Tensor
-    if SDPBackend.FLASH_ATTENTION in _cur_sdpa_kernel_backends():
+    if v.size(-1) != q.size(-1) and SDPBackend.FLASH_ATTENTION in _cur_sdpa_kernel_backends():
+        out = aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, True, is_causal=is_causal
+        )[0]
+    elif SDPBackend.FLASH_ATTENTION in _cur_sdpa_kernel_backends():
         out = aten._scaled_dot_product_flash_attention(
             q, k, v, dropout_p, is_causal, False, scale=scale
         )[0]

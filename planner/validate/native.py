@@ -16,7 +16,7 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.base import Unsupported
-from planner.frameworks.pytorch import FRAMEWORK
+from planner.frameworks.pytorch import FRAMEWORK, patterns
 from planner.request import PlanRequest
 
 S = TypeVar("S", bound=Spec)
@@ -129,7 +129,7 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
         yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
     for plain, why in (
         (plan.tp > 1, "compiled layers over tp train wrongly in torch 2.13"),
-        (bool(model.layer_pattern), "loops over chunks of a sequence would be unrolled"),
+        (bool(patterns.layers(model)), "loops over chunks of a sequence would be unrolled"),
         (model.moe is not None, "routing depends on the data, which no compiled layer allows"),
         (not compiled, "compiling takes longer than the run, and a CPU's kernels are others"),
     ):

@@ -52,16 +52,34 @@ _ROWS = tuple(
         (r"block:", "layer input"),
         (r"(attention|mlp|mixer|embedding)_norm:.* stat", r"\1 norm statistics"),
         (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
+        (r"layer_inputs_norm:.* stat", "per-layer norm statistics"),
+        (r"layer_inputs_norm:|per_layer:add", "per-layer inputs"),
+        (r"layer_inputs_projection:", "attention norm input"),  # of the first layer
+        (r"layer_inputs:", "token ids"),
+        (r"per_layer_norm:.* stat", "mlp norm statistics"),
+        (r"per_layer_norm:", "mlp norm input"),
+        (r"per_layer\.gate:", "mlp norm output"),
+        (r"per_layer(\.projection)?:", "per-layer gate"),
+        (r"cross_norm:.* stat", "attention norm statistics"),
+        (r"cross_norm:", "attention norm input"),
+        (r"cross\.query:", "attention norm output"),
+        (r"cross\.(key|value):", "encoder output"),
+        (r"cross\.core:\S*scaled_dot_product\S* u?int64", "random state"),
+        (r"cross\.core:\S*scaled_dot_product\S* float32 3", "cross log-sum-exp"),
+        (r"cross\.(core:\S*scaled_dot_product|output:)", "cross attention output"),
         (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
         (r"attention\.(query|key)_norm:", "qk norm input"),
-        (r"attention\.(query|key|value|gate):", "attention norm output"),
+        (r"attention\.\w+_norm:.* stat", "mla norm statistics"),
+        (r"attention\.\w+_norm:", "mla down output"),
+        (r"attention\.(query|key|value|gate|query_down|down):", "attention norm output"),
         (r"attention:(cos|sin)? float32", "rotary table"),
-        (r"attention\.core:\S*scaled_dot_product\S* uint64", "random state"),
+        (r"attention\.core:\S*scaled_dot_product\S* u?int64", "random state"),
         (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
         (r"attention\.core:\S*scaled_dot_product", "attention output"),
         (r"attention\.core:\S*softmax", "softmax output"),
         (r"attention\.core:(empty_like|bernoulli)", "attention score mask"),
         (r"attention\.core:mul", "attention dropout output"),
+        (r"attention\.core:logaddexp", "log-sum-exp"),  # of sinks too
         (r"attention\.core:where", "causal mask"),
         (r"attention\.output:", "attention output"),
         (r"mlp\.(up|gate|router):", "mlp norm output"),
@@ -96,8 +114,19 @@ _ROWS = tuple(
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
+        (r"attention\.indexer\.\w+\|attention_norm ", "attention norm output"),
+        (r"attention\.indexer\.\w+\|attention\.query_latent_norm ", "mla norm output"),
+        (r"cross\.core\|cross\.query ", "cross query"),
+        (r"cross\.core\|cross\.(key|value) ", "cross keys and values"),
+        (r"attention\|attention\.indexer\.", "indexer q + k"),
+        (r"attention\.(query|key|value)\|attention\.(query_)?latent_norm ", "mla norm output"),
+        (r"attention\|attention\.core cat", "attention output"),
         (r"attention\|attention\.gate ", "attention gate input"),
         (r"attention\.output\|attention mul", "gated attention output"),
+        (r"\w+_streams\|\w+_streams add", "stream mixtures"),
+        (r"\w+_streams\|(attention|mlp|mixer)\b", "stream outputs"),
+        (r"\w+_streams\|", "streams"),
+        (r"stream_sum\|", "last streams"),
         (r"mixer(\.\w+)?\|mixer_norm ", "mixer norm output"),
         (r"mixer\.\w+\|\S* all_gather", "mixer norm output"),
         (r"mixer\.output\|", "mixer out input"),
@@ -117,9 +146,10 @@ _MADE_ROWS = tuple(
 )
 # Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
+_MASK = ("", "masked_fill")
 # What attention makes and saves; all else in it is an input.
 _RESULTS = re.compile(
-    r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|where"
+    r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|logaddexp|where"
 )
 
 
@@ -138,11 +168,8 @@ def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
 def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
-    exchanged = {
-        one.module.removesuffix("output")
-        for one in saved
-        if _is(one, "attention.output") and not _made_row("attention.output", one)
-    }
+    exchanged = {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)}
+    several = Counter(one.module for one in saved if _is_input(one))
     ran = {one.module for one in saved if _RESULTS.match(one.operator)}
     for one in saved:
         inside = _BLOCK.match(one.module)
@@ -150,11 +177,13 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif part == "attention.core" and one.operator in ("", "masked_fill"):
+        elif part == "attention.core" and one.maker.endswith("attention.indexer"):
+            name = "indexer choice"
+        elif part == "attention.core" and one.operator in _MASK:
             name = "window mask"  # made by the first step for all
-        elif part == "attention.core" and not _RESULTS.match(one.operator):
+        elif _is_input(one):
             order = _INPUTS if one.module in ran else _CHECKPOINTED
-            name = order[inputs[one.module] % 3]
+            name = order[inputs[one.module] % 3] if several[one.module] > 1 else "query"
             inputs[one.module] += 1
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
             name = "mlp norm output"  # of an MLP that is run again
@@ -162,12 +191,22 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
             name = _made_row(part, one) or _row(part, one)
         # Between heads and tokens (context parallelism) the projection has an input of its own.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (one.module.removesuffix("core") in exchanged)
+            name += " by heads" * (one.module.removesuffix(".core") in exchanged)
         yield name, one
 
 
-def _is(one: Saved, part: str) -> bool:
-    return _BLOCK.sub("", one.module) == part
+def _is_input(one: Saved) -> bool:
+    """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
+    made = _RESULTS.match(one.operator) or one.operator in _MASK
+    made = made or one.maker.endswith("indexer")
+    return _BLOCK.sub("", one.module) == "attention.core" and not made
+
+
+def _joined(one: Saved) -> bool:
+    """Whether it is the output of attention, joined again for the projection or its gate."""
+    part = _BLOCK.sub("", one.module)
+    made = _made_row(part, one)
+    return (part == "attention.output" and not made) or made == "attention output"
 
 
 def _made_row(part: str, one: Saved) -> str:

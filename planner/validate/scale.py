@@ -17,7 +17,7 @@ from cost_models.catalog import local
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
+from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stages import rank_layers
 from planner import solve
 from planner.problems import refuse
@@ -54,6 +54,7 @@ _HIDES: dict[str, dict[str, str]] = {
         "ffn_hidden_size": "",
         "vocab_size": "the cost of the head and its logits",
         "moe": "routing over so many experts",
+        "mla": "the efficiency of large matrices",
         "layer_pattern": "how often each kind of layer occurs",
     },
     "training": {"seq_length": "the share of attention", "global_batch_size": ""},
@@ -183,6 +184,7 @@ def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: 
     return model.model_copy(
         update={
             "layer_pattern": scale_patterns.narrowed(model.layer_pattern, scale),
+            "mla": scale_patterns.narrowed_latents(model.mla, scale),
             "hidden_size": hidden,
             "head_dim": head_dim,
             "num_attention_heads": heads,
@@ -279,6 +281,8 @@ def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, MLASpec):
+        return f"latents of {value.q_lora_rank or 'no'} and {value.kv_lora_rank}"
     if isinstance(value, MoESpec):
         return f"{value.num_experts} experts of {value.expert_ffn_hidden_size}, top {value.top_k}"
     if isinstance(value, tuple):

@@ -9,6 +9,7 @@ from typing import Any
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.delta_net import GatedDeltaNet
+from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.lightning import LightningAttention
 from cost_models.blocks.lru import LinearRecurrentUnit
 from cost_models.blocks.mamba import Mamba
@@ -16,11 +17,12 @@ from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
 from cost_models.blocks.parallel import Parallel
 from cost_models.blocks.rwkv import ChannelMix, TimeMix
-from cost_models.spec import ModelSpec
+from cost_models.spec import MLASpec, ModelSpec
 
 Pattern = tuple[tuple[Sublayer, ...], ...]
 # Query heads of one key head, key heads of a value head and the like: at most so many.
 _MOST_SHARED = 4
+_LATENT_DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
     """What a block has otherwise."""
     if isinstance(block, Attention):
         return _attention(block, scale)
+    if isinstance(block, LatentAttention):
+        return {"window": scale.tokens(block.window)}
     if isinstance(block, Mamba2):
         groups = min(block.num_groups, scale.tp)
         shared = max(1, round(block.num_heads * scale.shrunk / groups))
@@ -103,6 +107,16 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
     if isinstance(block, MLP | TimeMix | ChannelMix):
         return {"width": block.width and scale.width(block.width)}
     return {}
+
+
+def narrowed_latents(mla: MLASpec | None, scale: Scale) -> MLASpec | None:
+    """Heads as wide as others at most, their latents in proportion."""
+    if mla is None:
+        return None
+    dims = {name: scale.dim(getattr(mla, name)) for name in _LATENT_DIMS}
+    rank = mla.q_lora_rank and scale.width(mla.q_lora_rank)
+    ranks = {"kv_lora_rank": scale.width(mla.kv_lora_rank), "q_lora_rank": rank}
+    return mla.model_copy(update=dims | ranks)
 
 
 def _attention(block: Attention, scale: Scale) -> dict[str, Any]:

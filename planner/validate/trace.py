@@ -127,7 +127,8 @@ class _StaticStage:
         self, model: Any, index: int, count: int, device: torch.device, group: dist.ProcessGroup
     ) -> PipelineStage:
         c, tokens = self.script.C, self.script.TOKENS
-        shape = (c.micro_batch_size, tokens // (c.tp if c.sequence_parallel else 1), c.hidden_size)
+        width = c.hidden_size * getattr(c, "residual_streams", 1)
+        shape = (c.micro_batch_size, tokens // (c.tp if c.sequence_parallel else 1), width)
         half = _HALF[c.precision]
         message = torch.empty(shape, dtype=half, requires_grad=True)
         words = torch.zeros(c.micro_batch_size, tokens, dtype=torch.int64)

@@ -3,6 +3,10 @@
 The modules are those of the native training script, one block at a time.  FLOP are what
 FlopCounterMode sees of the forward pass, products of matrices; saved bytes are the storages that
 autograd keeps, beside weights and the block's own input, which the norm before it has saved.
+Streams of hyper-connections are summed element by element, which is no product.
+
+`products` has no module: it stands for modules that are known by their matrices alone, so that a
+module made of these would agree by construction.  compressed_attention has none yet.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
 from cost_models.blocks import Sublayer
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import dims
+from cost_models.layers import LayerKind, layers_of
 from cost_models.parameters import elements
 from cost_models.plans import Plans
 from cost_models.spec import ModelSpec
@@ -44,6 +50,12 @@ DELTA: dict[str, Any] = {
 }  # fmt: skip
 KIMI = DELTA | {"num_key_heads": 4, "key_head_dim": 128, "channel_decays": True}
 MAMBA = {"kind": "mamba", "inner_size": 512, "state_size": 16, "time_step_rank": 16}
+INDEXER = {"num_heads": 4, "head_dim": 64, "top_k": 64}
+LATENT: dict[str, Any] = {"kind": "latent_attention"}
+MLA = {
+    "kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 48,
+}  # fmt: skip
 BLOCKS: dict[str, dict[str, Any]] = {
     "mamba2": MAMBA2,
     "mamba2 with biases": MAMBA2 | {"bias": True, "convolution_bias": False, "gated_norm": False},
@@ -68,17 +80,50 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "keys as values": {"kind": "attention", "key_values": "keys"},
     "window": {"kind": "attention", "window": 128},
     "chunk": {"kind": "attention", "chunk": 128, "num_attention_heads": 4},
+    "sinks": {"kind": "attention", "sinks": True},
+    "window with sinks": {"kind": "attention", "window": 128},
+    "earlier keys": {"kind": "attention", "key_values": "earlier", "qk_norm": "head"},
+    "per-layer input": {"kind": "per_layer_input", "size": 96},
+    "cross": {"kind": "cross_attention", "tokens": 96},
+    "cross, other width": {
+        "kind": "cross_attention", "tokens": 320, "source_width": 192, "num_query_groups": 8,
+    },
+    "indexer": {"kind": "attention", "indexer": INDEXER | {"head_weights": False}},
+    "latent indexer": LATENT | {"indexer": INDEXER | {"query_norm": True}},
+    "unfused attention": {"kind": "attention", "num_query_groups": 8},
+    "latent attention": LATENT,
+    "latent queries": LATENT | {"gate": "head"},
+    "latent window": LATENT | {"window": 128, "rope_key_norm": True, "gate": "element"},
+    "narrow values": LATENT,
     "mlp": {"kind": "mlp", "width": 384, "bias": True},
     "parallel": {"kind": "parallel", "branches": [{"kind": "attention"}, MAMBA2]},
 }  # fmt: skip
+# What else its model has, and its plan.
+MODELS: dict[str, dict[str, Any]] = {
+    "window with sinks": {"attention_sinks": True},
+    "cross, other width": {"qk_norm": "head", "qkv_bias": True},
+    "per-layer input": {"per_layer_input_size": 96},
+    "latent attention": {"mla": MLA},
+    "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
+    "latent window": {"mla": MLA},
+    "latent indexer": {"mla": MLA | {"q_lora_rank": 96}},
+    "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
+}  # fmt: skip
+# Whole layers, with the norms and residuals between their blocks.
+LAYERS: dict[str, dict[str, Any]] = {"layer": {}, "streams": {"residual_streams": 4}}
+LAYER = [{"kind": "attention"}, {"kind": "mlp"}]
+# The layer before, whose keys and values are used again.
+BEFORE: dict[str, Any] = {"earlier keys": [{"kind": "attention"}]}
+# The flash kernel of a CPU takes no values of another width than keys.
+UNFUSED = {"unfused attention", "narrow values"}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A block, its module, and what the cost model says of it."""
+    """A block or a whole layer, its module, and what the cost model says of it."""
 
     model: ModelSpec
-    block: Sublayer
+    block: Sublayer | LayerKind
     script: Any
     module: Any
     records: tuple[Record, ...]
@@ -92,19 +137,29 @@ def world() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def reference(options: dict[str, Any]) -> Reference:
+def reference(name: str) -> Reference:
     """The module of a block, as the training script makes it."""
-    model = ModelSpec(**MODEL, layer_pattern=[[options]])
+    before = [BEFORE[name]] if name in BEFORE else []
+    fields = MODEL | {"num_layers": 1 + len(before)} | MODELS.get(name, LAYERS.get(name, {}))
+    blocks = LAYER if name in LAYERS else [BLOCKS[name]]
+    model = ModelSpec(**fields, layer_pattern=[*before, blocks])
     request, plan = launch(
         model, (1, 1), training={"seq_length": LENGTH, "global_batch_size": 1, "precision": "fp32"},
-        runtime="torch", zero_stage=0, cross_entropy="unfused", attention_kernel="flash2",
+        runtime="torch", zero_stage=0, cross_entropy="unfused",
+        attention_kernel="unfused" if name in UNFUSED else "flash2",
     )  # fmt: skip
     text = frameworks.get("pytorch").write(request, plan).files["train.py"]
     script: Any = ModuleType("train")
     exec(compile(text, "train.py", "exec"), script.__dict__)
     script.setup(torch.device("cpu"))
-    module = script.initialise(lambda: script.make_block(script.blocks_of(0)[0]))
-    ((block,),) = model.layer_pattern
+    make = script.StreamsBlock if model.residual_streams > 1 else script.Block
+    module = script.initialise(lambda: make(len(before)))
+    block: Sublayer | LayerKind = layers_of(model).kinds[-1]
+    if name in BLOCKS:
+        (block,), (place,) = model.layer_pattern[-1], module.places
+        module = getattr(module, place)
+    if hasattr(script, "SHARED"):
+        script.SHARED.update(shared())
     d = dims(request.training, Plans.from_rows([plan]))
     records = tuple(block.records(model, d))
     saved = {}
@@ -113,10 +168,17 @@ def reference(options: dict[str, Any]) -> Reference:
     return Reference(model, block, script, module, records, saved)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+def shared() -> dict[Any, Any]:
+    """What a layer finds of earlier ones."""
+    keys = tuple(torch.randn(1, LENGTH, 4, 32, requires_grad=True) for _ in range(2))
+    inputs = torch.randn(1, LENGTH, 1, 96, requires_grad=True)
+    return {("keys and values", None, None): keys, "per-layer inputs": inputs}
+
+
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_parameters(name: str) -> None:
-    r = reference(BLOCKS[name])
+    r = reference(name)
     found = sum(parameter.numel() for parameter in r.module.parameters())
     assert found == elements(r.block.weights(r.model, Split()))
 
@@ -140,25 +202,61 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     total = 0.0
     for record in records:
         if isinstance(record, Gemm):
-            total += 2.0 * one(record.active * record.m * record.n * record.k * record.groups)
+            # Scores of an indexer are of the whole square too.
+            times = 2.0 + 2.0 * (record.name == "indexer scores")
+            total += times * one(record.active * record.m * record.n * record.k * record.groups)
         elif isinstance(record, Scan) and record.matrices:
             total += one(record.forward_flop)
         elif isinstance(record, FlashAttention):
-            wider = max(seen / record.span, 1.0)
-            total += 2.0 * wider * one(record.active * record.forward_flop)
+            wider = max(seen / record.span, 1.0) * (1.0 + record.causal)
+            total += wider * one(record.active * record.forward_flop)
     return total
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
-    r = reference(BLOCKS[name])
+    r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
-    seen = LENGTH if "window" in BLOCKS[name] else 0
-    x = torch.randn(1, LENGTH, HIDDEN)
+    seen = LENGTH if {"window", "indexer"} & BLOCKS.get(name, {}).keys() else 0
+    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams)
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
     assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
+
+
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.usefixtures("world")
+def test_sinks_are_one_more_score(window: int | None) -> None:
+    script = reference("sinks").script
+    q, k, v, sinks = draw(1, 48, 8, 32), draw(1, 48, 4, 32), draw(1, 48, 4, 32) + 1, draw(8)
+    given = [x.requires_grad_() for x in (q, k, v, sinks)]
+    mask = script.window_mask(window or 48, 48, q)
+    found = script.attend_fused(q, k, v, mask if window else None, sinks)
+    several_k, several_v = (x.repeat_interleave(2, 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, several_k) * 32**-0.5 + mask
+    scores = torch.cat((scores, sinks[None, :, None, None].expand(1, 8, 48, 1)), -1)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1)[..., :-1], several_v)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weight = draw(1, 48, 8, 32) - 0.5
+    gradients = [torch.autograd.grad((x * weight).sum(), given) for x in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("world")
+def test_a_choice_of_keys_is_a_mask() -> None:
+    script = reference("indexer").script
+    given = [draw(1, 48, 8, 32), draw(1, 48, 4, 32) + 1, draw(1, 48, 4, 32) - 1]
+    q, k, v = (x.requires_grad_() for x in given)
+    choice = torch.rand(1, 48, 48, generator=torch.Generator().manual_seed(1)).tril()
+    choice = choice.topk(8).indices.int()
+    seen = torch.zeros(1, 1, 48, 48, dtype=torch.bool).scatter(-1, choice[:, None].long(), True)
+    mask = torch.zeros(1, 1, 48, 48).masked_fill(~seen.tril(), -torch.inf)
+    weight = draw(1, 48, 8, 32) - 0.5
+    outputs = script.attend_fused(q, k, v, choice=choice), script.attend(q, k, v, mask)
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    gradients = [torch.autograd.grad((out * weight).sum(), given) for out in outputs]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -167,7 +265,7 @@ def draw(*shape: int) -> torch.Tensor:
 
 @pytest.mark.usefixtures("world")
 def test_products_by_chunks_are_the_recurrence() -> None:
-    script = reference(MAMBA2).script
+    script = reference("mamba2").script
     q, k, v, decay = (
         draw(2, 48, 2, 8),
         draw(2, 48, 2, 8) / 2,
@@ -184,10 +282,10 @@ def test_products_by_chunks_are_the_recurrence() -> None:
     torch.testing.assert_close(found, torch.stack(outputs, 1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [DELTA, KIMI], ids=["by head", "by channel"])
+@pytest.mark.parametrize("name", ["gated delta net", "kimi delta attention"])
 @pytest.mark.usefixtures("world")
-def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> None:
-    module = reference(options).module
+def test_the_delta_rule_by_chunks_is_the_recurrence(name: str) -> None:
+    options, module = BLOCKS[name], reference(name).module
     heads, dim, width = options["num_value_heads"], options["key_head_dim"], 128
     groups = options["num_key_heads"]
     q, k = (module.normed(draw(1, 192, groups * dim) + i) for i in range(2))
@@ -211,7 +309,7 @@ def test_the_delta_rule_by_chunks_is_the_recurrence(options: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("world")
 def test_doubling_is_the_recurrence() -> None:
-    script = reference(MAMBA).script
+    script = reference("mamba").script
     decay, x = draw(2, 37, 5).sigmoid(), draw(2, 37, 5)
     state, states = torch.zeros(2, 5), []
     for t in range(37):
@@ -220,11 +318,11 @@ def test_doubling_is_the_recurrence() -> None:
     torch.testing.assert_close(script.linear_scan(decay, x), torch.stack(states, 1))
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:
-    r = reference(BLOCKS[name])
-    x = torch.randn(1, LENGTH, HIDDEN, requires_grad=True)
+    r = reference(name)
+    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams).requires_grad_()
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,8 +332,13 @@ def test_saved_bytes(name: str) -> None:
         return tensor
 
     r.module(x)  # makes what the layers share
-    shared = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values())
-    apart = {t.untyped_storage()._cdata for t in (x, *shared, *r.module.parameters())}
+    tables = (table for pair in getattr(r.script, "TABLES", {}).values() for table in pair)
+    tables_of_all = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
+    passed = tree_leaves([getattr(r.script, name, {}) for name in ("SHARED", "MEMORY")])
+    # A block's own input is saved with the norm before it.
+    given = (x,) if name in BLOCKS else ()
+    weights = r.module.parameters()
+    apart = {t.untyped_storage()._cdata for t in (*given, *tables_of_all, *passed, *weights)}
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         out = r.module(x)
     found = sum(size for size, _ in kept.values())

@@ -159,5 +159,6 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     blocks=patterns.KINDS,
+    parts=patterns.PARTS,
     untuned="the script that is written trains every weight",
 )

@@ -66,7 +66,15 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-PATTERN = ("blocks", "layer_pattern")  # where layers follow a pattern of their own
+# Where layers follow a pattern of their own; fields of a model that few have are left out.
+PATTERN = ("blocks", "layer_pattern")
+OWN_TABLE = "per_layer_input_vocab_size"
+RARE = {
+    "mla": "widths of latent attention",
+    "residual_streams": "copies of the residual, which every block mixes",
+    "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
+    OWN_TABLE: "rows of that table; None: vocab_size",
+}
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in FREE))
@@ -87,7 +95,9 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
-    if model.layer_pattern:
+    for name, value in _rare(model).items():
+        yield name, value, RARE[name]
+    if patterns.layers(model):
         blocks, layers = patterns.entries(model)
         yield "blocks", blocks, "by name; what is None is the model's"
         yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
@@ -136,6 +146,15 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
     yield from FREE
+
+
+def _rare(model: ModelSpec) -> dict[str, Any]:
+    """Fields that few models have, of one that has them."""
+    fields = ModelSpec.model_fields
+    rare = {name for name in RARE if getattr(model, name) != fields[name].default}
+    return model.model_dump(
+        include=rare | ({OWN_TABLE} if "per_layer_input_size" in rare else set())
+    )
 
 
 def _python(value: Any) -> str:
@@ -188,6 +207,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
         moe=experts or None,
+        **{name: config[name] for name in RARE if name in config},
         layer_pattern=patterns.pattern(config),
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING})

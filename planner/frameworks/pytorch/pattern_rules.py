@@ -9,11 +9,14 @@ import numpy as np
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.cross_attention import CrossAttention
 from cost_models.blocks.delta_net import CHUNK, GatedDeltaNet
+from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.lightning import BLOCK, LightningAttention
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
 from cost_models.blocks.parallel import Parallel
+from cost_models.blocks.per_layer_input import PerLayerInput
 from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Rule
@@ -22,6 +25,8 @@ from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
 
 _WHOLE = {
+    "per_layer_input": "its two matrices are whole on every rank",
+    "latent_attention": "its latents are whole on every rank",
     "mamba": "its step, B and C need all channels",
     "linear_recurrent_unit": "its gates are stacked",
     "rwkv_time_mix": "its shares of the token before are whole",
@@ -41,8 +46,12 @@ def _not_built(model: ModelSpec) -> list[str]:
 
 def _repeats(model: ModelSpec) -> bool:
     """Whether a layer has two mixers, two attentions or two feed-forwards."""
-    places = ([block.norm for block in layer] for layer in model.layer_pattern)
+    places = ([_place(block) for block in layer] for layer in patterns.layers(model))
     return any(len(set(layer)) < len(layer) for layer in places)
+
+
+def _place(block: Sublayer) -> str:
+    return block.kind if isinstance(block, PerLayerInput | CrossAttention) else block.norm
 
 
 def _beside(block: Sublayer, kind: str) -> bool:
@@ -66,12 +75,42 @@ def _heads(model: ModelSpec) -> Iterator[int]:
     for block in patterns.each(model):
         if isinstance(block, Attention):
             yield from block.heads(model)
+        if isinstance(block, CrossAttention):
+            yield block.num_query_groups or model.num_query_groups
+        if isinstance(block, LatentAttention):
+            yield model.num_attention_heads
         if isinstance(block, Mamba2):
             yield block.num_groups
         if isinstance(block, GatedDeltaNet):
             yield block.num_key_heads
         if isinstance(block, LightningAttention):
             yield block.num_heads or model.num_attention_heads
+
+
+def _keys_before(model: ModelSpec) -> bool:
+    """Whether a layer of the same reach and width stands before each that uses its keys."""
+    made: set[tuple[object, ...]] = set()
+    for layer in patterns.layers(model):
+        for block in layer:
+            if isinstance(block, Attention):
+                _, groups = block.heads(model)
+                reach = (block.window, block.chunk, groups, block.head_dim)
+                if block.key_values == "earlier" and reach not in made:
+                    return False
+                made = {one for one in made if one[:2] != reach[:2]} | {reach}
+    return True
+
+
+def _chosen_before(model: ModelSpec) -> bool:
+    """Whether an indexer stands before each layer that uses a choice again."""
+    indexers = (getattr(b, "indexer", None) for layer in patterns.layers(model) for b in layer)
+    first = next((indexer for indexer in indexers if indexer is not None), None)
+    return first is None or not first.shared
+
+
+def _only_fused(model: ModelSpec) -> bool:
+    crosses = any(isinstance(block, CrossAttention) for block in patterns.each(model))
+    return crosses or patterns.has_sinks(model) or patterns.has_indexer(model)
 
 
 def _by_operator(plans: Plans) -> BoolArray:
@@ -84,7 +123,11 @@ def _common(model: ModelSpec) -> int:
 
 def _unsplit(model: ModelSpec) -> str:
     """Why tensor parallelism cannot split a block; empty where it can split all."""
+    if model.residual_streams > 1:
+        return "residual streams: their mixtures need all of them"
     for block in patterns.each(model):
+        if getattr(block, "indexer", None) is not None:
+            return f"{block.label}: its indexer looks at all heads"
         if block.kind in _WHOLE:
             return f"{block.label}: {_WHOLE[block.kind]}"
         if isinstance(block, LightningAttention) and block.output_norm == "all":
@@ -96,13 +139,13 @@ def _unsplit(model: ModelSpec) -> str:
 
 def _local(model: ModelSpec) -> bool:
     blocks = patterns.each(model)
-    return any(isinstance(b, Attention) and (b.window or b.chunk) for b in blocks)
+    windows = (getattr(b, "window", None) or getattr(b, "chunk", None) for b in blocks)
+    return patterns.has_sinks(model) or any(window is not None for window in windows)
 
 
 def _recurrent(model: ModelSpec) -> str:
     """The first block that needs the tokens before its own in order."""
-    plain = {"attention", "experts", "mlp", "parallel"}
-    return next((b.label for b in patterns.each(model) if b.kind not in plain), "")
+    return next((b.label for b in patterns.each(model) if b.kind not in patterns.AT_ONCE), "")
 
 
 def _chunks(model: ModelSpec, length: int) -> list[int]:
@@ -129,17 +172,33 @@ MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(
         lambda m: not _repeats(m), "a layer has one mixer, one attention and one feed-forward"
     ),
-    _none(
-        lambda b, m: isinstance(b, Attention) and b.key_values == "earlier",
-        "layers do not use keys and values of an earlier one",
+    fixed_part(
+        _keys_before, "layers use keys and values of an earlier one that projects equally wide ones"
     ),
     _none(
-        lambda b, m: isinstance(b, Attention) and b.indexer is not None,
-        "no indexer picks the keys of attention",
+        lambda b, m: isinstance(b, LatentAttention) and m.qk_norm != "none",
+        "latent attention has norms on its latents, not on queries and keys",
+    ),
+    fixed_part(
+        lambda m: not (m.attention_dropout and patterns.has_indexer(m)),
+        "attention to chosen keys drops no scores",
+    ),
+    fixed_part(
+        _chosen_before, "layers use the choice of an indexer in an earlier layer, which has to be"
     ),
     _none(
-        lambda b, m: isinstance(b, Attention) and bool(b.sinks),
-        "scaled_dot_product_attention has no sinks",
+        lambda b, m: (
+            isinstance(b, Attention) and b.indexer is not None and bool(b.window or b.sinks)
+        ),
+        "an indexer picks keys of the whole sequence, without sinks",
+    ),
+    _none(
+        lambda b, m: isinstance(b, LatentAttention) and m.attention_sinks,
+        "latent attention has no sinks",
+    ),
+    fixed_part(
+        lambda m: not m.attention_dropout or not patterns.has_sinks(m),
+        "attention with sinks drops no scores",
     ),
     _none(
         lambda b, m: isinstance(b, Attention) and b.qk_norm == "full",
@@ -157,9 +216,22 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda m: m.moe is None or not (m.moe.zero_experts or m.moe.latent_size),
         "experts are MLPs as wide as the model, and none passes its tokens on",
     ),
-    fixed_part(lambda m: m.residual_streams == 1, "there is one residual stream"),
+    fixed_part(
+        lambda m: m.residual_streams == 1 or m.per_layer_input_size is None,
+        "layers have several residual streams or embeddings of their own, not both",
+    ),
     fixed_part(lambda m: not m.encoders, "there are no encoders"),
-    fixed_part(lambda m: m.per_layer_input_size is None, "layers have no embedding of their own"),
+    fixed_part(
+        lambda m: (
+            any(b.kind == "per_layer_input" for b in patterns.each(m))
+            == (m.per_layer_input_size is not None)
+        ),
+        "per_layer_input blocks and per_layer_input_size go together",
+    ),
+    _none(
+        lambda b, m: isinstance(b, PerLayerInput) and b.size != m.per_layer_input_size,
+        "per_layer_input blocks are as wide as per_layer_input_size",
+    ),
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
@@ -180,6 +252,15 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
+        lambda c, p: (
+            ((p.pp == 1) & ~is_named(p, "recompute", "full")) | (not patterns.passes_on(c.model))
+        ),
+        lambda c, p: (
+            f"layers get {patterns.passes_on(c.model)}, which neither a pipeline nor full "
+            "recompute passes on"
+        ),
+    ),
+    unsupported(
         lambda c, p: (p.cp == 1) | (not _recurrent(c.model)),
         lambda c, p: (
             f"{_recurrent(c.model)} takes the tokens of a sequence in order, on one rank: cp 1, "
@@ -188,8 +269,17 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
+        lambda c, p: (p.cp == 1) | (not patterns.has_indexer(c.model)),
+        lambda c, p: f"an indexer scores all tokens of a sequence on one rank: cp 1, not {p.cp}",
+        "degrees",
+    ),
+    unsupported(
         lambda c, p: (p.cp == 1) | (not _local(c.model)) | is_named(p, "cp_kind", "a2a"),
-        "windows and chunks are of whole sequences: context parallelism by all-to-all (a2a)",
+        "windows, chunks and sinks are of whole sequences: context parallelism by all-to-all (a2a)",
+    ),
+    unsupported(
+        lambda c, p: ~is_named(p, "attention_kernel", "unfused") | (not _only_fused(c.model)),
+        "attention with sinks, an indexer or a memory runs in a fused kernel",
     ),
     unsupported(
         lambda c, p: not _chunks(c.model, c.training.seq_length),
@@ -200,7 +290,7 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: (p.compile == 0) | (not c.model.layer_pattern),
+        lambda c, p: (p.compile == 0) | (not patterns.layers(c.model)),
         "layers of a pattern are not compiled: their loops over chunks would be unrolled",
     ),
     unsupported(
@@ -211,7 +301,9 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (
-            ~is_named(p, "recompute", "selective") | ~_by_operator(p) | (not c.model.layer_pattern)
+            ~is_named(p, "recompute", "selective")
+            | ~_by_operator(p)
+            | (not patterns.layers(c.model))
         ),
         "every second product is kept where all layers have the same ones, not in a pattern",
     ),

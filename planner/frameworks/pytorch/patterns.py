@@ -11,15 +11,29 @@ from importlib.resources import files
 from typing import Any
 
 from cost_models.blocks import Sublayer
+from cost_models.blocks.attention import Attention
+from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 
 KINDS = (
-    "attention", "experts", "gated_delta_net", "lightning_attention", "linear_recurrent_unit",
-    "mamba", "mamba2", "mlp", "parallel", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
+    "attention", "cross_attention", "experts", "gated_delta_net", "latent_attention",
+    "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel",
+    "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
-# Not shared: what only attention and feed-forwards do without.
-_PLAIN = {"attention", "experts", "mlp", "parallel"}
+PARTS = ("per_layer_inputs", "residual_streams")
+# Kinds that take all tokens of a sequence at once; the others take them in order.
+ATTENTION = {"attention", "latent_attention"}
+AT_ONCE = {*ATTENTION, "cross_attention", "experts", "mlp", "parallel", "per_layer_input"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
+
+
+def layers(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
+    """The pattern of a model; of one without, where its layers are not the script's usual ones."""
+    window = model.sliding_window is not None or model.attention_sinks
+    if model.layer_pattern or not (window or model.mla or model.residual_streams > 1):
+        return model.layer_pattern
+    found = layers_of(model)
+    return tuple(found.kinds[place].sublayers for place in found.order)
 
 
 def each(model: ModelSpec) -> tuple[Sublayer, ...]:
@@ -30,18 +44,63 @@ def each(model: ModelSpec) -> tuple[Sublayer, ...]:
             yield from parts(branch)
         yield block
 
-    blocks = (block for layer in model.layer_pattern for block in layer)
+    blocks = (block for layer in layers(model) for block in layer)
     return tuple(dict.fromkeys(one for block in blocks for one in parts(block)))
+
+
+def passes_on(model: ModelSpec) -> str:
+    """What a layer gets from an earlier one beside the hidden state; empty where nothing."""
+    if model.per_layer_input_size is not None:
+        return "embeddings of their own"
+    earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
+    indexers = (getattr(block, "indexer", None) for block in each(model))
+    if any(indexer is not None and indexer.shared for indexer in indexers):
+        return "the choice of an earlier indexer"
+    return "keys and values of an earlier layer" if any(earlier) else ""
+
+
+def has_indexer(model: ModelSpec) -> bool:
+    """Whether attention is to keys that an indexer picks."""
+    return any(getattr(block, "indexer", None) is not None for block in each(model))
+
+
+def has_sinks(model: ModelSpec) -> bool:
+    """Whether attention has a score of its own for no token."""
+    blocks = (block for block in each(model) if isinstance(block, Attention))
+    return any(model.attention_sinks if b.sinks is None else b.sinks for b in blocks)
 
 
 def classes(model: ModelSpec) -> dict[str, str]:
     """What stands for the script's marks: the classes of its layers, and how tp splits them."""
-    if not model.layer_pattern:
-        return {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
+    if not layers(model):
+        usual = {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
+        return usual | _stage(model)
     kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
-    shared = ["kept", *["recurrence"] * bool(set(kinds) - _PLAIN)]
-    texts = map(_text, ("pattern_layer", *shared, *kinds))
-    return {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
+    shared = {
+        "kept": True,
+        "shared": passes_on(model) != "",
+        "recurrence": not set(kinds) <= AT_ONCE,
+        "streams": model.residual_streams > 1,
+        "fused_attention": has_sinks(model) or has_indexer(model),
+        "indexer": has_indexer(model),
+        "local_attention": not ATTENTION.isdisjoint(kinds),
+    }
+    texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))
+    marks = {"@LAYER@": "\n\n\n".join(texts), "@SPLIT@": _SPLIT}
+    return marks | _stage(model)
+
+
+def _stage(model: ModelSpec) -> dict[str, str]:
+    """A stage with more than layers between embedding and head, and layers with several streams."""
+    streams = model.residual_streams > 1
+    name = "streams_stage" if streams else "per_layer_stage"
+    special = streams or model.per_layer_input_size is not None
+    made = name.title().replace("_", "") if special else "Stage"
+    return {
+        "@STAGE@\n": f"\n{_text(name)}\n\n" if special else "",
+        "@STAGE CLASS@": made,
+        "@BLOCK CLASS@": "StreamsBlock" if streams else "Block",
+    }
 
 
 def _text(name: str) -> str:
@@ -53,12 +112,21 @@ def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
     """The blocks by a name for each, and the names of every layer's."""
     names: dict[Sublayer, str] = {}
     count = Counter[str]()
-    for block in dict.fromkeys(block for layer in model.layer_pattern for block in layer):
+    for block in dict.fromkeys(block for layer in layers(model) for block in layer):
         count[block.kind] += 1
         many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
         names[block] = f"{block.kind}{many}"
-    blocks = {name: block.model_dump(mode="json") for block, name in names.items()}
-    return blocks, [[names[block] for block in layer] for layer in model.layer_pattern]
+    blocks = {name: _options(block, model) for block, name in names.items()}
+    return blocks, [[names[block] for block in layer] for layer in layers(model)]
+
+
+def _options(block: Sublayer, model: ModelSpec) -> dict[str, Any]:
+    """What the script is told of a block, sinks as the model has them."""
+    options = block.model_dump(mode="json")
+    for one in (options, *options.get("branches", ())):
+        if one["kind"] == "attention" and one["sinks"] is None:
+            one["sinks"] = model.attention_sinks
+    return options
 
 
 def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:

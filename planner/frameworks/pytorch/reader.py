@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.frameworks.pytorch.config import EXPERTS, KEYS, PATTERN, specs
+from planner.frameworks.pytorch.config import EXPERTS, KEYS, PATTERN, RARE, specs
 from planner.frameworks.reading import Reading, Setting, Unreadable
 
 SCRIPT, LAUNCH = "train.py", "launch.sh"
@@ -85,5 +85,5 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=_number(_NODES, launch),
         accelerators_per_node=_number(_PROCESSES, launch),
         settings=tuple(settings),
-        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN)),
+        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN, RARE)),
     )

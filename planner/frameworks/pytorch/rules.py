@@ -78,9 +78,6 @@ MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
     fixed_part(lambda m: m.qk_norm != "full", "query/key norms run over one head, not over all"),
     *MOE_RULES,
-    fixed_part(lambda m: m.mla is None, "there is no latent attention"),
-    fixed_part(lambda m: not m.attention_sinks, "scaled_dot_product_attention has no sinks"),
-    fixed_part(lambda m: m.sliding_window is None, "there is no sliding window"),
     fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
 )
 RULES: tuple[Rule, ...] = (

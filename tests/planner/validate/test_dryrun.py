@@ -91,6 +91,31 @@ RECURRENCES = LLAMA | {
         [{"kind": "linear_recurrent_unit", "width": 768, "num_blocks": 4}, MLP],
     ]
 }
+_PER_LAYER = {"kind": "per_layer_input", "size": 256}
+_EARLIER = {"kind": "attention", "key_values": "earlier"}
+PER_LAYER = LLAMA | {
+    "per_layer_input_size": 256,
+    "layer_pattern": [[{"kind": "attention"}, MLP, _PER_LAYER], [_EARLIER, MLP, _PER_LAYER]],
+}
+_CROSS = {"kind": "cross_attention", "tokens": 256, "source_width": 384}
+CROSS = LLAMA | {"layer_pattern": [[{"kind": "attention"}, _CROSS, MLP]]}
+STREAMS = LLAMA | {"residual_streams": 4}
+SINKS = LLAMA | {"attention_sinks": True, "sliding_window": 256, "full_attention_period": 2}
+_MLA = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+LATENT = LLAMA | {"mla": _MLA | {"q_lora_rank": 192}}
+_CHOICE = {"num_heads": 4, "head_dim": 64, "top_k": 256}
+CHOSEN = LLAMA | {
+    "mla": _MLA | {"q_lora_rank": 192, "v_head_dim": 96},
+    "layer_pattern": [
+        [{"kind": "latent_attention", "indexer": _CHOICE}, MLP],
+        [{"kind": "latent_attention", "indexer": _CHOICE | {"shared": True}}, MLP],
+        [{"kind": "attention", "indexer": _CHOICE}, MLP],
+    ],
+}  # fmt: skip
+_LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "rope_key_norm": True}
+LATENT_WINDOW = LLAMA | {
+    "mla": _MLA, "layer_pattern": [[_LATENT_WINDOW, MLP], [{"kind": "latent_attention"}, MLP]],
+}  # fmt: skip
 SP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": False}
 FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
@@ -98,6 +123,7 @@ FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uni
 UNCOUNTED = {
     "convolution input",
     "token ids",
+    "encoder output",
     "position ids",
     "targets",
     "rotary table",
@@ -194,6 +220,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "lightning": (LIGHTNING, SP | {"pp": 2, "dp": 2} | FSDP, {}),
     "windows": (WINDOWS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "mamba": (MAMBA, {"pp": 2, "dp": 2} | FSDP, {}),
+    "sinks": (SINKS, SP | {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
+    "per-layer-inputs": (PER_LAYER, {"dp": 2} | FSDP, {}),
+    "streams": (STREAMS, {"pp": 2, "dp": 2}, {}),
+    "indexer": (CHOSEN, {"dp": 2} | FSDP, {}),
+    "cross": (CROSS, SP | {"pp": 2, "dp": 2}, {}),
+    "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
+    "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
 }
 

@@ -171,7 +171,7 @@ def setup(device, model_device=None):
             (C.pp, replicas, same // replicas, C.ep),
             mesh_dim_names=("pp", "dp_replicate", "fsdp", "ep"),
         )
-    ROTARY = rotary_table() if C.position == "rope" else None
+    ROTARY = rotary_table(C.head_dim) if C.position == "rope" else None
 
 
 # --- The model -----------------------------------------------------------------------------------
@@ -195,17 +195,17 @@ def positions():
     return torch.arange(TOKENS, device=DEVICE) + CP_RANK * TOKENS
 
 
-def rotary_table():
+def rotary_table(width):
     """Cosine and sine of the angles by which the tokens of this rank rotate, for all layers."""
-    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=DEVICE)
+    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / width, device=DEVICE)
     angle = torch.outer(positions(), frequency)[:, None, :]
     return angle.cos(), angle.sin()
 
 
-def rotate(x):
+def rotate(x, table=None):
     """Rotary positions: x has (batch, tokens, heads, head_dim); pairs are d and d + head_dim/2."""
     left, right = x.float().chunk(2, -1)
-    cos, sin = ROTARY
+    cos, sin = table or ROTARY
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
 
 
@@ -227,7 +227,7 @@ ATTENTION = {
     "flash2": [SDPBackend.FLASH_ATTENTION],
     "unfused": [SDPBackend.MATH],
     "fp32 on a GPU": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
-    "mask": [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+    "no flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
 
 
@@ -246,13 +246,13 @@ def attend(q, k, v, mask=None):
     causal = {"is_causal": True} if mask is None else {"attn_mask": mask}
     if q.size(1) < k.size(1):
         causal = {"attn_mask": causal_mask(q.size(1), k.size(1), q.device)}
-    kernel = C.attention_kernel
-    if q.is_cpu and C.attention_dropout:  # the CPU's flash kernel drops no scores
+    kernel, unequal = C.attention_kernel, v.size(-1) != q.size(-1)
+    if q.is_cpu and (C.attention_dropout or unequal):  # the CPU's flash kernel has neither
         kernel = "unfused"
     elif q.is_cuda and C.precision == "fp32" and kernel != "unfused":  # and GPUs have none in fp32
         kernel = "fp32 on a GPU"
-    elif q.is_cuda and mask is not None:  # nor has flash attention masks
-        kernel = "mask"
+    elif q.is_cuda and (mask is not None or unequal) and kernel != "unfused":
+        kernel = "no flash"
     with sdpa_kernel(ATTENTION[kernel], set_priority=True):
         return F.scaled_dot_product_attention(
             q.transpose(1, 2),
@@ -451,20 +451,26 @@ class Stage(nn.Module):
             self.norm = make_norm(C.hidden_size)
             self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
 
+    def embed(self, tokens):
+        x = self.embedding(tokens)
+        if C.position == "learned":
+            here = positions()
+            if C.sequence_parallel:  # the embedding gave each rank some of the tokens
+                here = here.chunk(C.tp)[TP_RANK]
+            x = x + self.positions(here[None])
+        if C.embedding_norm:
+            x = self.embedding_norm(x)
+        return F.dropout(x, C.hidden_dropout)
+
     def forward(self, x):
         if self.is_first:
-            x = self.embedding(x)
-            if C.position == "learned":
-                here = positions()
-                if C.sequence_parallel:  # the embedding gave each rank some of the tokens
-                    here = here.chunk(C.tp)[TP_RANK]
-                x = x + self.positions(here[None])
-            if C.embedding_norm:
-                x = self.embedding_norm(x)
-            x = F.dropout(x, C.hidden_dropout)
+            x = self.embed(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)) if self.is_last else x
+        return self.logits(x) if self.is_last else x
+
+    def logits(self, x):
+        return self.head(self.norm(x))
 
 
 # --- How one stage is split ----------------------------------------------------------------------

@@ -83,12 +83,12 @@ CONFIG = {
         "attention": {"kind": "attention", "window": 512, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": None, "qk_norm": None, "indexer": None},
+            True, "sinks": False, "qk_norm": None, "indexer": None},
         "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
         "attention_2": {"kind": "attention", "window": None, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": None, "qk_norm": None, "indexer": None},
+            True, "sinks": False, "qk_norm": None, "indexer": None},
     },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"],
@@ -186,7 +186,7 @@ def setup(device, model_device=None):
             (C.pp, replicas, same // replicas, C.ep),
             mesh_dim_names=("pp", "dp_replicate", "fsdp", "ep"),
         )
-    ROTARY = rotary_table() if C.position == "rope" else None
+    ROTARY = rotary_table(C.head_dim) if C.position == "rope" else None
 
 
 # --- The model -----------------------------------------------------------------------------------
@@ -210,17 +210,17 @@ def positions():
     return torch.arange(TOKENS, device=DEVICE) + CP_RANK * TOKENS
 
 
-def rotary_table():
+def rotary_table(width):
     """Cosine and sine of the angles by which the tokens of this rank rotate, for all layers."""
-    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / C.head_dim, device=DEVICE)
+    frequency = C.rotary_base ** -torch.arange(0, 1, 2 / width, device=DEVICE)
     angle = torch.outer(positions(), frequency)[:, None, :]
     return angle.cos(), angle.sin()
 
 
-def rotate(x):
+def rotate(x, table=None):
     """Rotary positions: x has (batch, tokens, heads, head_dim); pairs are d and d + head_dim/2."""
     left, right = x.float().chunk(2, -1)
-    cos, sin = ROTARY
+    cos, sin = table or ROTARY
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
 
 
@@ -242,7 +242,7 @@ ATTENTION = {
     "flash2": [SDPBackend.FLASH_ATTENTION],
     "unfused": [SDPBackend.MATH],
     "fp32 on a GPU": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
-    "mask": [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+    "no flash": [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
 
 
@@ -261,13 +261,13 @@ def attend(q, k, v, mask=None):
     causal = {"is_causal": True} if mask is None else {"attn_mask": mask}
     if q.size(1) < k.size(1):
         causal = {"attn_mask": causal_mask(q.size(1), k.size(1), q.device)}
-    kernel = C.attention_kernel
-    if q.is_cpu and C.attention_dropout:  # the CPU's flash kernel drops no scores
+    kernel, unequal = C.attention_kernel, v.size(-1) != q.size(-1)
+    if q.is_cpu and (C.attention_dropout or unequal):  # the CPU's flash kernel has neither
         kernel = "unfused"
     elif q.is_cuda and C.precision == "fp32" and kernel != "unfused":  # and GPUs have none in fp32
         kernel = "fp32 on a GPU"
-    elif q.is_cuda and mask is not None:  # nor has flash attention masks
-        kernel = "mask"
+    elif q.is_cuda and (mask is not None or unequal) and kernel != "unfused":
+        kernel = "no flash"
     with sdpa_kernel(ATTENTION[kernel], set_priority=True):
         return F.scaled_dot_product_attention(
             q.transpose(1, 2),
@@ -464,7 +464,7 @@ class Block(nn.Module):
         super().__init__()
         self.places = []
         for part in map(make_block, blocks_of(layer)):
-            place = getattr(part, "place", "mixer")
+            place, part.layer = getattr(part, "place", "mixer"), layer
             self.places.append(place)
             setattr(self, f"{place}_norm", make_norm(C.hidden_size))
             setattr(self, place, part)
@@ -478,7 +478,7 @@ class Block(nn.Module):
 
 def split_blocks(module, gather, columns, rows, by_head):
     """The tensor-parallel plan of a layer's blocks, whose small weights are split here."""
-    plan = {"mixer": gather}
+    plan = {"mixer": gather, "cross": gather}
     for name, part in module.named_modules():
         styles = (("columns", (), columns), ("rows", ("output",), rows), ("by_head", (), by_head))
         for which, usual, style in styles:
@@ -491,8 +491,8 @@ def split_blocks(module, gather, columns, rows, by_head):
                     weight.detach(), MESH["tp"], [Shard(0)], src_data_rank=None
                 )
                 setattr(part, one, nn.Parameter(weight))
-    norm = {"mixer_norm": SequenceParallel(use_local_output=True)} if C.sequence_parallel else {}
-    return plan | norm
+    norms = ("mixer_norm", "cross_norm") if C.sequence_parallel else ()
+    return plan | {name: SequenceParallel(use_local_output=True) for name in norms}
 
 
 def own(weight):
@@ -507,7 +507,12 @@ def again(part, *inputs):
     )
 
 
-MASKS = {}  # by window and length: the layers share them
+def gated(x, gate):
+    """The output of attention, multiplied by one value for each head or for each element."""
+    return (x.unflatten(-1, (gate.size(-1), -1)) * gate.sigmoid()[..., None]).flatten(2)
+
+
+MASKS, TABLES = {}, {}  # by window and length, and by width: the layers share them
 
 
 def window_mask(window, length, like):
@@ -521,6 +526,13 @@ def window_mask(window, length, like):
     return MASKS[window, length]
 
 
+def rotary_of(width):
+    """Cosine and sine for heads of a width of their own."""
+    if width not in TABLES:
+        TABLES[width] = rotary_table(width)
+    return TABLES[width]
+
+
 class LocalAttention(nn.Module):
     """Attention to the tokens of a window, or of a chunk; over cp each rank has some heads."""
 
@@ -528,7 +540,7 @@ class LocalAttention(nn.Module):
         super().__init__()
         self.window, self.chunk = window, chunk
 
-    def attend(self, q, k, v):
+    def attend(self, attend, q, k, v):
         length = q.size(1)
         if self.chunk is not None and self.chunk < length:
             q, k, v = (x.unflatten(1, (-1, self.chunk)).flatten(0, 1) for x in (q, k, v))
@@ -537,10 +549,13 @@ class LocalAttention(nn.Module):
             return attend(q, k, v, window_mask(self.window, length, q))
         return attend(q, k, v)
 
-    def forward(self, q, k, v):
+    def forward(self, q, k, v, sinks=None):
+        if sinks is not None and C.cp > 1:
+            sinks = sinks.chunk(C.cp)[CP_RANK]
+        kernel = attend if sinks is None else partial(attend_fused, sinks=sinks)
         if C.cp == 1:
-            return self.attend(q, k, v).flatten(2)
-        out = self.attend(*(all_to_all(x, split=2, join=1) for x in (q, k, v)))
+            return self.attend(kernel, q, k, v).flatten(2)
+        out = self.attend(kernel, *(all_to_all(x, split=2, join=1) for x in (q, k, v)))
         return all_to_all(out, split=1, join=2).flatten(2)
 
 
@@ -550,13 +565,16 @@ class BlockAttention(nn.Module):
 
     place = "attention"
     columns, by_head = ("query", "key", "value", "gate"), ("query_norm", "key_norm")
+    split = ("sinks",)
 
     def __init__(self, o):
         super().__init__()
         heads, groups = o.num_attention_heads, o.num_query_groups or o.num_attention_heads
         heads, groups = heads or C.num_attention_heads, groups or C.num_query_groups
-        self.head_dim, self.gates = o.head_dim or C.head_dim, o.gate
-        widths = {"query": heads * self.head_dim, "key": groups * self.head_dim}
+        self.head_dim = o.head_dim or C.head_dim
+        widths = {"query": heads * self.head_dim}
+        if o.key_values != "earlier":
+            widths["key"] = groups * self.head_dim
         if o.key_values == "own":
             widths["value"] = groups * self.head_dim
         if o.gate != "none":
@@ -565,27 +583,44 @@ class BlockAttention(nn.Module):
             setattr(self, name, nn.Linear(C.hidden_size, width, bias=C.qkv_bias))
         normed = (C.qk_norm if o.qk_norm is None else o.qk_norm) == "head"
         self.query_norm = make_norm(self.head_dim) if normed else nn.Identity()
-        self.key_norm = make_norm(self.head_dim) if normed else nn.Identity()
+        projects = "key" in widths
+        self.key_norm = make_norm(self.head_dim) if normed and projects else nn.Identity()
+        self.reach = "keys and values", o.window, o.chunk
+        self.shares = any(x.get("key_values") == "earlier" for x in C.blocks.values())
         self.rotates = o.rope and C.position == "rope"
-        local = o.window is not None or o.chunk is not None
-        self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
+        self.sinks = nn.Parameter(torch.zeros(heads)) if o.sinks else None
+        local = o.window is not None or o.chunk is not None or o.sinks
+        self.chooses = o.indexer is not None
+        if self.chooses:
+            self.indexer = None if o.indexer["shared"] else Indexer(o.indexer, C.hidden_size)
+            self.core = ChosenCore()
+        else:
+            self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
             heads * self.head_dim, C.hidden_size, bias=C.attention_output_bias
         )
 
-    def gated(self, x, gate):
-        x = x.unflatten(-1, (gate.size(-1), -1)) if self.gates == "head" else x
-        gate = gate[..., None] if self.gates == "head" else gate
-        return (x * gate.sigmoid()).flatten(2)
+    def keys_and_values(self, x):
+        """Its own, which later layers of the same reach may use, or those of an earlier layer."""
+        if not hasattr(self, "key"):
+            return SHARED[self.reach]
+        k = self.key(x).unflatten(-1, (-1, self.head_dim))
+        v = self.value(x).unflatten(-1, (-1, self.head_dim)) if hasattr(self, "value") else k
+        k = self.key_norm(k)
+        k = rotate(k) if self.rotates else k
+        if self.shares:
+            SHARED[self.reach] = k, v
+        return k, v
 
     def forward(self, x):
-        q, k = (one(x).unflatten(-1, (-1, self.head_dim)) for one in (self.query, self.key))
-        v = self.value(x).unflatten(-1, (-1, self.head_dim)) if hasattr(self, "value") else k
-        q, k = self.query_norm(q), self.key_norm(k)
-        if self.rotates:
-            q, k = rotate(q), rotate(k)
-        out = self.core(q, k, v)
-        return self.output(out if self.gates == "none" else again(self.gated, out, self.gate(x)))
+        q = self.query_norm(self.query(x).unflatten(-1, (-1, self.head_dim)))
+        k, v = self.keys_and_values(x)
+        q = rotate(q) if self.rotates else q
+        if self.chooses:
+            out = attend_chosen(self, x, x, q, k, v)
+        else:
+            out = self.core(q, k, v, *(() if self.sinks is None else (own(self.sinks),)))
+        return self.output(again(gated, out, self.gate(x)) if hasattr(self, "gate") else out)
 
 
 @kind("mlp")
@@ -618,20 +653,26 @@ class Stage(nn.Module):
             self.norm = make_norm(C.hidden_size)
             self.head = nn.Linear(C.hidden_size, C.vocab_size, bias=C.lm_head_bias)
 
+    def embed(self, tokens):
+        x = self.embedding(tokens)
+        if C.position == "learned":
+            here = positions()
+            if C.sequence_parallel:  # the embedding gave each rank some of the tokens
+                here = here.chunk(C.tp)[TP_RANK]
+            x = x + self.positions(here[None])
+        if C.embedding_norm:
+            x = self.embedding_norm(x)
+        return F.dropout(x, C.hidden_dropout)
+
     def forward(self, x):
         if self.is_first:
-            x = self.embedding(x)
-            if C.position == "learned":
-                here = positions()
-                if C.sequence_parallel:  # the embedding gave each rank some of the tokens
-                    here = here.chunk(C.tp)[TP_RANK]
-                x = x + self.positions(here[None])
-            if C.embedding_norm:
-                x = self.embedding_norm(x)
-            x = F.dropout(x, C.hidden_dropout)
+            x = self.embed(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)) if self.is_last else x
+        return self.logits(x) if self.is_last else x
+
+    def logits(self, x):
+        return self.head(self.norm(x))
 
 
 # --- How one stage is split ----------------------------------------------------------------------
