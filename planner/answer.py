@@ -95,9 +95,10 @@ class Pipeline(Document):
 
 
 class ErrorBand(Document):
-    """The interval of iteration times that published runs of its kind fell into.
+    """The interval that the iteration time of a run like this is expected in.
 
-    basis: how many runs, of what kind, and why the interval was widened.
+    rows, sources: published runs that it rests on.  basis: which of them are alike, and what most
+    of the doubt comes from.
     """
 
     low_s: float

@@ -24,8 +24,9 @@ from cost_models.stages import rank_titles
 from cost_models.state_memory import element_bytes
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
-from planner.error_band import band, likeness
+from planner.error_band import band
 from planner.pipeline import pipeline
+from planner.posterior import leaning
 from planner.request import PlanRequest
 
 DEFINITIONS = {
@@ -157,7 +158,7 @@ def _report(
         layers_per_stage=tuple(s.layers for s in memory.stages),
         layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
-        error_band=_band(model, request, plan, seconds),
+        error_band=_band(model, request, plan, parts),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_accelerator=tokens_per_s / world,
         model_flop_per_s_per_accelerator=rate,
@@ -182,9 +183,11 @@ def _layers_by_kind(request: PlanRequest, plan: ParallelPlan) -> tuple[dict[str,
     return rank_titles(request.model, plan) if several else ()
 
 
-def _band(model: CostModel, request: PlanRequest, plan: ParallelPlan, seconds: float) -> ErrorBand:
-    kind = likeness(request.model, request.cluster, request.training, plan)
-    found = band(seconds, kind, model.setting.profile)
+def _band(
+    model: CostModel, request: PlanRequest, plan: ParallelPlan, parts: dict[str, float]
+) -> ErrorBand:
+    leans = leaning(request.model, request.cluster, request.training, plan, parts)
+    found = band(sum(parts.values()), leans, model.setting.profile)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         basis=found.basis,

@@ -15,6 +15,7 @@ from planner.failures import FINE
 if TYPE_CHECKING:
     from planner.accuracy.predict import Prediction
 
+MOST_SHOTS = 100
 _PATIENCE_S = 1.0  # before a bar says how far it is
 
 
@@ -31,6 +32,10 @@ def accuracy(
         str | None,
         typer.Option(metavar="NAME", help="a calibration, for rows of the profile it extends"),
     ] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option(metavar="K,...", help="errors once K runs of a source were seen: 0,1,3,5"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
@@ -39,7 +44,8 @@ def accuracy(
     from planner.accuracy.runs import PUBLISHED_RUNS
 
     path = PUBLISHED_RUNS if data is None else data
-    answer = answer_of(path.name, _predictions(path, source, profile))
+    shown = _counts(shots) if shots is not None else ()
+    answer = answer_of(path.name, _predictions(path, source, profile), shown)
     if html is not None:
         from planner.accuracy.page import page
 
@@ -60,6 +66,17 @@ def accuracy(
     elif not rows and source is None:
         screen.print("\nEvery row: --rows, --source KEY; as a page: --html FILE", markup=False)
     return FINE
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """The numbers of runs to show; raises RequestError."""
+    from planner.problems import refuse
+
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word) <= MOST_SHOTS for word in words):
+        detail = f"numbers from 0 to {MOST_SHOTS}, such as 0,1,3,5"
+        raise refuse("/shots", "not_allowed", detail, text)
+    return tuple(sorted({int(word) for word in words}))
 
 
 def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:

@@ -12,8 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Literal
 
+import numpy as np
 from pydantic import FiniteFloat
 
+from planner.accuracy.intervals import (
+    IntervalSummary,
+    Shots,
+    interval_summary,
+    intervals,
+    shots,
+)
+from planner.accuracy.posterior import leaning_of, seen
 from planner.accuracy.predict import Prediction
 from planner.accuracy.scores import (
     Errors,
@@ -28,7 +37,8 @@ from planner.accuracy.scores import (
 )
 from planner.answer import Document
 from planner.formats import memory_words, plan_words
-from planner.problems import shown
+from planner.posterior import SHARES, SeenRun
+from planner.problems import shown as shown_text
 
 Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
 # What becomes of a row, and why; the first that holds.
@@ -46,6 +56,7 @@ class Row(Document):
 
     lowest_s, highest_s: over the values of `open_inputs`, which the source does not state.
     quantity: what the two times are of.  ranking_group: the rows its plan competes with.
+    intervals: seconds, by per cent of runs that they are to hold; its source left out.
     """
 
     id: str
@@ -72,6 +83,7 @@ class Row(Document):
     open_inputs: list[str]
     reason: str | None
     assumptions: list[str]
+    intervals: dict[str, tuple[FiniteFloat, FiniteFloat]] | None
 
 
 class SourceTime(Document):
@@ -144,7 +156,10 @@ class Ranking(Document):
 
 
 class Summary(Document):
-    """coverage: share of the rows that have a prediction."""
+    """coverage: share of the rows that have a prediction.
+
+    shots: where asked for, by K: errors once K runs of a source were seen.
+    """
 
     rows: int
     predicted: int
@@ -152,6 +167,8 @@ class Summary(Document):
     time: TimeSummary
     memory: MemorySummary
     ranking: dict[str, Ranking]
+    intervals: IntervalSummary | None
+    shots: dict[str, Shots]
 
 
 class AccuracyAnswer(Document):
@@ -162,10 +179,19 @@ class AccuracyAnswer(Document):
     rows: list[Row]
 
 
-def answer_of(data: str, predictions: Iterable[Prediction]) -> AccuracyAnswer:
-    """The document of the predictions of a file called `data`."""
+def answer_of(
+    data: str, predictions: Iterable[Prediction], shown: Sequence[int] = ()
+) -> AccuracyAnswer:
+    """The document of the predictions of a file called `data`.
+
+    shown: how many runs of a source are shown before the others are judged.
+    """
     known: dict[str, str] = {}
-    rows = [_row(prediction, known) for prediction in predictions]
+    rows: list[Row] = []
+    runs: list[SeenRun] = []
+    for prediction in predictions:
+        rows.append(_row(prediction, known))
+        runs += seen([prediction])
     predicted = sum(row.reason is None for row in rows)
     summary = Summary(
         rows=len(rows),
@@ -174,6 +200,8 @@ def answer_of(data: str, predictions: Iterable[Prediction]) -> AccuracyAnswer:
         time=_time(rows),
         memory=_memory(rows),
         ranking=_rankings(rows),
+        intervals=interval_summary(runs),
+        shots=shots(runs, shown) if shown else {},
     )
     return AccuracyAnswer(data=_text(data), summary=summary, rows=rows)
 
@@ -214,12 +242,21 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         open_inputs=list(case.open_inputs) if case else [],
         reason=_long_text(prediction.reason) or None,
         assumptions=[known.setdefault(text, text) for text in assumptions],
+        intervals=_intervals(prediction),
     )
+
+
+def _intervals(prediction: Prediction) -> dict[str, tuple[float, float]] | None:
+    leans, seconds = leaning_of(prediction), prediction.iteration_time_s
+    if leans is None or seconds is None:
+        return None
+    found = zip(SHARES, np.exp(intervals(SeenRun(leans, 0.0))).tolist(), strict=True)
+    return {share: (seconds * low, seconds * high) for share, (low, high) in found}
 
 
 def _text(text: str) -> str:
     """A file's text as an answer may repeat it: printable, and no longer than is of use."""
-    return str(shown(text))
+    return str(shown_text(text))
 
 
 def _long_text(text: str) -> str:

@@ -1,7 +1,7 @@
 """Fit the few constants that published runs teach, jointly, and again with each source left out.
 
-`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog with the
-error table; `--leave-out` says what each source misses by when it was left out.  The measure is the
+`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog;
+`--leave-out` says what each source misses by when it was left out.  The measure is the
 mean over sources of the mean |ln(predicted / published)|, each row counted up to CAP, so that
 neither a large source nor one strange row decides, sources of few rows counting less.  Rows of low
 confidence and rows with open inputs are left out.
@@ -23,7 +23,6 @@ from planner.accuracy.cases import Case
 from planner.accuracy.predict import predict_case, read_case
 from planner.accuracy.runs import PUBLISHED_RUNS, Run, read_runs
 from planner.accuracy.scores import log_ratios
-from planner.accuracy.table import write_error_table
 
 CAP = 0.2
 FULL_WEIGHT_ROWS = 5  # a source with fewer counts for less
@@ -134,11 +133,7 @@ def main() -> None:
             print(f"{key:18s} fitted {np.median(abs(errors[key])):.4f}  left out {error:.4f}")
         print(f"mean of source medians, each left out {np.mean(list(left.values())):.4f}")
         document["left_out"] = {key: round(error, 4) for key, error in left.items()}
-        whole = np.mean([np.median(abs(e)) for e in errors.values()])
-        document["left_out_over_fitted"] = round(float(np.mean(list(left.values())) / whole), 3)
     if options.write:
-        ratio = document.get("left_out_over_fitted", 1.0)
-        write_error_table((predict_case(run, case, found) for run, case in runs), ratio)
         FILE.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -36,6 +37,7 @@ def accuracy_screen(answer: AccuracyAnswer, console: Console) -> RenderableType:
         *_header(answer),
         Text(),
         *_time(answer.summary, console),
+        *_intervals(answer.summary),
         Text(),
         *_memory(answer.summary.memory),
     ]
@@ -96,6 +98,32 @@ def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
         if table in tables:
             pieces.append(f"{tables.count(table):,} {words}")
     yield Flow(pieces, indent=2)
+
+
+def _intervals(summary: Summary) -> Iterator[RenderableType]:
+    """How often intervals hold, and what runs of a source that were shown are worth."""
+    found = summary.intervals
+    if found is not None:
+        pieces: list[str | Text] = [Text.assemble(("Intervals", "bold"), "  source left out")]
+        for name, kept in found.rows.held.items():
+            width = math.expm1(found.rows.mean_width_ln[name] / 2.0)
+            sources = share(found.held_mean_of_sources[name])
+            pieces.append(
+                f"{name}% hold {share(kept)} of rows, {sources} by source, ± {share(width)}"
+            )
+        yield Text()
+        yield Flow(pieces, indent=2)
+    if summary.shots:
+        words = [f"{count}: {share(errors.mean)}" for count, errors in summary.shots.items()]
+        first = next(iter(summary.shots.values()))
+        yield Flow(
+            [
+                Text("Runs shown", "bold"),
+                f"error of the others, {len(first.by_source)} sources",
+                *words,
+            ],
+            indent=2,
+        )
 
 
 def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:

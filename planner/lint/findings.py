@@ -81,15 +81,14 @@ class FlagChange(Document):
 class Gain(Document):
     """The better plan against the script's own, and whether the model can tell them apart.
 
-    share: of the iteration time that is saved.  error_share: 80 % of pairs of published runs of
-    one source were predicted with a ratio no more off than this.
+    share: of the iteration time that is saved.  error_share: how far off the ratio of both times
+    may be (80 % interval).  chance: that the better plan is faster.
     """
 
     speedup: float
     share: float
     error_share: float
-    pairs: int
-    sources: int
+    chance: float
     inside_error: bool
 
 

@@ -9,7 +9,7 @@ from cost_models.calibrations import TIME_PARTS
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answer import PlanReport, ProfileInfo
-from planner.error_band import comparison, likeness
+from planner.error_band import comparison
 from planner.frameworks.reading import Reading
 from planner.lint.better import best, mended, nearest
 from planner.lint.case import Case
@@ -24,6 +24,7 @@ from planner.lint.findings import (
     Verdict,
 )
 from planner.lint.sources import checked, framework_of, reading_of
+from planner.posterior import leaning
 from planner.problems import RequestError
 from planner.version import __version__
 
@@ -166,13 +167,17 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
 
 def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
     request = case.request
-    error = comparison(likeness(request.model, request.cluster, request.training, case.plan))
+    model, cluster, training = request.model, request.cluster, request.training
+    first, second = (
+        leaning(model, cluster, training, report.plan, report.time_parts_s)
+        for report in (better, own)
+    )
+    error = comparison(better.iteration_time_s, first, own.iteration_time_s, second)
     speedup = own.iteration_time_s / better.iteration_time_s
     return Gain(
         speedup=speedup,
         share=1.0 - 1.0 / speedup,
         error_share=error.share,
-        pairs=error.pairs,
-        sources=error.sources,
+        chance=error.chance,
         inside_error=speedup <= 1.0 + error.share,
     )

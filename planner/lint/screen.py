@@ -134,6 +134,7 @@ def _gain(gain: Gain) -> RenderableType:
         if gain.inside_error
         else f"and the ratio of two such runs may be off by {share(gain.error_share)}"
     )
+    told += f"; {share(gain.chance)} likely to be faster"
     style = "yellow" if gain.inside_error else "bold green"
     return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
 

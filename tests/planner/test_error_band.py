@@ -1,113 +1,83 @@
-"""The interval around an estimated time: from the error table, wider where less is known."""
+"""The interval around an estimated time: from the posterior, wider where less is known."""
 
 from __future__ import annotations
-
-from itertools import combinations
 
 import numpy as np
 import pytest
 
-from cost_models.catalog.hardware import parse_shorthand
-from cost_models.catalog.models import model as preset
-from cost_models.plans import ParallelPlan
+from cost_models.catalog.hardware import accelerator
 from cost_models.profiles import profile_for
-from cost_models.spec import TrainingSpec
 from planner import plan
-from planner.error_band import COVERED, UNSEEN, band, comparison, error_table, likeness
+from planner.error_band import COVERED, UNMEASURED, band, comparison
+from planner.posterior import FACTORS, Leaning, posterior
 
-TRAINING = TrainingSpec(seq_length=2048, global_batch_size=64)
+H100 = "h100-sxm-80gb"
 
 
-def kind_of(cluster: str, model: str = "llama-3.1-8b", **fields: object) -> dict[str, str]:
-    training = TRAINING.model_copy(update={k: v for k, v in fields.items() if k == "precision"})
-    plan = {k: v for k, v in fields.items() if k == "runtime"}
-    return likeness(
-        preset(model), parse_shorthand(cluster), training, ParallelPlan.model_validate(plan)
+def leans(
+    experts: bool = False, runtime: str = "megatron", name: str = H100, **shares: float
+) -> Leaning:
+    """Nearly all of the time in long kernels, and what is given."""
+    shares = {"compute": 1.0 - sum(shares.values()), **shares}
+    family = profile_for(accelerator(H100)).family
+    return Leaning(
+        tuple(shares.get(factor, 0.0) for factor in FACTORS), (family, name, runtime, ""), experts
     )
 
 
-def profile(cluster: str):  # type: ignore[no-untyped-def]
-    return profile_for(parse_shorthand(cluster).groups[0].accelerator)
+def width(of: Leaning) -> float:
+    found = band(1.0, of, profile_for(accelerator(H100)))
+    return float(np.log(found.high_s / found.low_s))
 
 
 def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
-    answer = plan(
-        {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "training": TRAINING.model_dump()}
-    )
+    training = {"seq_length": 2048, "global_batch_size": 64}
+    answer = plan({"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "training": training})
     assert answer.best is not None
     for report in answer.plans:
         found = report.error_band
         assert found.low_s < report.iteration_time_s < found.high_s
-        assert found.rows >= 8
-        assert found.sources >= 2
-        assert f"{COVERED:.0%} of {found.rows} published runs" in found.basis
-
-
-def test_the_kind_is_that_of_the_estimate() -> None:
-    assert kind_of("1x8xh100-sxm")["scale"] == "one node"
-    assert kind_of("16x8xh100-sxm")["scale"] == "up to 16 nodes"
-    assert kind_of("17x8xh100-sxm")["scale"] == "more than 16 nodes"
-    assert kind_of("1x8xh100-sxm", model="mixtral-8x7b")["kind"] == "mixture-of-experts"
-    assert kind_of("1x8xh100-sxm", precision="fp8")["precision"] == "8 bits or less"
-    assert kind_of("1x8xh100-sxm", runtime="torch")["runtime"] == "torch"
-
-
-def test_runs_of_the_kind_fall_into_the_interval_as_often_as_it_says() -> None:
-    """The interval of one kind against the table's own rows of that kind, sources alike."""
-    kind = kind_of("32x8xa100-sxm4-80gb")
-    found = band(1.0, kind, profile("32x8xa100-sxm4-80gb"))
-    shares = [
-        np.mean([found.low_s <= np.exp(-ln) <= found.high_s for ln in row["ln"]])
-        for row in error_table()["rows"]
-        if all(row[name] == value for name, value in kind.items())
-    ]
-    assert len(shares) == found.sources
-    assert np.mean(shares) >= COVERED - 0.1
+        assert found.rows == len(posterior().runs) > 500
+        assert found.sources > 20
+        assert f"{COVERED}% interval from {found.rows} published runs" in found.basis
+        assert f"of them like this (dense, {H100}, " in found.basis
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 1.0, 1e5])
 def test_it_scales_with_the_time(seconds: float) -> None:
-    one = band(1.0, kind_of("1x8xh100-sxm"), profile("1x8xh100-sxm"))
-    many = band(seconds, kind_of("1x8xh100-sxm"), profile("1x8xh100-sxm"))
+    profile = profile_for(accelerator(H100))
+    one, many = band(1.0, leans(), profile), band(seconds, leans(), profile)
     assert many.low_s == pytest.approx(seconds * one.low_s)
     assert many.high_s == pytest.approx(seconds * one.high_s)
 
 
-def test_what_no_run_speaks_for_is_said_and_wider() -> None:
-    kind = kind_of("1x8xh100-sxm")
-    known = band(1.0, kind, profile("1x8xh100-sxm"))
-    own = parse_shorthand("1x8xh100-sxm").groups[0].accelerator
-    unmeasured = own.model_copy(update={"efficiency_profile": None})
-    fallback = band(1.0, kind, profile_for(unmeasured))
-    assert "an accelerator without measurements" in fallback.basis
-    assert np.log(fallback.high_s) == pytest.approx(UNSEEN * np.log(known.high_s))
-    strange = band(1.0, {**kind, "precision": "never seen"}, profile("1x8xh100-sxm"))
-    assert "no two sources of the same precision" in strange.basis
-    assert strange.sources >= known.sources
+def test_it_widens_by_what_a_plan_leans_on() -> None:
+    assert width(leans(cp=0.3)) > 1.5 * width(leans())
+    assert width(leans(small=0.5)) > 1.5 * width(leans())
+    assert width(leans(experts=True)) > width(leans())
+    found = band(1.0, leans(cp=0.4), profile_for(accelerator(H100)))
+    assert f"most of its width: {FACTORS['cp']}" in found.basis
 
 
-def test_a_comparison_is_what_pairs_of_one_source_were_off() -> None:
-    kind = kind_of("16x8xh100-sxm")
-    found = comparison(kind)
-    by_source: dict[str, list[float]] = {}
-    for row in error_table()["rows"]:
-        if all(row[name] == kind[name] for name in ("kind", "precision", "runtime")):
-            gaps = [abs(a - b) for a, b in combinations(row["ln"], 2)]
-            by_source.setdefault(row["source"], []).extend(gaps)
-    assert found.pairs == sum(map(len, by_source.values()))
-    assert found.sources == len([gaps for gaps in by_source.values() if gaps])
-    inside = [np.mean(np.expm1(gaps) <= found.share) for gaps in by_source.values() if gaps]
-    assert np.mean(inside) == pytest.approx(COVERED, abs=0.03)
+def test_what_no_run_speaks_for_is_wider_and_said() -> None:
+    unknown = leans(name="some-new-chip")
+    assert width(unknown) > width(leans())
+    found = band(1.0, unknown, profile_for(accelerator(H100)))
+    assert "none of them like this (dense, some-new-chip, megatron)" in found.basis
+    own = accelerator(H100).model_copy(update={"efficiency_profile": None})
+    fallback = profile_for(own)
+    assert fallback.kind == "fallback"
+    wider, usual = band(1.0, leans(), fallback), band(1.0, leans(), profile_for(accelerator(H100)))
+    assert np.log(wider.high_s) > 0.8 * UNMEASURED * np.log(usual.high_s)
+    assert "no kernel of this accelerator was measured" in wider.basis
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize("runtime", ["megatron", "torch", "deepspeed"])
-@pytest.mark.parametrize("nodes", [1, 8, 64])
-def test_every_kind_has_pairs_to_compare(
-    model: str, precision: str, runtime: str, nodes: int
-) -> None:
-    kind = kind_of(f"{nodes}x8xh100-sxm", model, precision=precision, runtime=runtime)
-    found = comparison(kind)
-    assert found.pairs >= 8
-    assert 0.01 < found.share < 0.5
+def test_what_two_plans_share_cancels() -> None:
+    """Alike plans are told apart by little; plans that lean on other links are not."""
+    alike = comparison(1.0, leans(tp=0.2), 1.1, leans(tp=0.21))
+    unlike = comparison(1.0, leans(tp=0.5), 1.1, leans(cp=0.5))
+    assert alike.share < unlike.share
+    assert 0.5 < unlike.chance < alike.chance < 1.0
+    back = comparison(1.1, leans(tp=0.21), 1.0, leans(tp=0.2))
+    assert back.chance == pytest.approx(1.0 - alike.chance)
+    assert comparison(1.0, leans(), 1.0, leans()).chance == pytest.approx(0.5)

@@ -124,8 +124,8 @@ def _options(block: Sublayer, model: ModelSpec) -> dict[str, Any]:
     """What the script is told of a block, sinks as the model has them."""
     options = block.model_dump(mode="json")
     for one in (options, *options.get("branches", ())):
-        if one["kind"] == "attention" and one["sinks"] is None:
-            one["sinks"] = model.attention_sinks
+        if one["kind"] == "attention" and one["sinks"] is None and model.attention_sinks:
+            one["sinks"] = True
     return options
 
 

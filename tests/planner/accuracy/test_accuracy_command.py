@@ -68,6 +68,16 @@ def test_no_line_is_wider_than_the_terminal(
         assert len(line) <= int(width)
 
 
+def test_runs_that_are_shown(ask: Any, data: Path) -> None:
+    code, out, _ = ask("accuracy", "--data", str(data), "--shots", "0,1", "--json")
+    assert code == 0
+    assert set(json.loads(out)["summary"]["shots"]) <= {"0", "1"}
+    for text in ("1,x", "", "-1", "101", "9" * 5000):
+        code, _, err = ask("accuracy", "--data", str(data), "--shots", text)
+        assert code == 2
+        assert "numbers from 0 to 100" in err
+
+
 def test_every_row_with_what_was_assumed(ask: Any, data: Path) -> None:
     code, out, _ = ask("--data", str(data), "--rows")
     assert code == 0

@@ -99,7 +99,7 @@ CONFIG = {
         "attention": {"kind": "attention", "window": None, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "element", "rope":
-            True, "sinks": False, "qk_norm": "head", "indexer": None},
+            True, "sinks": None, "qk_norm": "head", "indexer": None},
     },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["gated_delta_net", "experts"], ["gated_delta_net", "experts"],

@@ -88,7 +88,7 @@ CONFIG = {
         "attention": {"kind": "attention", "window": None, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            False, "sinks": False, "qk_norm": None, "indexer": None},
+            False, "sinks": None, "qk_norm": None, "indexer": None},
     },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["mamba2"], ["mlp"], ["attention"], ["mlp"]],

@@ -83,12 +83,12 @@ CONFIG = {
         "attention": {"kind": "attention", "window": 512, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": False, "qk_norm": None, "indexer": None},
+            True, "sinks": None, "qk_norm": None, "indexer": None},
         "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
         "attention_2": {"kind": "attention", "window": None, "chunk": None,
             "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
             "value_head_dim": None, "key_values": "own", "gate": "none", "rope":
-            True, "sinks": False, "qk_norm": None, "indexer": None},
+            True, "sinks": None, "qk_norm": None, "indexer": None},
     },
     # the blocks of each layer, repeated over the layers
     "layer_pattern": [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"],

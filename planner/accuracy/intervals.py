@@ -1,0 +1,139 @@
+"""How often intervals hold, and what a few measured runs of a source are worth for its others.
+
+A row is always judged as if no run of its source had been seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cache
+from random import Random
+
+import numpy as np
+from pydantic import FiniteFloat
+
+from planner.answer import Document
+from planner.error_band import interval_of
+from planner.posterior import ROUNDS, SHARES, Array, Posterior, SeenRun, outlying, posterior
+
+DRAWS = 50
+
+
+class IntervalScore(Document):
+    """Of n runs, by per cent to hold: the share that is held, and the mean ln(high / low)."""
+
+    n: int
+    held: dict[str, FiniteFloat]
+    mean_width_ln: dict[str, FiniteFloat]
+
+
+class IntervalSummary(Document):
+    """Intervals of scored rows, each with its source left out.
+
+    held_mean_of_sources: so that no source outvotes another.  constant_width_ln: ln(high / low) of
+    one interval for all rows that holds the same share of rows.
+    """
+
+    rows: IntervalScore
+    held_mean_of_sources: dict[str, FiniteFloat]
+    constant_width_ln: dict[str, FiniteFloat]
+    by_source: dict[str, IntervalScore]
+    by_kind: dict[str, IntervalScore]
+
+
+class Shots(Document):
+    """Median |ln(predicted / measured)| of a source's other rows once K of its rows were seen.
+
+    Each source of enough rows, the mean over draws; mean: over sources.
+    """
+
+    mean: FiniteFloat
+    by_source: dict[str, FiniteFloat]
+
+
+@cache
+def left_out(source: str) -> Posterior:
+    """The posterior without the runs of a source."""
+    return posterior().without("source", source)
+
+
+def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
+    """Scores of the intervals of these runs; None where there are none."""
+    if not runs:
+        return None
+    bounds = np.array([intervals(run) for run in runs])
+    low, high = bounds[:, :, 0], bounds[:, :, 1]
+    ln = np.array([run.ln for run in runs])[:, None]
+    held, widths = (low <= ln) & (ln <= high), high - low
+    by_source, by_kind = defaultdict(list), defaultdict(list)
+    for i, run in enumerate(runs):
+        by_source[run.leaning.groups[3]].append(i)
+        by_kind["mixture of experts" if run.leaning.experts else "dense"].append(i)
+
+    def score(rows: list[int]) -> IntervalScore:
+        return IntervalScore(
+            n=len(rows), held=_named(held[rows].mean(0)), mean_width_ln=_named(widths[rows].mean(0))
+        )
+
+    alike = np.mean([held[rows].mean(0) for rows in by_source.values()], 0)
+    same = [2.0 * np.quantile(np.abs(ln), share) for share in held.mean(0)]
+    return IntervalSummary(
+        rows=score(list(range(len(runs)))),
+        held_mean_of_sources=_named(alike),
+        constant_width_ln=_named(same),
+        by_source={key: score(rows) for key, rows in by_source.items()},
+        by_kind={key: score(rows) for key, rows in by_kind.items()},
+    )
+
+
+def intervals(run: SeenRun) -> list[tuple[float, float]]:
+    """Low and high of ln(measured / estimated) for each of SHARES, the run's source left out."""
+    known = left_out(run.leaning.groups[3])
+    return [interval_of(known, run.leaning, share) for share in SHARES]
+
+
+def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
+    """By K: how far off the other rows of a source are once K rows of it were seen.
+
+    counts: each K.  Sources with fewer than two rows beside the largest K are left out, so that
+    every K is of the same sources.  K of 0 is the estimate as it is answered.
+    """
+    by_source: dict[str, list[SeenRun]] = defaultdict(list)
+    for run in runs:
+        by_source[run.leaning.groups[3]].append(run)
+    enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
+    found: dict[str, dict[str, float]] = {str(count): {} for count in counts}
+    for source, own in enough.items():
+        mean, shared = left_out(source).joint([run.leaning for run in own])
+        experts = np.array([run.leaning.experts for run in own])
+        noise = posterior().scales.noise_variance(experts)
+        ln = np.array([run.ln for run in own])
+        for count in counts:
+            random = Random(count)
+            draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
+            errors = [_of_the_others(ln, mean, shared, noise, draw) for draw in draws]
+            found[str(count)][source] = float(np.mean(errors))
+    return {
+        count: Shots(mean=float(np.mean(list(errors.values()))), by_source=errors)
+        for count, errors in found.items()
+        if errors
+    }
+
+
+def _of_the_others(ln: Array, mean: Array, shared: Array, noise: Array, seen: list[int]) -> float:
+    """Median |ln| of the rows that were not seen."""
+    if not seen:
+        return float(np.median(np.abs(ln)))
+    others = np.setdiff1d(np.arange(len(ln)), seen)
+    known, missed = shared[seen][:, seen], ln[seen] - mean[seen]
+    more = np.ones(len(seen))
+    for _ in range(ROUNDS):
+        weighted = np.asarray(np.linalg.solve(known + np.diag(noise[seen] * more), missed), float)
+        more = outlying(noise[seen], more, weighted)
+    learned = shared[others][:, seen] @ weighted
+    return float(np.median(np.abs(ln[others] - mean[others] - learned)))
+
+
+def _named(values: Sequence[float] | Array) -> dict[str, float]:
+    return {share: float(value) for share, value in zip(SHARES, values, strict=True)}

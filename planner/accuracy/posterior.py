@@ -1,0 +1,213 @@
+"""Find how far off the terms of an estimate are, from published runs: the catalog's posterior.
+
+`python -m planner.accuracy.posterior` prints the scales and how well intervals hold; `--write` puts
+the posterior into the catalog.  The scales are those that make the runs most likely (empirical
+Bayes), under weak priors; runs that lie far out get more noise (Student's t of 4 degrees, by
+reweighting).  The quantiles of intervals are those of runs whose source was left out, each source
+with equal weight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+from planner.accuracy.scores import counts, log_ratio
+from planner.posterior import (
+    FACTORS,
+    FILE,
+    LEVELS,
+    ROUNDS,
+    SHARES,
+    Array,
+    Leaning,
+    Posterior,
+    Scales,
+    SeenRun,
+    leaning,
+    outlying,
+    written,
+)
+
+# Functional tests of Megatron-LM: toy sizes in debug modes, which nobody trains with.
+LEFT_OUT = ("mlm_golden",)
+# Priors of the scales: the usual deviation, and how many times more or less it may well be (ln).
+_USUAL_FACTOR, _USUAL_LEVEL, _USUAL_NOISE = 0.05, 1.0, 0.03
+_WIDTH, _NOISE_WIDTH = 1.0, 0.7
+
+
+def leaning_of(prediction: Prediction) -> Leaning | None:
+    """What the estimate of a published run leans on; None where it has no parts."""
+    case, plan, parts = prediction.case, prediction.plan, prediction.parts_s
+    if case is None or plan is None or not parts:
+        return None
+    source = prediction.run.source_key
+    return leaning(case.model, case.cluster, case.training, plan, parts, source)
+
+
+def seen(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
+    """The runs that count, with what was missed."""
+    found = []
+    for prediction in predictions:
+        if counts(prediction) and (leans := leaning_of(prediction)) is not None:
+            found.append(SeenRun(leans, -log_ratio(prediction)))
+    return tuple(found)
+
+
+def fit(runs: Sequence[SeenRun]) -> Posterior:
+    """The posterior whose scales make the runs most likely."""
+    count = len(FACTORS)
+    levels = len(LEVELS) - 1
+    values = np.log([_USUAL_FACTOR] * count + [_USUAL_LEVEL] * levels + [_USUAL_NOISE] * 2)
+    usual, width = values.copy(), np.full(len(values), _WIDTH)
+    width[-2:] = _NOISE_WIDTH
+    products = _Products(runs)
+    noise = np.ones(len(runs))
+    for _ in range(ROUNDS):
+        loss = partial(products.loss, more_noise=noise, usual=usual, width=width)
+        values = _minimum(loss, values)
+        noise = _reweighted(_posterior(runs, values, noise))
+    return calibrated(_posterior(runs, values, noise))
+
+
+def _posterior(runs: Sequence[SeenRun], values: Array, noise: Array) -> Posterior:
+    factors, levels, spread = np.split(np.exp(values), [len(FACTORS), len(values) - 2])
+    scales = Scales(tuple(factors), (1.0, *levels), float(spread[0]), float(spread[1]))
+    seen_runs = tuple(
+        SeenRun(run.leaning, run.ln, float(more)) for run, more in zip(runs, noise, strict=True)
+    )
+    return Posterior(scales, seen_runs, {})
+
+
+def _reweighted(found: Posterior) -> Array:
+    """Noise of each run over that of its kind, at Student's t of FREEDOM degrees."""
+    kinds = np.array([run.leaning.experts for run in found.runs])
+    usual = found.scales.noise_variance(kinds)
+    _, weighted = found.solved
+    return outlying(usual, np.array([run.noise for run in found.runs]), weighted)
+
+
+def calibrated(found: Posterior) -> Posterior:
+    """With the quantiles that hold for runs of sources that were left out."""
+    errors, weights = [], []
+    for source in dict.fromkeys(run.leaning.groups[3] for run in found.runs):
+        own = [run for run in found.runs if run.leaning.groups[3] == source]
+        missed = np.abs(standardised(found.without("source", source), own))
+        errors.append(missed)
+        weights.append(np.full(len(own), 1.0 / len(own)))
+    size, weight = np.concatenate(errors), np.concatenate(weights)
+    order = np.argsort(size)
+    below = np.cumsum(weight[order]) / weight.sum()
+    quantiles = {share: float(np.interp(int(share) / 100, below, size[order])) for share in SHARES}
+    return Posterior(found.scales, found.runs, quantiles)
+
+
+def standardised(found: Posterior, runs: Sequence[SeenRun]) -> Array:
+    """What runs are off by over the deviation that was expected; shape (runs,)."""
+    mean, shared = found.joint([run.leaning for run in runs])
+    kinds = np.array([run.leaning.experts for run in runs])
+    deviation = np.sqrt(np.diag(shared) + found.scales.noise_variance(kinds))
+    return np.asarray((np.array([run.ln for run in runs]) - mean) / deviation)
+
+
+class _Products:
+    """Products of shares, and who shares a group: what every likelihood of the runs is made of."""
+
+    def __init__(self, runs: Sequence[SeenRun]) -> None:
+        shares = np.array([run.leaning.shares for run in runs])
+        groups = np.array([run.leaning.groups for run in runs])
+        self.ln = np.array([run.ln for run in runs])
+        self.experts = np.array([run.leaning.experts for run in runs])
+        self.factors = [np.outer(column, column) for column in shares.T]
+        self.levels = [np.ones_like(self.factors[0])]
+        self.levels += [(column[:, None] == column).astype(float) for column in groups.T]
+
+    def loss(
+        self, values: Array, more_noise: Array, usual: Array, width: Array
+    ) -> tuple[float, Array]:
+        """Negative log posterior of the scales' logarithms, and its gradient."""
+        count = len(self.factors)
+        factors, levels, noise = np.split(np.exp(2.0 * values), [count, len(values) - 2])
+        shared = self.levels[0] + sum(
+            scale * same for scale, same in zip(levels, self.levels[1:], strict=True)
+        )
+        leaned = sum(scale * part for scale, part in zip(factors, self.factors, strict=True))
+        noisy = [more_noise * ~self.experts * noise[0], more_noise * self.experts * noise[1]]
+        whole = leaned * shared + np.diag(noisy[0] + noisy[1])
+        inverse = np.linalg.inv(whole)
+        weighted = inverse @ self.ln
+        _, log_determinant = np.linalg.slogdet(whole)
+        away = (values - usual) / width
+        loss = 0.5 * (self.ln @ weighted + log_determinant + away @ away)
+        # d loss / d K, of K's every entry.
+        slope = 0.5 * (inverse - np.outer(weighted, weighted))
+        within, among = slope * shared, slope * leaned
+        gradient = [
+            2.0 * s * np.vdot(within, p) for s, p in zip(factors, self.factors, strict=True)
+        ]
+        gradient += [
+            2.0 * s * np.vdot(among, p) for s, p in zip(levels, self.levels[1:], strict=True)
+        ]
+        gradient += [2.0 * float(np.diag(slope) @ part) for part in noisy]
+        return float(loss), np.array(gradient) + away / width
+
+
+def _minimum(function: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
+    import torch
+
+    values = torch.tensor(start, requires_grad=True)
+    search = torch.optim.LBFGS([values], max_iter=60, line_search_fn="strong_wolfe")
+
+    def at() -> float:
+        loss, gradient = function(values.detach().numpy())
+        values.grad = torch.from_numpy(gradient)
+        return loss
+
+    search.step(at)  # type: ignore[no-untyped-call]
+    return np.asarray(values.detach().numpy())
+
+
+def main() -> None:
+    """Fit, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=PUBLISHED_RUNS)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    runs = seen(predict(run) for run in read_runs(options.data))
+    found = fit([run for run in runs if run.leaning.groups[3] not in LEFT_OUT])
+    document = written(found)
+    for name in ("scales", "quantiles"):
+        print(name, json.dumps(document[name], indent=2))
+    for level in LEVELS[1:]:
+        missed = held(found, level)
+        print(f"left out by {level:12s} " + ", ".join(f"{k} %: {v:.1%}" for k, v in missed.items()))
+    if options.write:
+        rows = ",\n".join(f"    {json.dumps(row)}" for row in document.pop("runs"))
+        head = json.dumps(document, indent=2)
+        FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
+
+
+def held(found: Posterior, level: str) -> dict[str, float]:
+    """Share of runs inside their intervals with their group of a level left out, sources alike."""
+    at = LEVELS.index(level) - 1
+    inside: dict[str, list[NDArray[np.bool_]]] = {}
+    for group in dict.fromkeys(run.leaning.groups[at] for run in found.runs):
+        rest = found.without(level, group)
+        own = [run for run in found.runs if run.leaning.groups[at] == group]
+        for run, missed in zip(own, np.abs(standardised(rest, own)), strict=True):
+            held_by = np.array([missed <= found.quantiles[share] for share in SHARES])
+            inside.setdefault(run.leaning.groups[3], []).append(held_by)
+    shares = np.mean([np.mean(rows, axis=0) for rows in inside.values()], axis=0)
+    return dict(zip(SHARES, shares.tolist(), strict=True))
+
+
+if __name__ == "__main__":
+    main()
