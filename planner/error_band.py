@@ -7,7 +7,7 @@ plan leans on: a ring across nodes, an exchange of experts, kernels too short to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, sqrt
+from math import erf, exp, sqrt
 
 import numpy as np
 
@@ -33,12 +33,13 @@ class Band:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two estimated times: how far off their ratio may be, and the chance that the first is less.
+    """How many times faster the first of two plans is: an interval of COVERED per cent.
 
-    share: of the ratio, which COVERED per cent of such ratios stay within.
+    chance: that it is faster at all.
     """
 
-    share: float
+    low: float
+    high: float
     chance: float
 
 
@@ -58,8 +59,8 @@ def band(seconds: float, leans: Leaning, profile: EfficiencyProfile) -> Band:
     sources = {run.leaning.groups[3] for run in known.runs}
     kind = "mixture of experts" if leans.experts else "dense"
     basis = (
-        f"{COVERED}% interval from {len(known.runs)} published runs, {len(alike) or 'none'} of them "
-        f"like this ({kind}, {accelerator}, {runtime})"
+        f"{COVERED}% interval from {len(known.runs)} published runs, {len(alike) or 'none'} of "
+        f"them like this ({kind}, {accelerator}, {runtime})"
     )
     if profile.kind == "fallback":
         basis += "; twice as wide: no kernel of this accelerator was measured"
@@ -87,6 +88,7 @@ def comparison(one_s: float, one: Leaning, other_s: float, other: Leaning) -> Co
     """Two estimates of one model on one cluster; what both are off by cancels."""
     known = posterior()
     mean, deviation = known.difference(one, other)
-    reach = abs(mean) + known.quantiles[COVERED] * deviation
-    gap = np.log(other_s / one_s) + mean
-    return Comparison(float(np.expm1(reach)), 0.5 * (1.0 + erf(gap / (deviation * sqrt(2.0)))))
+    reach = known.quantiles[COVERED] * deviation
+    gap = float(np.log(other_s / one_s)) + mean
+    chance = 0.5 * (1.0 + erf(gap / (deviation * sqrt(2.0))))
+    return Comparison(exp(gap - reach), exp(gap + reach), chance)

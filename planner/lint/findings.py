@@ -81,13 +81,14 @@ class FlagChange(Document):
 class Gain(Document):
     """The better plan against the script's own, and whether the model can tell them apart.
 
-    share: of the iteration time that is saved.  error_share: how far off the ratio of both times
-    may be (80 % interval).  chance: that the better plan is faster.
+    share: of the iteration time that is saved.  low, high: of the speedup, an 80 % interval.
+    chance: that the better plan is faster.  inside_error: that is not sure, measure both.
     """
 
     speedup: float
     share: float
-    error_share: float
+    low: float
+    high: float
     chance: float
     inside_error: bool
 

@@ -28,6 +28,9 @@ from planner.posterior import leaning
 from planner.problems import RequestError
 from planner.version import __version__
 
+# Below this chance that a better plan is faster, both should be measured.
+SURE = 0.95
+
 
 def read(
     files: Mapping[str, str], cluster: ClusterSpec | None = None, framework: str | None = None
@@ -177,7 +180,8 @@ def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
     return Gain(
         speedup=speedup,
         share=1.0 - 1.0 / speedup,
-        error_share=error.share,
+        low=error.low,
+        high=error.high,
         chance=error.chance,
-        inside_error=speedup <= 1.0 + error.share,
+        inside_error=error.chance < SURE,
     )

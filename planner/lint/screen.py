@@ -129,12 +129,8 @@ def _plan(title: str, report: PlanReport) -> RenderableType:
 
 
 def _gain(gain: Gain) -> RenderableType:
-    told = (
-        f"but the ratio of two such runs may be off by {share(gain.error_share)}: measure both"
-        if gain.inside_error
-        else f"and the ratio of two such runs may be off by {share(gain.error_share)}"
-    )
-    told += f"; {share(gain.chance)} likely to be faster"
+    told = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
+    told += ": measure both" if gain.inside_error else ""
     style = "yellow" if gain.inside_error else "bold green"
     return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
 

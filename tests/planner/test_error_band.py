@@ -76,7 +76,8 @@ def test_what_two_plans_share_cancels() -> None:
     """Alike plans are told apart by little; plans that lean on other links are not."""
     alike = comparison(1.0, leans(tp=0.2), 1.1, leans(tp=0.21))
     unlike = comparison(1.0, leans(tp=0.5), 1.1, leans(cp=0.5))
-    assert alike.share < unlike.share
+    assert alike.high / alike.low < unlike.high / unlike.low
+    assert alike.low < 1.1 < alike.high
     assert 0.5 < unlike.chance < alike.chance < 1.0
     back = comparison(1.1, leans(tp=0.21), 1.0, leans(tp=0.2))
     assert back.chance == pytest.approx(1.0 - alike.chance)

@@ -170,9 +170,7 @@ function Better({ title, better, gain }) {
       <header class="card-head"><h2>${title}</h2><span class="spring"></span>
         ${flags && html`<${CopyButton} text=${flags} label="Copy these flags" />`}
         <button type="button" onClick=${() => openPlan(answer.value, better.report.plan)}>Open this plan</button></header>
-      ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. ${gain.inside_error
-        ? `The ratio of two such runs may be off by ${percent(gain.error_share)}: measure both.`
-        : `The ratio of two such runs may be off by ${percent(gain.error_share)}.`}</p>`}
+      ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${percent(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
       <${Report} report=${better.report} />
       <table class="flag-changes"><caption class="for-readers">${title}: options to change</caption>
         <tbody>${better.changes.map((change) => {

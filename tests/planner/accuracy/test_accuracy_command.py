@@ -69,11 +69,11 @@ def test_no_line_is_wider_than_the_terminal(
 
 
 def test_runs_that_are_shown(ask: Any, data: Path) -> None:
-    code, out, _ = ask("accuracy", "--data", str(data), "--shots", "0,1", "--json")
-    assert code == 0
+    code, out, err = ask("--data", str(data), "--shots", "0,1", "--json")
+    assert code == 0, err
     assert set(json.loads(out)["summary"]["shots"]) <= {"0", "1"}
     for text in ("1,x", "", "-1", "101", "9" * 5000):
-        code, _, err = ask("accuracy", "--data", str(data), "--shots", text)
+        code, _, err = ask("--data", str(data), "--shots", text)
         assert code == 2
         assert "numbers from 0 to 100" in err
 
