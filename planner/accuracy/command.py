@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def _counts(text: str) -> tuple[int, ...]:
     from planner.problems import refuse
 
     words = text.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word) <= MOST_SHOTS for word in words):
+    if not all(re.fullmatch("[0-9]{1,3}", word) and int(word) <= MOST_SHOTS for word in words):
         detail = f"numbers from 0 to {MOST_SHOTS}, such as 0,1,3,5"
         raise refuse("/shots", "not_allowed", detail, text)
     return tuple(sorted({int(word) for word in words}))
