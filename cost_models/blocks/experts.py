@@ -137,7 +137,8 @@ class Experts(FeedForward):
         if moe.latent_size is not None:
             yield Gemm("expert latent in", d.sharded_tokens, outer, hidden, MODULE)
             yield Gemm("expert latent out", d.sharded_tokens, hidden, outer, MODULE)
-            latents = 2.0 * d.sharded_tokens * outer
+            # Gathering keeps no input: only the sum of the experts' outputs is.
+            latents = d.sharded_tokens * outer
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
         sent = d.sharded_tokens * top_k * outer
         # Gathered by destination before the exchange, sorted by expert after it, and back again.
@@ -170,6 +171,11 @@ class Experts(FeedForward):
         yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
         # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
         routing = d.sharded_tokens * (top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
+        if moe.zero_experts:
+            # Also of copies that go nowhere their place in two orders, their weight and a mask; and
+            # of a token the sum of their weights.
+            nowhere = (moe.top_k - top_k) * (16.0 + 4.0) + moe.top_k
+            routing = routing + d.sharded_tokens * (nowhere + d.activation_bytes)
         yield SavedTensor("routing", routing, 1.0, whole, torch)
         yield SavedTensor("expert input", copies * outer, d.input_bytes, whole)
         yield SavedTensor(

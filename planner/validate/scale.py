@@ -177,6 +177,8 @@ def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: 
                 "shared_expert_ffn_hidden_size": width(moe.shared_expert_ffn_hidden_size)
                 if moe.shared_expert_ffn_hidden_size
                 else 0,
+                "zero_experts": round(moe.zero_experts * experts / moe.num_experts),
+                "latent_size": width(moe.latent_size) if moe.latent_size else None,
                 "num_dense_layers": min(moe.num_dense_layers, 1),
             }
         )

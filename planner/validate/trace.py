@@ -110,7 +110,7 @@ def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
 def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int]]:
     """Tokens to and from each expert, for which fake scores say nothing: evenly spread ones."""
     c = script.C
-    each, more = divmod(chosen.numel(), c.num_experts)
+    each, more = divmod(chosen.numel(), c.num_experts + c.zero_experts)
     sent = [each + (expert < more) for expert in range(c.num_experts)]
     here = c.num_experts // c.ep
     first = script.EXPERT_MESH.get_local_rank("ep") * here

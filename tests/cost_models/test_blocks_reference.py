@@ -6,7 +6,7 @@ autograd keeps, beside weights and the block's own input, which the norm before 
 Streams of hyper-connections are summed element by element, which is no product.
 
 `products` has no module: it stands for modules that are known by their matrices alone, so that a
-module made of these would agree by construction.  compressed_attention has none yet.
+module made of these would agree by construction.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ MLA = {
     "kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
     "v_head_dim": 48,
 }  # fmt: skip
+EXPERTS = {"kind": "experts"}
+MOE: dict[str, Any] = {"num_experts": 6, "top_k": 3, "expert_ffn_hidden_size": 192}
 BLOCKS: dict[str, dict[str, Any]] = {
     "mamba2": MAMBA2,
     "mamba2 with biases": MAMBA2 | {"bias": True, "convolution_bias": False, "gated_norm": False},
@@ -96,6 +98,9 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "latent window": LATENT | {"window": 128, "rope_key_norm": True, "gate": "element"},
     "narrow values": LATENT,
     "mlp": {"kind": "mlp", "width": 384, "bias": True},
+    "experts": EXPERTS,
+    "latent experts": EXPERTS,
+    "zero experts": EXPERTS,
     "parallel": {"kind": "parallel", "branches": [{"kind": "attention"}, MAMBA2]},
 }  # fmt: skip
 # What else its model has, and its plan.
@@ -107,6 +112,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
     "latent window": {"mla": MLA},
     "latent indexer": {"mla": MLA | {"q_lora_rank": 96}},
+    "experts": {"moe": MOE},
+    "latent experts": {
+        "gated_mlp": False,
+        "moe": MOE | {"latent_size": 96, "latent_bias": True, "shared_expert_ffn_hidden_size": 96},
+    },
+    "zero experts": {"moe": MOE | {"zero_experts": 2}},
     "narrow values": {"mla": MLA | {"q_lora_rank": 96, "v_head_dim": 32}},
 }  # fmt: skip
 # Whole layers, with the norms and residuals between their blocks.
@@ -158,6 +169,9 @@ def reference(name: str) -> Reference:
     if name in BLOCKS:
         (block,), (place,) = model.layer_pattern[-1], module.places
         module = getattr(module, place)
+    if model.moe is not None:
+        script.expert_parallel(module.experts)
+        spread(module.router)
     if hasattr(script, "SHARED"):
         script.SHARED.update(shared())
     d = dims(request.training, Plans.from_rows([plan]))
@@ -166,6 +180,13 @@ def reference(name: str) -> Reference:
     for tensor in saved_tensors(records):
         saved[tensor.name] = saved.get(tensor.name, 0.0) + one(tensor_bytes(tensor, d))
     return Reference(model, block, script, module, records, saved)
+
+
+def spread(router: torch.nn.Linear) -> None:
+    """Let a router choose experts by turns: each token of `draw` has its place in the sequence."""
+    torch.nn.init.zeros_(router.weight)
+    for place in range(router.out_features):
+        router.weight.data[place, place] = 1.0
 
 
 def shared() -> dict[Any, Any]:
@@ -219,7 +240,7 @@ def test_flop(name: str) -> None:
     r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
     seen = LENGTH if {"window", "indexer"} & BLOCKS.get(name, {}).keys() else 0
-    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams)
+    x = given(r)
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
     assert counted.get_total_flops() == pytest.approx(flop(r.records, seen), rel=0.01)
@@ -257,6 +278,16 @@ def test_a_choice_of_keys_is_a_mask() -> None:
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     gradients = [torch.autograd.grad((out * weight).sum(), given) for out in outputs]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def given(r: Reference) -> torch.Tensor:
+    """What goes into the module; tokens that experts choose by turns, as often each."""
+    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams)
+    if r.model.moe is not None:
+        choices = r.module.router.out_features
+        turns = (torch.arange(LENGTH)[:, None] + torch.arange(r.model.moe.top_k)) % choices
+        x[0, :, :choices] = torch.zeros(LENGTH, choices).scatter(1, turns, 5.0)
+    return x
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -322,7 +353,7 @@ def test_doubling_is_the_recurrence() -> None:
 @pytest.mark.usefixtures("world")
 def test_saved_bytes(name: str) -> None:
     r = reference(name)
-    x = draw(1, LENGTH, HIDDEN * r.model.residual_streams).requires_grad_()
+    x = given(r).requires_grad_()
     kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -336,9 +367,9 @@ def test_saved_bytes(name: str) -> None:
     tables_of_all = (*r.script.ROTARY, *getattr(r.script, "MASKS", {}).values(), *tables)
     passed = tree_leaves([getattr(r.script, name, {}) for name in ("SHARED", "MEMORY")])
     # A block's own input is saved with the norm before it.
-    given = (x,) if name in BLOCKS else ()
-    weights = r.module.parameters()
-    apart = {t.untyped_storage()._cdata for t in (*given, *tables_of_all, *passed, *weights)}
+    own = (x,) if name in BLOCKS else ()
+    weights = (getattr(p, "_local_tensor", p) for p in r.module.parameters())
+    apart = {t.untyped_storage()._cdata for t in (*own, *tables_of_all, *passed, *weights)}
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         out = r.module(x)
     found = sum(size for size, _ in kept.values())

@@ -52,7 +52,12 @@ EXPERTS = {
     "num_dense_layers": "first layers without experts",
     "layer_frequency": "after them every so many layers one has experts",
     "layer_offset": "the first of those, counted from 0",
+    "zero_experts": "experts besides that pass their tokens on",
+    "latent_size": "width in which experts work, between two matrices of all; None: hidden_size",
+    "latent_bias": "biases of those two",
 }
+# Of these older scripts say nothing.
+LATER = {"zero_experts", "latent_size", "latent_bias"}
 # What a plan does not carry: entry, value, why.
 FREE: tuple[tuple[str, Any, str], ...] = (
     ("norm_epsilon", 1e-5, "NOT of the plan: as in the model's config.json"),
@@ -202,11 +207,11 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
     whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))
     if not whole or min(degrees) < 1:
         raise ValueError("stage_layers is a list of integers, and degrees are 1 or more")
-    experts = {name: config[name] for name in ("num_experts", *EXPERTS) if config["num_experts"]}
+    experts = {name: config[name] for name in ("num_experts", *EXPERTS) if name in config}
     model = ModelSpec(
         num_layers=sum(sizes),
         **{name: config[name] for name in MODEL},
-        moe=experts or None,
+        moe=experts if config["num_experts"] else None,
         **{name: config[name] for name in RARE if name in config},
         layer_pattern=patterns.pattern(config),
     )

@@ -213,10 +213,6 @@ MODEL_RULES: tuple[Rule, ...] = (
     _none(lambda b, m: _beside(b, "parallel"), "blocks stand beside each other once"),
     _none(lambda b, m: _beside(b, "experts"), "experts stand beside no other block"),
     fixed_part(
-        lambda m: m.moe is None or not (m.moe.zero_experts or m.moe.latent_size),
-        "experts are MLPs as wide as the model, and none passes its tokens on",
-    ),
-    fixed_part(
         lambda m: m.residual_streams == 1 or m.per_layer_input_size is None,
         "layers have several residual streams or embeddings of their own, not both",
     ),

@@ -20,7 +20,7 @@ KINDS = (
     "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel",
     "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
-PARTS = ("per_layer_inputs", "residual_streams")
+PARTS = ("expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
 # Kinds that take all tokens of a sequence at once; the others take them in order.
 ATTENTION = {"attention", "latent_attention"}
 AT_ONCE = {*ATTENTION, "cross_attention", "experts", "mlp", "parallel", "per_layer_input"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.frameworks.pytorch.config import EXPERTS, KEYS, PATTERN, RARE, specs
+from planner.frameworks.pytorch.config import EXPERTS, KEYS, LATER, PATTERN, RARE, specs
 from planner.frameworks.reading import Reading, Setting, Unreadable
 
 SCRIPT, LAUNCH = "train.py", "launch.sh"
@@ -63,7 +63,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         config[name] = _literal(value, value.lineno)
         text = repr(config[name])
         settings.append(Setting(name=name, value=text, file=SCRIPT, line=value.lineno))
-    keys = KEYS | (EXPERTS.keys() if config.get("num_experts") else frozenset())
+    keys = KEYS | (EXPERTS.keys() - LATER if config.get("num_experts") else frozenset())
     missing = sorted(keys - config.keys())
     if missing:
         raise Unreadable(f"CONFIG has no {', '.join(missing)}", SCRIPT, block.lineno)
@@ -85,5 +85,5 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=_number(_NODES, launch),
         accelerators_per_node=_number(_PROCESSES, launch),
         settings=tuple(settings),
-        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN, RARE)),
+        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN, RARE, LATER)),
     )

@@ -30,7 +30,9 @@ def _expert_copies(p: Plans) -> IntArray:
 
 def _expert_widths(c: Context) -> tuple[int, ...]:
     moe = c.model.moe
-    return () if moe is None else (c.model.hidden_size, moe.expert_ffn_hidden_size)
+    if moe is None:
+        return ()
+    return moe.latent_size or c.model.hidden_size, moe.expert_ffn_hidden_size
 
 
 def _split_experts(c: Context, p: Plans) -> BoolArray:

@@ -47,6 +47,12 @@ GPT = {
 MOE = LLAMA | {"moe": {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}}
 SHARED = {"num_experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512}
 SHARED |= {"shared_expert_ffn_hidden_size": 512, "num_dense_layers": 2}
+# As in LongCat-Flash and in Nemotron 3.
+_MOE = {"num_experts": 8, "top_k": 3, "expert_ffn_hidden_size": 512}
+PASSING = LLAMA | {"moe": _MOE | {"zero_experts": 4}}
+EXPERT_LATENTS = LLAMA | {
+    "gated_mlp": False, "moe": SHARED | {"latent_size": 256, "latent_bias": True},
+}  # fmt: skip
 MLP = {"kind": "mlp"}
 # As in Nemotron-H, Qwen3-Next, Kimi Linear, LFM2, MiniMax-01, Llama 4 and Gemma 3, Jamba, Griffin
 # and RWKV-4.
@@ -211,6 +217,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "experts": (MOE, {"pp": 2, "dp": 4, "ep": 4} | FSDP, {}),
     "experts-tp": (MOE, SP | {"dp": 2, "ep": 4} | FSDP, {}),
     "shared-experts": (LLAMA | {"moe": SHARED}, SP | {"dp": 2, "ep": 2} | FSDP, {}),
+    "zero-experts": (PASSING, {"pp": 2, "dp": 2, "ep": 2} | FSDP, {}),
+    "latent-experts": (EXPERT_LATENTS, SP | {"dp": 2, "ep": 2} | FSDP, {}),
     "mamba2-hybrid": (HYBRID, SP | {"pp": 2, "dp": 2}, {}),
     "mamba2-hybrid-full": (HYBRID, SP | {"pp": 2} | FULL, {}),
     "delta-net": (DELTA, {"dp": 2, "ep": 2} | FSDP, {}),

@@ -347,10 +347,11 @@ class Experts(nn.Module):
     def __init__(self):
         super().__init__()
         count, width = C.num_experts // C.ep, C.expert_ffn_hidden_size
-        self.up = nn.Parameter(torch.empty(count, width, C.hidden_size))
+        outer = C.latent_size or C.hidden_size
+        self.up = nn.Parameter(torch.empty(count, width, outer))
         if C.gated_mlp:
-            self.gate = nn.Parameter(torch.empty(count, width, C.hidden_size))
-        self.down = nn.Parameter(torch.empty(count, C.hidden_size, width))
+            self.gate = nn.Parameter(torch.empty(count, width, outer))
+        self.down = nn.Parameter(torch.empty(count, outer, width))
 
     def forward(self, x, counts):
         up = by_expert(x, self.up, counts)
@@ -363,7 +364,7 @@ def expert_counts(chosen):
 
     Numbers on the host, since they are sizes of messages and products: here a step waits.
     """
-    sent = chosen.flatten().bincount(minlength=C.num_experts)
+    sent = chosen.flatten().bincount(minlength=C.num_experts)[: C.num_experts]
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=EXPERT_MESH["ep"].get_group())
     return torch.stack((sent, received)).tolist()
@@ -372,13 +373,17 @@ def expert_counts(chosen):
 class MoE(nn.Module):
     """Each token goes to the top_k experts of the highest scores; none is dropped.
 
-    There is no loss that balances the experts.
+    There is no loss that balances the experts.  Those after num_experts pass their tokens on.
     """
 
     def __init__(self):
         super().__init__()
-        self.router = nn.Linear(C.hidden_size, C.num_experts, bias=C.router_bias)
+        choices = C.num_experts + C.zero_experts
+        self.router = nn.Linear(C.hidden_size, choices, bias=C.router_bias)
         self.experts = Experts()
+        if C.latent_size:
+            self.latent_in = nn.Linear(C.hidden_size, C.latent_size, bias=C.latent_bias)
+            self.latent_out = nn.Linear(C.latent_size, C.hidden_size, bias=C.latent_bias)
         if C.shared_expert_ffn_hidden_size:
             self.shared = MLP(C.shared_expert_ffn_hidden_size, bias=False)
         if C.shared_expert_gate:
@@ -396,16 +401,32 @@ class MoE(nn.Module):
         x, _ = turn(x, sizes, C.ep)
         return all_to_all_single_autograd(x, to_ranks, from_ranks, group)
 
+    def combine(self, rows, weights, order, tokens):
+        """The sum of each token's experts; a copy for one that passes it on made no row."""
+        if not C.zero_experts:
+            rows = rows[order.argsort()].unflatten(0, (-1, C.top_k))
+            return (weights.to(rows.dtype)[:, None] @ rows).squeeze(1)
+        rows = rows * weights.to(rows.dtype).flatten()[order, None]
+        out = rows.new_zeros(len(weights), rows.size(1))
+        return out.index_put((tokens,), rows, accumulate=True)  # keeps no rows, as index_add does
+
     def forward(self, x):
         tokens = x.flatten(0, 1)
         scores = self.router(tokens).softmax(-1, dtype=torch.float32)
         weights, chosen = scores.topk(C.top_k)
         if C.top_k > 1:  # one alone keeps its score, or the router would learn nothing
             weights = weights / weights.sum(-1, keepdim=True)
-        order = chosen.flatten().argsort(stable=True)
-        rows = self.exchange(tokens[order // C.top_k], *expert_counts(chosen))
-        rows = rows[order.argsort()].unflatten(0, (-1, C.top_k))
-        out = (weights.to(x.dtype)[:, None] @ rows).view_as(x)
+        sent, received = expert_counts(chosen)
+        order = chosen.flatten().argsort(stable=True)[: sum(sent)]
+        inner = self.latent_in(tokens) if C.latent_size else tokens
+        copied = order // C.top_k
+        rows = self.exchange(inner[copied], sent, received)
+        out = self.combine(rows, weights, order, copied)
+        out = self.latent_out(out) if C.latent_size else out
+        if C.zero_experts:
+            passed = (weights * (chosen >= C.num_experts)).sum(-1, keepdim=True)
+            out = out + tokens * passed.to(x.dtype)
+        out = out.view_as(x)
         if C.shared_expert_ffn_hidden_size:
             shared = self.shared(x)
             if C.shared_expert_gate:
@@ -527,7 +548,8 @@ def tensor_parallel(module):
         plan |= {name: SequenceParallel(use_local_output=True) for name in names}
         # Every rank has the router for its own tokens, and these go to whole experts.
         by_token = SequenceParallel(sequence_dim=0, use_local_output=True)
-        plan |= {"mlp.router": by_token, "mlp.shared_gate": by_token}
+        by_token_names = "router", "shared_gate", "latent_in", "latent_out"
+        plan |= {f"mlp.{name}": by_token for name in by_token_names}
     there = {name for name, _ in module.named_modules()}
     plan = {name: style for name, style in plan.items() if name in there}
     # Every rank has the whole module and keeps its own part of it: nothing is sent.
