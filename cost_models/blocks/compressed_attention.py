@@ -10,6 +10,7 @@ import numpy as np
 from cost_models.blocks.attention import core_attention, output_weights, position_and_norm
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import attention_span
+from cost_models.blocks.norm import norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
     Pass,
@@ -76,7 +77,8 @@ class CompressedAttention(Mixer):
         hidden, head_dim, rank = model.hidden_size, model.head_dim, self.q_lora_rank
         heads = np.divide(model.num_attention_heads, split.tp)
         yield Weight("latents", float((rank + head_dim) * hidden), matrix=True, tensors=2)
-        yield Weight("latent norms", float(rank + head_dim), tensors=2)
+        each = 1 + model.norm_bias
+        yield Weight("latent norms", norm_parameters(model, rank + head_dim), tensors=2 * each)
         yield Weight("q up", heads * head_dim * rank, matrix=True)
         yield Weight("output down", heads * head_dim * self.o_lora_rank, matrix=True)
         up = np.divide(self.o_groups * self.o_lora_rank, split.tp)
@@ -87,32 +89,44 @@ class CompressedAttention(Mixer):
             wide = 2.0 * sum(widths)
             yield Weight("compressors", wide * hidden, matrix=True, tensors=2)
             yield Weight("compressed positions", float(self.compression * sum(widths)))
-            yield Weight("compressed norm", float(head_dim))
+            yield Weight("compressed norm", norm_parameters(model, head_dim), tensors=each)
         if self.choice is not None:
             choice = self.choice.num_heads * (rank * self.choice.head_dim + hidden)
             yield Weight("choice", float(choice), matrix=True, tensors=2)
-            yield Weight("choice norm", float(self.choice.head_dim))
+            norm = norm_parameters(model, self.choice.head_dim)
+            yield Weight("choice norm", norm, tensors=each)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, head_dim, rank = float(model.hidden_size), float(model.head_dim), self.q_lora_rank
         heads = model.num_attention_heads / d.tp
         down = rank + head_dim
         yield Gemm("latents", d.sharded_tokens, down, hidden)
-        yield SavedTensor("latents", 2.0 * d.sharded_tokens * down, d.activation_bytes)
+        yield SavedTensor("mla down output", d.sharded_tokens * down, d.activation_bytes)
+        yield SavedTensor("mla norm output", d.sharded_tokens * rank, d.input_bytes)
+        yield norm_statistics(model, d, "mla", 2.0 * d.sharded_tokens)
         yield Pass("latent norms", 4.0 * d.sharded_tokens * down, 6.0 * d.sharded_tokens * down)
         up = Gemm("q up", d.tokens, heads * head_dim, float(rank))
         yield up
-        yield from position_and_norm(
-            model, d, d.tokens * (heads + 1.0) * head_dim, rope=True, norm=False
-        )
-        span = attention_span(self.window, d.seq_length)
+        context = d.tokens * heads * head_dim
+        rotated = context + d.tokens * head_dim
+        yield from position_and_norm(model, d, rotated, rope=True, norm=False)
+        # Queries have a norm without weights.
+        yield from position_and_norm(model, d, context, rope=False, norm=True)
+        yield SavedTensor("qk norm input", context, d.activation_bytes)
+        span, keys = attention_span(self.window, d.seq_length), 1.0
         if self.compression is not None:
             yield from self._compressed(model, d)
             kept = d.seq_length / self.compression
             span += attention_span(self.choice.top_k if self.choice else None, kept)
+            keys += 1.0 / self.compression
         yield from core_attention(
-            model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span
+            model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span, keys=0.0
         )
+        # Keys are the values too; ranks that split a sequence have exchanged copies of both.
+        yield SavedTensor("key", d.tokens * keys * head_dim, d.activation_bytes, (), d.cp == 1)
+        # Eager torch keeps the output before and after it is rotated back.
+        yield from position_and_norm(model, d, context, rope=True, norm=False)
+        yield SavedTensor("turned attention output", context, d.activation_bytes, (), d.eager)
         lower = self.o_groups * self.o_lora_rank / d.tp
         group = heads * head_dim / (self.o_groups / d.tp)
         yield Gemm(
@@ -130,17 +144,21 @@ class CompressedAttention(Mixer):
         yield Gemm("compressors", d.sharded_tokens, wide, float(model.hidden_size))
         size = d.sharded_tokens * wide
         yield Pass("compression", 4.0 * size, 6.0 * size)
-        yield SavedTensor("compressor outputs", size, d.activation_bytes)
+        keys, chosen = (2.0 * width * d.sharded_tokens for width in self._compressors(model))
+        yield SavedTensor("compressor outputs", keys, d.activation_bytes)
         if self.choice is None:
             return
         heads, dim = float(self.choice.num_heads), float(self.choice.head_dim)
         yield Gemm("choice q", d.tokens, heads * dim, float(self.q_lora_rank))
         yield Gemm("choice head weights", d.tokens, heads, float(model.hidden_size))
-        rows, keys = d.seq_length / d.cp, d.seq_length / self.compression / 2.0
+        rows, keys_seen = d.seq_length / d.cp, d.seq_length / self.compression / 2.0
         yield Gemm(
-            "choice scores", rows, keys, dim, "core_attn", d.sequences * heads, fp8=False,
+            "choice scores", rows, keys_seen, dim, "core_attn", d.sequences * heads, fp8=False,
             weights=False,
         )  # fmt: skip
-        scores = d.sequences * rows * keys
+        scores = d.sequences * rows * keys_seen
         yield Pass("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
-        yield SavedTensor("choice q", d.tokens * heads * dim, d.activation_bytes)
+        size = d.tokens * heads * (dim + 1.0) + chosen
+        yield SavedTensor("indexer q + k", size, d.activation_bytes)
+        picked = d.sequences * rows * min(float(self.choice.top_k), 2.0 * keys_seen)
+        yield SavedTensor("indexer choice", picked, 4.0)

@@ -117,11 +117,14 @@ _ROWS = tuple(
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"attention\.indexer\.\w+\|attention_norm ", "attention norm output"),
+        (r"attention\.(indexer|compressor)\S*\|attention_norm ", "attention norm output"),
         (r"attention\.indexer\.\w+\|attention\.query_latent_norm ", "mla norm output"),
         (r"cross\.core\|cross\.query ", "cross query"),
         (r"cross\.core\|cross\.(key|value) ", "cross keys and values"),
         (r"attention\|attention\.indexer\.", "indexer q + k"),
+        (r"attention\S*\|attention\.compressor\.", "compressor outputs"),
+        (r"attention\|attention\.query ", "qk norm input"),
+        (r"attention\.output\|attention ", "output latents"),
         (r"attention\.(query|key|value)\|attention\.(query_)?latent_norm ", "mla norm output"),
         (r"attention\|attention\.core cat", "attention output"),
         (r"attention\|attention\.gate ", "attention gate input"),

@@ -56,6 +56,10 @@ MLA = {
     "kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
     "v_head_dim": 48,
 }  # fmt: skip
+COMPRESSED: dict[str, Any] = {
+    "kind": "compressed_attention", "q_lora_rank": 96, "o_lora_rank": 48, "o_groups": 2,
+    "window": 64,
+}  # fmt: skip
 EXPERTS = {"kind": "experts"}
 MOE: dict[str, Any] = {"num_experts": 6, "top_k": 3, "expert_ffn_hidden_size": 192}
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -97,6 +101,11 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "latent queries": LATENT | {"gate": "head"},
     "latent window": LATENT | {"window": 128, "rope_key_norm": True, "gate": "element"},
     "narrow values": LATENT,
+    "attention to a window": COMPRESSED,
+    "compressed attention": COMPRESSED | {"compression": 16},
+    "choice of compressed": COMPRESSED | {
+        "compression": 4, "choice": {"num_heads": 4, "head_dim": 64, "top_k": 16},
+    },
     "mlp": {"kind": "mlp", "width": 384, "bias": True},
     "experts": EXPERTS,
     "latent experts": EXPERTS,
@@ -109,6 +118,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "cross, other width": {"qk_norm": "head", "qkv_bias": True},
     "per-layer input": {"per_layer_input_size": 96},
     "latent attention": {"mla": MLA},
+    "attention to a window": {"attention_sinks": True},
+    "choice of compressed": {"attention_sinks": True, "num_query_groups": 1},
     "latent queries": {"mla": MLA | {"q_lora_rank": 96}, "qkv_bias": True},
     "latent window": {"mla": MLA},
     "latent indexer": {"mla": MLA | {"q_lora_rank": 96}},
@@ -224,7 +235,7 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
     for record in records:
         if isinstance(record, Gemm):
             # Scores of an indexer are of the whole square too.
-            times = 2.0 + 2.0 * (record.name == "indexer scores")
+            times = 2.0 + 2.0 * (record.name in ("indexer scores", "choice scores"))
             total += times * one(record.active * record.m * record.n * record.k * record.groups)
         elif isinstance(record, Scan) and record.matrices:
             total += one(record.forward_flop)
@@ -239,7 +250,9 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
 def test_flop(name: str) -> None:
     r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
-    seen = LENGTH if {"window", "indexer"} & BLOCKS.get(name, {}).keys() else 0
+    options = BLOCKS.get(name, {})
+    seen = LENGTH if {"window", "indexer"} & options.keys() else 0.0
+    seen += LENGTH / options["compression"] if "compression" in options else 0.0
     x = given(r)
     with FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: square}) as counted:
         assert r.module(x).shape == x.shape
@@ -262,6 +275,22 @@ def test_sinks_are_one_more_score(window: int | None) -> None:
     weight = draw(1, 48, 8, 32) - 0.5
     gradients = [torch.autograd.grad((x * weight).sum(), given) for x in (found, wanted)]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "reach"),
+    [("attention to a window", 64), ("compressed attention", 256), ("choice of compressed", 256)],
+)
+@pytest.mark.usefixtures("world")
+def test_compressed_tokens_are_of_the_past(name: str, reach: int) -> None:
+    """A token sees those before it alone, and through compressed ones beyond its window."""
+    r = reference(name)
+    x, query = given(r).requires_grad_(), 199
+    (gradient,) = torch.autograd.grad(r.module(x)[0, query].sum(), x)
+    seen = gradient[0].abs().sum(-1) > 0
+    assert seen[query]
+    assert not seen[query + 1 :].any()
+    assert seen[: query - 63].any() == (reach > 64)
 
 
 @pytest.mark.usefixtures("world")

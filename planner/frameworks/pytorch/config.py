@@ -76,6 +76,7 @@ PATTERN = ("blocks", "layer_pattern")
 OWN_TABLE = "per_layer_input_vocab_size"
 RARE = {
     "mla": "widths of latent attention",
+    "attention_sinks": "each head has a score for no token",
     "residual_streams": "copies of the residual, which every block mixes",
     "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
     OWN_TABLE: "rows of that table; None: vocab_size",
@@ -157,6 +158,8 @@ def _rare(model: ModelSpec) -> dict[str, Any]:
     """Fields that few models have, of one that has them."""
     fields = ModelSpec.model_fields
     rare = {name for name in RARE if getattr(model, name) != fields[name].default}
+    if not patterns.compresses(model):  # other blocks tell it themselves
+        rare -= {"attention_sinks"}
     return model.model_dump(
         include=rare | ({OWN_TABLE} if "per_layer_input_size" in rare else set())
     )

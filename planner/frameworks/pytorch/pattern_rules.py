@@ -9,6 +9,7 @@ import numpy as np
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.compressed_attention import CompressedAttention
 from cost_models.blocks.cross_attention import CrossAttention
 from cost_models.blocks.delta_net import CHUNK, GatedDeltaNet
 from cost_models.blocks.latent_attention import LatentAttention
@@ -26,6 +27,7 @@ from planner.frameworks.rules import fixed_part, is_named
 
 _WHOLE = {
     "per_layer_input": "its two matrices are whole on every rank",
+    "compressed_attention": "its latents are whole on every rank",
     "latent_attention": "its latents are whole on every rank",
     "mamba": "its step, B and C need all channels",
     "linear_recurrent_unit": "its gates are stacked",
@@ -110,7 +112,8 @@ def _chosen_before(model: ModelSpec) -> bool:
 
 def _only_fused(model: ModelSpec) -> bool:
     crosses = any(isinstance(block, CrossAttention) for block in patterns.each(model))
-    return crosses or patterns.has_sinks(model) or patterns.has_indexer(model)
+    chosen = patterns.has_indexer(model) or patterns.compresses(model)
+    return crosses or chosen or patterns.has_sinks(model)
 
 
 def _by_operator(plans: Plans) -> BoolArray:
@@ -154,6 +157,8 @@ def _chunks(model: ModelSpec, length: int) -> list[int]:
     for block in patterns.each(model):
         if isinstance(block, Attention) and block.chunk:
             found.add(block.chunk)
+        if isinstance(block, CompressedAttention) and block.compression:
+            found.add(block.compression)
         if isinstance(block, Mamba2):
             found.add(block.chunk_size)
         if isinstance(block, GatedDeltaNet):
@@ -180,8 +185,8 @@ MODEL_RULES: tuple[Rule, ...] = (
         "latent attention has norms on its latents, not on queries and keys",
     ),
     fixed_part(
-        lambda m: not (m.attention_dropout and patterns.has_indexer(m)),
-        "attention to chosen keys drops no scores",
+        lambda m: not (m.attention_dropout and (patterns.has_indexer(m) or patterns.compresses(m))),
+        "attention to chosen keys or compressed tokens drops no scores",
     ),
     fixed_part(
         _chosen_before, "layers use the choice of an indexer in an earlier layer, which has to be"
@@ -265,6 +270,11 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
+        lambda c, p: (p.cp == 1) | (not patterns.compresses(c.model)),
+        lambda c, p: f"tokens are compressed on one rank: cp 1, not {p.cp}",
+        "degrees",
+    ),
+    unsupported(
         lambda c, p: (p.cp == 1) | (not patterns.has_indexer(c.model)),
         lambda c, p: f"an indexer scores all tokens of a sequence on one rank: cp 1, not {p.cp}",
         "degrees",
@@ -275,7 +285,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: ~is_named(p, "attention_kernel", "unfused") | (not _only_fused(c.model)),
-        "attention with sinks, an indexer or a memory runs in a fused kernel",
+        "attention with sinks, an indexer, compressed tokens or a memory runs in a fused kernel",
     ),
     unsupported(
         lambda c, p: not _chunks(c.model, c.training.seq_length),
@@ -290,9 +300,12 @@ RULES: tuple[Rule, ...] = (
         "layers of a pattern are not compiled: their loops over chunks would be unrolled",
     ),
     unsupported(
-        lambda c, p: (c.training.optimizer != "muon") | (not _recurrent(c.model)),
-        "Muon takes every weight of two dimensions for a matrix, and those of convolutions are "
-        "none",
+        lambda c, p: (
+            (c.training.optimizer != "muon")
+            | (not _recurrent(c.model) and not patterns.compresses(c.model))
+        ),
+        "Muon takes every weight of two dimensions for a matrix, and those of convolutions and of "
+        "compressors are none",
     ),
     rule(
         "recompute",

@@ -12,17 +12,18 @@ from typing import Any
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.compressed_attention import CompressedAttention
 from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 
 KINDS = (
-    "attention", "cross_attention", "experts", "gated_delta_net", "latent_attention",
+    "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net", "latent_attention",
     "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel",
     "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
 PARTS = ("expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
 # Kinds that take all tokens of a sequence at once; the others take them in order.
-ATTENTION = {"attention", "latent_attention"}
+ATTENTION = {"attention", "compressed_attention", "latent_attention"}
 AT_ONCE = {*ATTENTION, "cross_attention", "experts", "mlp", "parallel", "per_layer_input"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
 
@@ -61,13 +62,20 @@ def passes_on(model: ModelSpec) -> str:
 
 def has_indexer(model: ModelSpec) -> bool:
     """Whether attention is to keys that an indexer picks."""
-    return any(getattr(block, "indexer", None) is not None for block in each(model))
+    blocks = each(model)
+    return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
+
+
+def compresses(model: ModelSpec) -> bool:
+    """Whether attention is to compressed tokens too."""
+    return any(isinstance(block, CompressedAttention) for block in each(model))
 
 
 def has_sinks(model: ModelSpec) -> bool:
     """Whether attention has a score of its own for no token."""
     blocks = (block for block in each(model) if isinstance(block, Attention))
-    return any(model.attention_sinks if b.sinks is None else b.sinks for b in blocks)
+    sinks = any(model.attention_sinks if b.sinks is None else b.sinks for b in blocks)
+    return sinks or (model.attention_sinks and compresses(model))
 
 
 def classes(model: ModelSpec) -> dict[str, str]:
@@ -81,8 +89,9 @@ def classes(model: ModelSpec) -> dict[str, str]:
         "shared": passes_on(model) != "",
         "recurrence": not set(kinds) <= AT_ONCE,
         "streams": model.residual_streams > 1,
-        "fused_attention": has_sinks(model) or has_indexer(model),
+        "fused_attention": has_sinks(model) or has_indexer(model) or compresses(model),
         "indexer": has_indexer(model),
+        "compressed_indexer": any(getattr(block, "choice", None) for block in each(model)),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }
     texts = map(_text, ("pattern_layer", *(name for name in shared if shared[name]), *kinds))

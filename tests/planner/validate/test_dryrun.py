@@ -118,6 +118,20 @@ CHOSEN = LLAMA | {
         [{"kind": "attention", "indexer": _CHOICE}, MLP],
     ],
 }  # fmt: skip
+# As in DeepSeek-V4.
+_COMPRESSED = {
+    "kind": "compressed_attention", "q_lora_rank": 192, "o_lora_rank": 96, "o_groups": 4,
+    "window": 128,
+}  # fmt: skip
+COMPRESSED = LLAMA | {
+    "num_query_groups": 1, "attention_sinks": True,
+    "layer_pattern": [
+        [_COMPRESSED, MLP],
+        [_COMPRESSED | {"compression": 4, "choice": _CHOICE | {"top_k": 64}}, MLP],
+        [_COMPRESSED | {"compression": 128}, MLP],
+        [_COMPRESSED | {"compression": 128}, MLP],
+    ],
+}  # fmt: skip
 _LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "rope_key_norm": True}
 LATENT_WINDOW = LLAMA | {
     "mla": _MLA, "layer_pattern": [[_LATENT_WINDOW, MLP], [{"kind": "latent_attention"}, MLP]],
@@ -232,6 +246,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "per-layer-inputs": (PER_LAYER, {"dp": 2} | FSDP, {}),
     "streams": (STREAMS, {"pp": 2, "dp": 2}, {}),
     "indexer": (CHOSEN, {"dp": 2} | FSDP, {}),
+    "compressed": (COMPRESSED, {"pp": 2, "dp": 2}, {}),
+    "compressed-fsdp": (COMPRESSED, {"dp": 2} | FSDP, {}),
     "cross": (CROSS, SP | {"pp": 2, "dp": 2}, {}),
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),

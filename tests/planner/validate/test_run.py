@@ -84,6 +84,18 @@ MODELS["indexer"] = {
         [{"kind": "attention", "indexer": _CHOICE}, {"kind": "mlp"}],
     ],
 }  # fmt: skip
+_COMPRESSED = {
+    "kind": "compressed_attention", "q_lora_rank": 24, "o_lora_rank": 12, "o_groups": 2,
+    "window": 4,
+}  # fmt: skip
+MODELS["compressed"] = {
+    **LLAMA, "name": "compressed", "norm": "layernorm", "num_query_groups": 1,
+    "attention_sinks": True,
+    "layer_pattern": [
+        [_COMPRESSED | {"compression": 2, "choice": {**_CHOICE, "top_k": 4}}, {"kind": "mlp"}],
+        [_COMPRESSED | {"compression": 4}, {"kind": "mlp"}],
+    ],
+}  # fmt: skip
 TP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": True}
 KEPT = {"zero_stage": 3, "reshard_after_forward": False}
@@ -151,6 +163,8 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "streams, dp2": asked("streams", dp=2, **FSDP),
     "indexer, pp2": asked("indexer", pp=2, schedule="1f1b"),
     "indexer, dp2": asked("indexer", dp=2, **FSDP),
+    "compressed, pp2": asked("compressed", pp=2, schedule="1f1b"),
+    "compressed, dp2": asked("compressed", dp=2, **FSDP),
     "cross, tp2": asked("cross", **TP),
     "cross, pp2": asked("cross", pp=2, schedule="1f1b"),
     "latent, cp2": asked("latent", cp=2),
