@@ -17,9 +17,9 @@ from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 
 KINDS = (
-    "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net", "latent_attention",
-    "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp", "parallel",
-    "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
+    "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net",
+    "latent_attention", "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp",
+    "parallel", "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
 PARTS = ("expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
 # Kinds that take all tokens of a sequence at once; the others take them in order.
