@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
+from cost_models.blocks.compressed_attention import CompressedAttention
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.lightning import LightningAttention
@@ -81,6 +82,9 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
         return _attention(block, scale)
     if isinstance(block, LatentAttention):
         return {"window": scale.tokens(block.window)}
+    if isinstance(block, CompressedAttention):
+        ranks = {name: scale.width(getattr(block, name)) for name in ("q_lora_rank", "o_lora_rank")}
+        return {"o_groups": 1, "window": scale.tokens(block.window), **ranks}
     if isinstance(block, Mamba2):
         groups = min(block.num_groups, scale.tp)
         shared = max(1, round(block.num_heads * scale.shrunk / groups))

@@ -152,20 +152,21 @@ def _recurrent(model: ModelSpec) -> str:
 
 
 def _chunks(model: ModelSpec, length: int) -> list[int]:
-    """Lengths of chunks that do not divide the sequence, where it has several."""
-    found = set()
+    """Lengths of chunks that do not divide the sequence, where it has or needs several."""
+    found, compressed = set(), set()
     for block in patterns.each(model):
         if isinstance(block, Attention) and block.chunk:
             found.add(block.chunk)
         if isinstance(block, CompressedAttention) and block.compression:
-            found.add(block.compression)
+            compressed.add(block.compression)
         if isinstance(block, Mamba2):
             found.add(block.chunk_size)
         if isinstance(block, GatedDeltaNet):
             found.add(int(CHUNK))
         if isinstance(block, LightningAttention):
             found.add(int(BLOCK))
-    return sorted(one for one in found if one < length and length % one)
+    several = {one for one in found if one < length}
+    return sorted(one for one in several | compressed if length % one)
 
 
 MODEL_RULES: tuple[Rule, ...] = (
