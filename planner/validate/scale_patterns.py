@@ -83,8 +83,8 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
     if isinstance(block, LatentAttention):
         return {"window": scale.tokens(block.window)}
     if isinstance(block, CompressedAttention):
-        ranks = {name: scale.width(getattr(block, name)) for name in ("q_lora_rank", "o_lora_rank")}
-        return {"o_groups": 1, "window": scale.tokens(block.window), **ranks}
+        narrow = {n: scale.width(getattr(block, n)) for n in ("q_lora_rank", "o_lora_rank")}
+        return {"o_groups": 1, "window": scale.tokens(block.window), **narrow}
     if isinstance(block, Mamba2):
         groups = min(block.num_groups, scale.tp)
         shared = max(1, round(block.num_heads * scale.shrunk / groups))
