@@ -75,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
+        openapi_url=None,  # pages.py sends it compressed
     )
     app.state.settings = settings
     app.state.metrics = Metrics()

@@ -1,10 +1,14 @@
-"""The page: the files of web/, kept compressed, each at /web/, and index.html at /."""
+"""The page: the files of web/, kept compressed, each at /web/, and index.html at /.
+
+The OpenAPI document, from which the page makes its forms, is sent in the same way.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -46,6 +50,7 @@ def install(app: FastAPI) -> None:
     """Serve the page."""
     app.add_api_route("/", _index, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/web/{path:path}", _file, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/openapi.json", _openapi, methods=["GET"], include_in_schema=False)
 
 
 def content_security_policy() -> str:
@@ -67,12 +72,23 @@ async def _file(request: Request, path: str) -> Response:
     return send_page(request, path)
 
 
+async def _openapi(request: Request) -> Response:
+    state = request.app.state
+    if not hasattr(state, "openapi_page"):
+        body = json.dumps(request.app.openapi(), separators=(",", ":")).encode()
+        state.openapi_page = _prepared(body, "application/json", _ASK_AGAIN)
+    return _send(request, state.openapi_page)
+
+
 def send_page(request: Request, path: str) -> Response:
     """One file of web/, compressed where the caller takes that; a 404 where there is none."""
     file = _paths().get(path)
     if file is None:
         raise HTTPException(404, f"no page /web/{quote(path)}")
-    page = _page(file, file.stat().st_mtime_ns)
+    return _send(request, _page(file, file.stat().st_mtime_ns))
+
+
+def _send(request: Request, page: Page) -> Response:
     headers = {
         "ETag": page.etag,
         "Cache-Control": page.cache_control,
@@ -99,13 +115,17 @@ def _paths() -> dict[str, Path]:
 @cache
 def _page(file: Path, changed_ns: int) -> Page:
     """A file as it is sent, read once for each of its versions."""
-    body = file.read_bytes()
+    cache_control = _FOREVER if (WEB / "lib") in file.parents else _ASK_AGAIN
+    return _prepared(file.read_bytes(), MEDIA_TYPES[file.suffix], cache_control)
+
+
+def _prepared(body: bytes, media_type: str, cache_control: str) -> Page:
     return Page(
         body=body,
         compressed=gzip.compress(body, 9, mtime=0),
         etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
-        media_type=MEDIA_TYPES[file.suffix],
-        cache_control=_FOREVER if (WEB / "lib") in file.parents else _ASK_AGAIN,
+        media_type=media_type,
+        cache_control=cache_control,
     )
 
 

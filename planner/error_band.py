@@ -12,7 +12,7 @@ from math import erf, exp, sqrt
 import numpy as np
 
 from cost_models.profiles import EfficiencyProfile
-from planner.posterior import FACTORS, Leaning, Posterior, posterior
+from planner.posterior import FACTORS, Leaning, Predictive, posterior
 
 # Per cent of runs that intervals are to hold.
 COVERED = "80"
@@ -48,18 +48,12 @@ def band(seconds: float, leans: Leaning, profile: EfficiencyProfile) -> Band:
     known = posterior()
     found = known.predictive(leans)
     wider = UNMEASURED if profile.kind == "fallback" else 1.0
-    low, high = interval_of(known, leans, COVERED, wider)
+    low, high = interval_of(found, wider * known.quantiles[COVERED])
     _, accelerator, runtime, _ = leans.groups
-    alike = [
-        run.leaning.groups[3]
-        for run in known.runs
-        if run.leaning.groups[1:3] == (accelerator, runtime)
-        and run.leaning.experts == leans.experts
-    ]
-    sources = {run.leaning.groups[3] for run in known.runs}
+    alike = known.numbers[accelerator, runtime, leans.experts]
     kind = "mixture of experts" if leans.experts else "dense"
     basis = (
-        f"{COVERED}% interval from {len(known.runs)} published runs, {len(alike) or 'none'} of "
+        f"{COVERED}% interval from {len(known.runs)} published runs, {alike or 'none'} of "
         f"them like this ({kind}, {accelerator}, {runtime})"
     )
     if profile.kind == "fallback":
@@ -67,20 +61,17 @@ def band(seconds: float, leans: Leaning, profile: EfficiencyProfile) -> Band:
     if found.main != "noise":
         basis += f"; most of its width: {FACTORS[found.main]}"
     return Band(
-        seconds * float(np.exp(low)), seconds * float(np.exp(high)), len(known.runs), len(sources),
+        seconds * float(np.exp(low)), seconds * float(np.exp(high)), len(known.runs), known.sources,
         basis,
     )  # fmt: skip
 
 
-def interval_of(
-    known: Posterior, leans: Leaning, share: str, wider: float = 1.0
-) -> tuple[float, float]:
+def interval_of(found: Predictive, deviations: float) -> tuple[float, float]:
     """Low and high of ln(measured / estimated); the estimate itself is always inside.
 
-    share: per cent of runs to hold.
+    deviations: how many of them it reaches to either side.
     """
-    found = known.predictive(leans)
-    reach = wider * known.quantiles[share] * found.deviation
+    reach = deviations * found.deviation
     return min(found.mean - reach, 0.0), max(found.mean + reach, 0.0)
 
 

@@ -11,6 +11,7 @@ of each kind are was found from the runs (`python -m planner.accuracy.posterior 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -158,6 +159,17 @@ class Posterior:
         at = LEVELS.index(level) - 1
         kept = tuple(run for run in self.runs if run.leaning.groups[at] != group)
         return Posterior(self.scales, kept, self.quantiles)
+
+    @cached_property
+    def numbers(self) -> Counter[tuple[str, str, bool]]:
+        """How many runs there are of an accelerator and a runtime, with or without experts."""
+        leanings = [run.leaning for run in self.runs]
+        return Counter((one.groups[1], one.groups[2], one.experts) for one in leanings)
+
+    @cached_property
+    def sources(self) -> int:
+        """How many sources the runs are of."""
+        return len({run.leaning.groups[3] for run in self.runs})
 
     def predictive(self, of: Leaning) -> Predictive:
         """Of a run like this one."""

@@ -83,7 +83,7 @@ const BEST = { tokens_per_s: "Fastest plan", memory_headroom: "Leanest plan", co
 
 function Headline({ shown }) {
   const best = answer.value?.best;
-  const isBest = !picked.value;
+  const isBest = !picked.value || shown === best; // a picked plan is on show once it is priced
   const limits = request.value.search ?? {};
   const pinned = isPinned(shown.plan);
   return html`

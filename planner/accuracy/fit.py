@@ -132,7 +132,6 @@ def main() -> None:
         for key, error in left.items():
             print(f"{key:18s} fitted {np.median(abs(errors[key])):.4f}  left out {error:.4f}")
         print(f"mean of source medians, each left out {np.mean(list(left.values())):.4f}")
-        document["left_out"] = {key: round(error, 4) for key, error in left.items()}
     if options.write:
         FILE.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -90,7 +90,8 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 def intervals(run: SeenRun) -> list[tuple[float, float]]:
     """Low and high of ln(measured / estimated) for each of SHARES, the run's source left out."""
     known = left_out(run.leaning.groups[3])
-    return [interval_of(known, run.leaning, share) for share in SHARES]
+    found = known.predictive(run.leaning)
+    return [interval_of(found, known.quantiles[share]) for share in SHARES]
 
 
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from array import array
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -182,7 +183,7 @@ class Block:
         return found
 
 
-class Reader:
+class Reader(ABC):
     """Reads the lines of one kind.
 
     words: one of them stands in every line that it wants to see.
@@ -193,11 +194,11 @@ class Reader:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
 
+    @abstractmethod
     def take(self, number: int, process: str, text: str) -> bool:
         """One line; True where the next lines are all its own, whatever stands in them."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most readers keep nothing back)
         """The log has ended."""
 
     @property
