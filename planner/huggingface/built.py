@@ -20,11 +20,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.huggingface.config import Problem, UnknownArchitecture
+from planner.huggingface.config import Problem, UnknownArchitecture, shown
 from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
 
 LIMIT_S = 150.0
 INSTALL = "pip install 'parallel-planner[models]'"
+# What configs call their number of layers, and what no model of ours exceeds.
+LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+MOST_LAYERS = 10_000
 
 
 def model_from_modules(
@@ -40,6 +43,11 @@ def model_from_modules(
         raise why
     if find_spec("transformers") is None or find_spec("torch") is None:
         raise _refused(why, f"no reader for it here; with transformers it is built: {INSTALL}")
+    for key in LAYER_COUNTS:
+        count = config.get(key)
+        if isinstance(count, int | float) and not count <= MOST_LAYERS:
+            problem = Problem(f"/{key}", f"at most {MOST_LAYERS:,} layers", shown(count))
+            raise UnknownArchitecture((problem,))
     found = json.loads(_answer(json.dumps(dict(config), sort_keys=True), str(folder or "")))
     if "refused" in found:
         raise _refused(why, found["refused"])

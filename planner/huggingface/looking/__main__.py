@@ -40,7 +40,7 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
     from planner.huggingface.importer import OTHER_FILES
     from planner.huggingface.looking import look_at
 
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     if folder is None:
         known = transformers.CONFIG_MAPPING
         kind = str(config.get("model_type"))
