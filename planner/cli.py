@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -334,11 +335,33 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    command = typer.main.get_command(app)
+    first = next((one for one in arguments if not one.startswith("-")), "")
+    command = _built(_application(first))
     return guarded(
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
         json="--json" in arguments,
     )
+
+
+_built = cache(typer.main.get_command)
+
+
+@cache
+def _application(name: str) -> typer.Typer:
+    """The application with only this command, or with all where none has that name.
+
+    Building all of them takes longer than a small answer.
+    """
+    chosen = [
+        command
+        for command in app.registered_commands
+        if command.callback and (command.name or command.callback.__name__) == name
+    ]
+    if not chosen:
+        return app
+    alone = copy(app)
+    alone.registered_commands, alone.registered_groups = chosen, []
+    return alone
 
 
 def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:

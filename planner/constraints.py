@@ -70,7 +70,7 @@ def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> l
     row = Plans.of(plan)
     broken = []
     for rule in rules:
-        if not bool(np.all(rule.legal(context, row))):
+        if not rule.legal(context, row).all():
             broken.append(Reason(code=rule.code, text=rule.explain(context, plan)))
     return broken
 

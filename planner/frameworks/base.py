@@ -277,6 +277,8 @@ NEXT_TOKEN = unsupported(
 
 def one_line(text: str) -> str:
     """Text that may stand in a comment: whatever could end the line or hide is a blank."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -55,9 +55,21 @@ def test_the_named_cases_come_back(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_whatever_is_written_comes_back(name: str, data: st.DataObject) -> None:
+    a_drawn_launch_comes_back(name, data)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", READ)
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data())
+def test_whatever_is_written_of_many_comes_back(name: str, data: st.DataObject) -> None:
+    a_drawn_launch_comes_back(name, data)
+
+
+def a_drawn_launch_comes_back(name: str, data: st.DataObject) -> None:
     request, plan = data.draw(DRAWN[name])
     framework = frameworks.get(name)
     legal = not framework.reasons(request, plan)

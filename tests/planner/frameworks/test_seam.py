@@ -285,7 +285,7 @@ def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str) -> Non
         if canonical(other, changed.model) != canonical(plan, request.model)
         or changed.document() != request.document()
         if not framework.reasons(changed, other)
-        if framework.write(changed, other).files == files
+        if framework.render(changed, other).files == files
     ]
     model, training = request.model, request.training
     assert [label for label in silent if not _idle(label.split()[0], model, training)] == []
