@@ -44,7 +44,7 @@ ARGUMENTS = (
 DESKTOP = {"width": 1280, "height": 900}
 _ADDRESS = re.compile(r"http://\S+:\d+")
 _START_S, _STOP_S = 60, 20
-expect.set_options(timeout=20_000)  # a machine that runs other tests besides is slow to answer
+expect.set_options(timeout=60_000)  # a machine that runs other tests besides is slow to answer
 # The browser reports every answer of 400 and more as an error of the console; a problem document is
 # an answer that the page shows.
 _PROBLEM = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d")
