@@ -147,7 +147,12 @@ def test_only_plan_takes_nodes_that_differ(
     with pytest.raises(RequestError, match="only `plan` takes nodes that differ"):
         parse_request({"model": MODEL, "cluster": SMALL, "training": TRAINING})
     file = tmp_path / "mixed.json"
-    asked = {"model": MODEL, "cluster": SMALL, "training": TRAINING, "search": {"cp": 1, "micro_batch_size": 1}}
+    asked = {
+        "model": MODEL,
+        "cluster": SMALL,
+        "training": TRAINING,
+        "search": {"cp": 1, "micro_batch_size": 1},
+    }
     file.write_text(json.dumps(asked))
     assert run(["plan", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["options"]
