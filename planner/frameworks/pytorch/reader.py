@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import EXPERTS, KEYS, LATER, PATTERN, RARE, specs
 from planner.frameworks.reading import Reading, Setting, Unreadable
 
@@ -85,5 +86,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=_number(_NODES, launch),
         accelerators_per_node=_number(_PROCESSES, launch),
         settings=tuple(settings),
-        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN, RARE, LATER)),
+        unknown=tuple(
+            one
+            for one in settings
+            if one.name not in keys.union(PATTERN, RARE, LATER, encoders.KEYS)
+        ),
     )
