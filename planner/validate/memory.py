@@ -172,11 +172,10 @@ class Memory(MemTracker):
     def _adopt(self) -> None:
         """Count what is there before the first step."""
         for model in self._models:
-            for parameter in model.parameters():
-                if not parameter.requires_grad:  # and no hook can wait for its gradient
-                    self._param_to_grad_hook_handles[parameter] = (
-                        RemovableHandle(OrderedDict()),
-                    ) * 2
+            for weight in model.parameters():
+                if not weight.requires_grad:  # no hook can wait for its gradient
+                    handle = RemovableHandle(OrderedDict())
+                    self._param_to_grad_hook_handles[weight] = (handle, handle)
             self._track_module_params_and_buffers(model, install_grad_hooks=True)
             for parameter in _fsdp_parameters(model):
                 for categorise in _CATEGORISED.values():

@@ -1,4 +1,4 @@
-"""Encoders of the training script: their entries of CONFIG, and what it has no way to build of them.
+"""Encoders of the training script: their entries of CONFIG, and those it has no way to build.
 
 The first pipeline stage holds them; the first tokens of each sample are what they make.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.mlp import MLP
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import Plans
 from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import rule, unsupported
@@ -26,7 +26,7 @@ STACK = (
     "norm_bias", "qk_norm", "final_norm", "bidirectional", "position", "max_position_embeddings",
     "hidden_dropout", "attention_dropout",
 )  # fmt: skip
-OWN = ("name", "tokens", "span", "input_width", "merge")
+OWN = ("tokens", "span", "input_width", "merge")
 ENCODERS, POSITIONS, FROZEN = "encoders", "encoder_tokens", "frozen"
 KEYS = (ENCODERS, POSITIONS, FROZEN)
 
@@ -34,14 +34,14 @@ KEYS = (ENCODERS, POSITIONS, FROZEN)
 def entries(model: ModelSpec, training: TrainingSpec) -> Iterator[tuple[str, Any, str]]:
     """Entry, value and why; none of a model without encoders."""
     if model.encoders:
-        yield ENCODERS, [_entry(one, model) for one in model.encoders], "of images or sound"
-        yield POSITIONS, training.encoder_tokens, "positions in a sample; None: the encoders' own"
+        each = [_entry(one, model) for one in model.encoders]
+        yield ENCODERS, each, "what makes the first tokens of a sample of images or sound"
+        yield POSITIONS, training.encoder_tokens, "positions of a sample; None: the encoders' own"
         yield FROZEN, list(training.frozen), "parts that are not trained"
 
 
 def _entry(encoder: EncoderSpec, model: ModelSpec) -> dict[str, Any]:
     fields = {name: getattr(encoder, name) for name in (*OWN, *STACK)}
-    fields["span"] = encoder.span or encoder.tokens
     fields["projector"] = [[one.inputs, one.outputs] for one in encoder.projector]
     if patterns.layers(model):
         fields["blocks"], fields["layer_pattern"] = patterns.entries(encoder)

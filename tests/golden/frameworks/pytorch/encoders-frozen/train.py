@@ -87,39 +87,38 @@ CONFIG = {
         "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
     },
     "layer_pattern": [["attention", "mlp"]],  # the blocks of each layer, repeated over the layers
-    # of images or sound
-    "encoders": [{"name": "vision", "tokens": 1024, "span": 256, "input_width": 588,
-        "merge": 4, "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8,
-        "num_query_groups": 8, "head_dim": 32, "ffn_hidden_size": 768, "gated_mlp":
-        True, "qkv_bias": True, "attention_output_bias": False, "mlp_bias": False,
-        "norm": "rmsnorm", "norm_bias": False, "qk_norm": "none", "final_norm":
-        True, "bidirectional": True, "position": "rope", "max_position_embeddings":
-        None, "hidden_dropout": 0.0, "attention_dropout": 0.0, "projector": [[1024,
-        1024], [1024, 512]], "blocks": {"attention": {"kind": "attention", "window":
-        None, "chunk": 64, "num_attention_heads": None, "num_query_groups": None,
-        "head_dim": None, "value_head_dim": None, "key_values": "own", "gate":
-        "none", "rope": True, "sinks": None, "qk_norm": None, "indexer": None},
-        "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None},
-        "attention_2": {"kind": "attention", "window": None, "chunk": None,
-        "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
-        "value_head_dim": None, "key_values": "own", "gate": "none", "rope": True,
-        "sinks": None, "qk_norm": None, "indexer": None}}, "layer_pattern":
-        [["attention", "mlp"], ["attention", "mlp"], ["attention", "mlp"],
-        ["attention_2", "mlp"]]}, {"name": "sound", "tokens": 256, "span": 256,
-        "input_width": 80, "merge": 1, "num_layers": 2, "hidden_size": 128,
-        "num_attention_heads": 4, "num_query_groups": 4, "head_dim": 32,
-        "ffn_hidden_size": 512, "gated_mlp": False, "qkv_bias": False,
-        "attention_output_bias": False, "mlp_bias": False, "norm": "layernorm",
-        "norm_bias": True, "qk_norm": "none", "final_norm": True, "bidirectional":
-        True, "position": "learned", "max_position_embeddings": 256,
-        "hidden_dropout": 0.0, "attention_dropout": 0.0, "projector": [[128, 512]],
-        "blocks": {"attention": {"kind": "attention", "window": None, "chunk": None,
+    # what makes the first tokens of a sample of images or sound
+    "encoders": [{"tokens": 1024, "span": 256, "input_width": 588, "merge": 4, "num_layers":
+        4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 8,
+        "head_dim": 32, "ffn_hidden_size": 768, "gated_mlp": True, "qkv_bias": True,
+        "attention_output_bias": False, "mlp_bias": False, "norm": "rmsnorm",
+        "norm_bias": False, "qk_norm": "none", "final_norm": True, "bidirectional":
+        True, "position": "rope", "max_position_embeddings": None, "hidden_dropout":
+        0.0, "attention_dropout": 0.0, "projector": [[1024, 1024], [1024, 512]],
+        "blocks": {"attention": {"kind": "attention", "window": None, "chunk": 64,
         "num_attention_heads": None, "num_query_groups": None, "head_dim": None,
         "value_head_dim": None, "key_values": "own", "gate": "none", "rope": True,
         "sinks": None, "qk_norm": None, "indexer": None}, "mlp": {"kind": "mlp",
-        "width": None, "gated": None, "bias": None}}, "layer_pattern":
-        [["attention", "mlp"], ["attention", "mlp"]]}],
-    "encoder_tokens": None,  # positions in a sample; None: the encoders' own
+        "width": None, "gated": None, "bias": None}, "attention_2": {"kind":
+        "attention", "window": None, "chunk": None, "num_attention_heads": None,
+        "num_query_groups": None, "head_dim": None, "value_head_dim": None,
+        "key_values": "own", "gate": "none", "rope": True, "sinks": None, "qk_norm":
+        None, "indexer": None}}, "layer_pattern": [["attention", "mlp"],
+        ["attention", "mlp"], ["attention", "mlp"], ["attention_2", "mlp"]]},
+        {"tokens": 256, "span": None, "input_width": 80, "merge": 1, "num_layers":
+        2, "hidden_size": 128, "num_attention_heads": 4, "num_query_groups": 4,
+        "head_dim": 32, "ffn_hidden_size": 512, "gated_mlp": False, "qkv_bias":
+        False, "attention_output_bias": False, "mlp_bias": False, "norm":
+        "layernorm", "norm_bias": True, "qk_norm": "none", "final_norm": True,
+        "bidirectional": True, "position": "learned", "max_position_embeddings":
+        256, "hidden_dropout": 0.0, "attention_dropout": 0.0, "projector": [[128,
+        512]], "blocks": {"attention": {"kind": "attention", "window": None,
+        "chunk": None, "num_attention_heads": None, "num_query_groups": None,
+        "head_dim": None, "value_head_dim": None, "key_values": "own", "gate":
+        "none", "rope": True, "sinks": None, "qk_norm": None, "indexer": None},
+        "mlp": {"kind": "mlp", "width": None, "gated": None, "bias": None}},
+        "layer_pattern": [["attention", "mlp"], ["attention", "mlp"]]}],
+    "encoder_tokens": None,  # positions of a sample; None: the encoders' own
     "frozen": ["encoders"],  # parts that are not trained
     "seq_length": 2048,  # tokens of one sequence
     "tp": 2,  # ranks that split every matrix
@@ -733,7 +732,7 @@ class Settings:
     def __init__(self, number):
         given = C.encoders[number]
         own = SimpleNamespace(**{**vars(C), "num_experts": 0, **given})
-        own.seq_length = own.span
+        own.seq_length = own.span = own.span or own.tokens
         self.own = own, own.span // C.cp, None
         with self:
             angles = rotary_table(C.head_dim) if C.position == "rope" else None
