@@ -213,7 +213,7 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
 def _is_input(one: Saved) -> bool:
     """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
     made = _RESULTS.match(one.operator) or one.operator in _MASK
-    made = made or one.maker.endswith("indexer")
+    made = (made and not one.maker.endswith("_norm")) or one.maker.endswith("indexer")
     return _BLOCK.sub("", one.module) == "attention.core" and not made
 
 
