@@ -24,7 +24,7 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Working
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
-from cost_models.ends import frozen_encoders, trained_encoders
+from cost_models.ends import Encoded, encoded, frozen_encoders, trained_encoders
 from cost_models.layers import LayerKind, layers_of
 from cost_models.objectives import head_records
 from cost_models.packing import packed
@@ -47,9 +47,14 @@ class MicroBatch:
     kinds: tuple[LayerKind, ...]
     layers: tuple[tuple[Record, ...], ...]
     embedding: tuple[Record, ...]
-    encoders: tuple[Record, ...]
-    frozen_encoders: tuple[Record, ...]
+    encoders: tuple[Encoded, ...]
+    frozen_encoders: tuple[Encoded, ...]
     head: tuple[Record, ...]
+
+    @property
+    def before_layers(self) -> tuple[Record, ...]:
+        """What saves tensors before the first layer."""
+        return (*self.embedding, *(record for one in self.encoders for record in one.records))
 
 
 def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatch:
@@ -61,8 +66,8 @@ def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Micro
         kinds,
         tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
         tuned.end(Embedding(), d),
-        tuple(r for own in trained_encoders(model, training) for r in own.records(model, d)),
-        tuple(r for own in frozen_encoders(model, training) for r in own.records(model, d)),
+        encoded(trained_encoders(model, training), model, d),
+        encoded(frozen_encoders(model, training), model, d),
         tuple(head_records(tuned.end(Head(), d), training)),
     )
 
@@ -169,7 +174,7 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
     return MicroBatchBytes(
         layers=tuple(layer(records) for records in micro.layers),
         layer_input=full(layer_input_bytes(model, d)),
-        embedding_saved=full(activation_bytes((*micro.embedding, *micro.encoders), d)[0]),
+        embedding_saved=full(activation_bytes(micro.before_layers, d)[0]),
         head_saved=full(activation_bytes(micro.head, d)[0]),
         head_working=full(working_bytes(micro.head)),
         message=full(pipeline_message_bytes(sent, width, d.activation_bytes)),

@@ -25,7 +25,7 @@ from cost_models.kernels import memory_pass_s
 from cost_models.placement import Axis, Placement, members
 from cost_models.plans import Plans, code
 from cost_models.sources import Array
-from cost_models.spec import ModelSpec
+from cost_models.spec import StackSpec
 
 # The plan fields that a block's kernels and exchanges depend on.
 EXCHANGE_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
@@ -54,7 +54,7 @@ class Exposed:
 class Collectives:
     """Prices the exchanges of a block by the records of its kernels' times."""
 
-    def __init__(self, model: ModelSpec, plans: Plans, d: Dims, machine: Machine) -> None:
+    def __init__(self, model: StackSpec, plans: Plans, d: Dims, machine: Machine) -> None:
         self._plans, self._d = plans, d
         self._places, self._fabric = Placement(plans), machine.fabric
         self._fitted = machine.fitted
@@ -160,6 +160,7 @@ class Collectives:
     def _collective(self, record: Collective) -> Exposed:
         axis = getattr(self._places, record.axis)
         seconds = sum_of(self._op(op, record.payload_bytes, axis) for op in record.operations)
+        seconds = seconds * record.active
         each = seconds * (record.times if record.mirrored else record.times / 2.0)
         return Exposed(each, each, each * self._d.recomputed(record.module))
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
+
+import numpy as np
 
 from cost_models.blocks.base import End
 from cost_models.blocks.embedding import Embedding
-from cost_models.blocks.norm import norm_parameters
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.norm import norm_parameters, norm_statistics
+from cost_models.blocks.records import (
+    Collective,
+    Gemm,
+    Pass,
+    Record,
+    SavedTensor,
+    Split,
+    Weight,
+)
 from cost_models.dims import Dims
 from cost_models.layers import layers_of
 from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
@@ -19,9 +29,11 @@ class Encoder(End):
     """Patches projected, the encoder's layers, and the projector to the model's width.
 
     Tensor-parallel ranks split its layers as the model's; context-parallel ranks its positions.
+    Its vectors are gathered over both: their tokens may be any rank's.  Recompute leaves it alone
+    (Megatron-LM's examples/multimodal has --recompute-vision for that, which is off).
     """
 
-    sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
+    sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")
     part: ClassVar[str] = "encoders"
     spec: EncoderSpec
 
@@ -44,30 +56,69 @@ class Encoder(End):
         yield Weight("other encoder parameters", float(spec.other_parameters))
 
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
-        spec, own = self.spec, self._dims(d)
-        hidden = float(spec.hidden_size)
+        spec, own = self.spec, self.dims(d)
+        hidden, positions = float(spec.hidden_size), own.sharded_tokens
         if spec.input_width is not None:
-            yield Gemm("patches", own.sharded_tokens, hidden, float(spec.input_width), fp8=False)
+            values = float(spec.input_width)
+            yield Gemm("patches", positions, hidden, values, fp8=False)
+            yield SavedTensor("patches", positions * values, d.activation_bytes)
         layers = layers_of(spec)
         for kind in layers.order:
-            yield from layers.kinds[kind].records(spec, own)
-        size = own.sharded_tokens * hidden
-        yield Pass("encoder norm", 4.0 * size, 6.0 * size)
-        yield SavedTensor("encoder norm input and output", 2.0 * size, d.activation_bytes)
-        for product in spec.projector:
-            vectors = own.sharded_tokens / spec.merge * product.times
-            yield Gemm("projector", vectors, float(product.outputs), float(product.inputs))
-            yield SavedTensor("projector output", vectors * product.outputs, d.activation_bytes)
+            for record in layers.kinds[kind].records(spec, own):
+                if isinstance(record, SavedTensor):
+                    record = replace(record, dropped_by=(), by_operator=1.0)
+                yield record
+        if spec.final_norm:
+            size = positions * hidden
+            yield Pass("encoder norm", 4.0 * size, 6.0 * size)
+            yield SavedTensor("norm input", size, d.activation_bytes)
+            yield replace(norm_statistics(spec, d, "", positions), name="norm statistics")
+        yield from self._projector(model, own)
 
-    def _dims(self, d: Dims) -> Dims:
-        """The sizes of its own sequences: images are apart from each other."""
+    def _projector(self, model: ModelSpec, own: Dims) -> Iterator[Record]:
+        """Matrices over vectors, with an activation between each and the next."""
+        spec = self.spec
+        vectors = own.sharded_tokens / spec.merge
+        for place, product in enumerate(spec.projector, 1):
+            rows = vectors * product.times
+            yield Gemm("projector", rows, float(product.outputs), float(product.inputs))
+            yield SavedTensor("projector input", rows * product.inputs, own.input_bytes)
+            if place < len(spec.projector):
+                size = rows * product.outputs
+                yield Pass("projector activation", 4.0 * size, 6.0 * size)
+                yield SavedTensor("projector output", size, own.activation_bytes)
+        size = own.tokens / spec.merge * model.hidden_size * own.activation_bytes
+        sharded = 1.0 * (own.sharded_tokens < own.tokens)
+        yield Collective(("all_gather",), size, "tp", active=sharded)
+        yield Collective(("all_gather",), size * own.cp, "cp")
+
+    def dims(self, d: Dims) -> Dims:
+        """The sizes of its own sequences: images are apart from each other, none is recomputed."""
         every = float(d.encoder_tokens or self.spec.tokens)
         span = min(float(self.spec.span or self.spec.tokens), every)
         share = every / d.seq_length
         return replace(
             d, sequences=d.sequences * every / span, seq_length=span,
             tokens=d.tokens * share, sharded_tokens=d.sharded_tokens * share,
+            modules=np.zeros_like(d.modules), by_operator=0.0,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The records of an encoder, and the sizes and the width that its exchanges have."""
+
+    d: Dims
+    spec: EncoderSpec
+    records: tuple[Record, ...]
+
+
+def encoded(encoders: tuple[Encoder, ...], model: ModelSpec, d: Dims) -> tuple[Encoded, ...]:
+    """What encoders say of one micro-batch of the model."""
+    return tuple(
+        Encoded(encoder.dims(d), encoder.spec, tuple(encoder.records(model, d)))
+        for encoder in encoders
+    )
 
 
 def frozen_encoders(model: ModelSpec, training: TrainingSpec) -> tuple[Encoder, ...]:

@@ -18,6 +18,7 @@ from cost_models.arrays import sum_of
 from cost_models.blocks.records import HostWait, Kernel, Record
 from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
+from cost_models.ends import Encoded
 from cost_models.kernel_times import KernelTime, Machine, kernel_times
 from cost_models.measured import Measured
 from cost_models.plans import Plans
@@ -72,7 +73,7 @@ def micro_batch_seconds(
     model: ModelSpec, machine: Machine, micro: MicroBatch, plans: Plans
 ) -> MicroBatchSeconds:
     """Seconds per key; `plans` holds one row per key."""
-    priced = _Priced(machine, micro.d, Collectives(model, plans, micro.d, machine), len(plans))
+    priced = _Priced(model, machine, micro.d, plans)
     return MicroBatchSeconds(
         layers=tuple(priced.layer(records) for records in micro.layers),
         embedding=priced.end(micro.embedding, micro.encoders, micro.frozen_encoders),
@@ -83,8 +84,9 @@ def micro_batch_seconds(
 class _Priced:
     """Prices the records of blocks."""
 
-    def __init__(self, machine: Machine, d: Dims, network: Collectives, keys: int) -> None:
-        self._machine, self._d, self._network, self._size = machine, d, network, (keys,)
+    def __init__(self, model: ModelSpec, machine: Machine, d: Dims, plans: Plans) -> None:
+        self._machine, self._d, self._plans, self._size = machine, d, plans, (len(plans),)
+        self._network = Collectives(model, plans, d, machine)
 
     def _full(self, values: Array) -> FloatArray:
         if isinstance(values, np.ndarray) and values.shape == self._size:
@@ -121,8 +123,8 @@ class _Priced:
     def end(
         self,
         records: tuple[Record, ...],
-        encoders: tuple[Record, ...] = (),
-        frozen_encoders: tuple[Record, ...] = (),
+        encoders: tuple[Encoded, ...] = (),
+        frozen_encoders: tuple[Encoded, ...] = (),
     ) -> BlockSeconds:
         """The embedding or the head, which nothing recomputes.
 
@@ -132,15 +134,13 @@ class _Priced:
         times = kernel_times(records, self._machine, self._d)
         tp, cp, _ = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp)
-        if encoders:
-            own = kernel_times(encoders, self._machine, self._d)
-            own_tp, own_cp, _ = self._network.of(encoders, own)
+        for encoder in encoders:
+            own, own_tp, own_cp = self._encoder(encoder)
             forward = forward + sum_of(t.forward_s for t in own.values())
             backward = backward + sum_of(t.backward_s for t in own.values())
             times, tp, cp = times | own, tp + own_tp, cp + own_cp
-        if frozen_encoders:
-            own = kernel_times(frozen_encoders, self._machine, self._d)
-            own_tp, own_cp, _ = self._network.of(frozen_encoders, own)
+        for encoder in frozen_encoders:
+            own, own_tp, own_cp = self._encoder(encoder)
             forward = forward + sum_of(t.forward_s for t in own.values())
             forward = forward + own_tp.forward_s + own_cp.forward_s
         zero = np.zeros(self._size)
@@ -157,6 +157,13 @@ class _Priced:
             ep_hidden_s=zero,
             kernels=tuple(times.values()),
         )
+
+    def _encoder(self, encoder: Encoded) -> tuple[dict[Kernel, KernelTime], Exposed, Exposed]:
+        """Its kernels, and exchanges of its own positions and width over tp and over cp."""
+        times = kernel_times(encoder.records, self._machine, encoder.d)
+        network = Collectives(encoder.spec, self._plans, encoder.d, self._machine)
+        tp, cp, _ = network.of(encoder.records, times)
+        return times, tp, cp
 
     def _passes(
         self,

@@ -201,6 +201,7 @@ class Collective:
     times: float = 1.0
     mirrored: bool = True
     module: str = ""
+    active: Array = 1.0
 
 
 @dataclass(frozen=True)

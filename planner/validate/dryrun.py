@@ -41,6 +41,7 @@ _REASONS = {
     "convolution input": "with taps - 1 tokens before the first, which are 0",
     "token ids": "word numbers in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
+    "image places": "which tokens of a sample are of images",
     "targets": "word numbers in int64",
     "rotary table": "cosines and sines in fp32, one table for all layers",
     "window mask": "one for all layers",
@@ -258,4 +259,9 @@ def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
             if more := found.get(name, 0) - round(wanted.get(name, 0.0)):
                 both = name in found and name in wanted
                 usual = _OTHERWISE if both else _SEEN if name in found else _UNSEEN
-                yield TermDifference(term=name, bytes=more, reason=_REASONS.get(name, usual))
+                yield TermDifference(term=name, bytes=more, reason=_reason(name, usual))
+
+
+def _reason(row: str, usual: str) -> str:
+    """Of an encoder's rows as of the model's."""
+    return _REASONS.get(row.removeprefix("encoder "), usual)

@@ -96,14 +96,16 @@ def _saved(
     d = g.micro.d
     total: defaultdict[str, float] = defaultdict(float)
 
-    def add(records: Iterable[Record], times: float) -> None:
+    def add(records: Iterable[Record], times: float, whose: str = "") -> None:
         for tensor in saved_tensors(records):
-            total[tensor.name] += times * _one(tensor_bytes(tensor, d))
+            total[f"{whose}{tensor.name}"] += times * _one(tensor_bytes(tensor, d))
 
     for records, held, again in zip(g.micro.layers, stages.layers, stages.recomputed, strict=True):
         add(records, held[index] - again[index])
         total["layer input"] += again[index] * _one(layer_input_bytes(s.model, d))
     add(g.micro.embedding, float(stages.first[index]))
+    for encoder in g.micro.encoders:
+        add(encoder.records, float(stages.first[index]), "encoder ")
     add(g.micro.head, float(stages.last[index]))
     yield from ((name, value) for name, value in total.items() if value)
 

@@ -23,10 +23,11 @@ _FLOOR = 1e-3
 
 
 def named(train: Any, models: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """This rank's parameters by their names in the whole model, the same however it is split."""
+    """This rank's trained parameters by their names in the whole model, however it is split."""
     for model in models:
         start = sum(train.C.stage_layers[: model.index])
-        for name, parameter in model.named_parameters():
+        trained = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
+        for name, parameter in trained:
             for wrapper in _WRAPPERS:
                 name = name.replace(wrapper, "")
             parts = name.split(".")

@@ -16,7 +16,7 @@ module.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 from planner.validate.traced import Amounts
 
@@ -171,6 +172,10 @@ class Memory(MemTracker):
     def _adopt(self) -> None:
         """Count what is there before the first step."""
         for model in self._models:
+            for weight in model.parameters():
+                if not weight.requires_grad:  # no hook can wait for its gradient
+                    handle = RemovableHandle(OrderedDict())
+                    self._param_to_grad_hook_handles[weight] = (handle, handle)
             self._track_module_params_and_buffers(model, install_grad_hooks=True)
             for parameter in _fsdp_parameters(model):
                 for categorise in _CATEGORISED.values():

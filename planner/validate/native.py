@@ -55,6 +55,7 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
     given = request.named_plan
     differences: list[Difference] = []
     model = _changed("model", request.model, _model(request.model, given), differences)
+    model = _encoders(model, differences)
     training = _changed(
         "training", request.training, _training(request.training, given), differences
     )
@@ -83,6 +84,18 @@ def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
     if plan.pp > 1:
         why = "the ends of a pipeline hold a table each, and the script ties none over stages"
         yield "tied_embeddings", False, why
+
+
+def _encoders(model: ModelSpec, found: list[Difference]) -> ModelSpec:
+    """The model with what the script builds of its encoders."""
+    unknown = sum(encoder.other_parameters for encoder in model.encoders)
+    if not unknown:
+        return model
+    why = "of biases and tables whose number alone is known nothing can be built"
+    field = "model/encoders/other_parameters"
+    found.append(Difference(field=field, asked=unknown, used=0, why=why))
+    built = tuple(one.model_copy(update={"other_parameters": 0}) for one in model.encoders)
+    return model.model_copy(update={"encoders": built})
 
 
 def _training(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Change]:

@@ -43,13 +43,21 @@ class SavedRow(Spec):
     count: int
 
 
-_BLOCK = re.compile(r"^blocks\.\d+\.?")
+_ENCODER = re.compile(r"^encoders\.\d+\.?")
+_BLOCK = re.compile(r"^(encoders\.\d+\.)?blocks\.\d+\.?")
 # Part of a layer or of the stage, with a colon before the operator that made the tensor: which row.
 # The first that matches.
 _ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
         (r"block:", "layer input"),
+        (r"encoders\.\d+\.patches:", "patches"),
+        (r"encoders\.\d+\.positions:", "position ids"),
+        (r"encoders\.\d+\.norm:.* stat", "norm statistics"),
+        (r"encoders\.\d+\.norm:", "norm input"),
+        (r"encoders\.\d+\.projector\.\d+:", "projector input"),
+        (r"encoders\.\d+:(mm|_unsafe_view)", "projector output"),
+        (r"stage:(lt|clamp)", "image places"),
         (r"(attention|mlp|mixer|embedding)_norm:.* stat", r"\1 norm statistics"),
         (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
         (r"layer_inputs_norm:.* stat", "per-layer norm statistics"),
@@ -165,7 +173,7 @@ def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
     found: Counter[SavedRow] = Counter()
     for name, one in _named(tuple(saved)):
         row = SavedRow(
-            name=name, module=_BLOCK.sub("blocks.*.", one.module).rstrip("."),
+            name=name, module=_BLOCK.sub(r"\1blocks.*.", one.module).rstrip("."),
             operator=one.operator, shape=one.shape, dtype=one.dtype, bytes=one.bytes, count=1,
         )  # fmt: skip
         found[row] += 1
@@ -199,13 +207,13 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         # Between heads and tokens (context parallelism) the projection has an input of its own.
         if name == "attention output" and part == "attention.core":
             name += " by heads" * (one.module.removesuffix(".core") in exchanged)
-        yield name, one
+        yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
 
 
 def _is_input(one: Saved) -> bool:
     """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
     made = _RESULTS.match(one.operator) or one.operator in _MASK
-    made = made or one.maker.endswith("indexer")
+    made = (made and not one.maker.endswith("_norm")) or one.maker.endswith("indexer")
     return _BLOCK.sub("", one.module) == "attention.core" and not made
 
 

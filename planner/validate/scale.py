@@ -17,12 +17,12 @@ from cost_models.catalog import local
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from cost_models.spec import EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stages import rank_layers
 from planner import solve
 from planner.problems import refuse
 from planner.request import PlanRequest
-from planner.validate import scale_patterns
+from planner.validate import scale_encoders, scale_patterns
 
 # CPU processes that one machine is asked to start; an 8-process start takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
@@ -56,8 +56,13 @@ _HIDES: dict[str, dict[str, str]] = {
         "moe": "routing over so many experts",
         "mla": "the efficiency of large matrices",
         "layer_pattern": "how often each kind of layer occurs",
+        "encoders": "the share of the encoders, and how many images a sample has",
     },
-    "training": {"seq_length": "the share of attention", "global_batch_size": ""},
+    "training": {
+        "seq_length": "the share of attention",
+        "global_batch_size": "",
+        "encoder_tokens": "",
+    },
 }
 
 
@@ -112,8 +117,9 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     model, training = request.model, request.training
     if not same and on_cpu:
         training = _short(training, small, degrees)
-        left = training.seq_length / request.training.seq_length
-        model = _narrow(model, small, degrees, left)
+        model = _narrow(request, small, degrees, training.seq_length)
+        if model.encoders != request.model.encoders:
+            training = training.model_copy(update={"encoder_tokens": None})
     plan, layers = _placed(request, degrees, None if same else small)
     model = scale_patterns.shortened(model, layers)
     training = training.model_copy(
@@ -150,8 +156,11 @@ def _smaller(degree: int, least: int) -> int:
     return max((n for n in range(least, degree) if degree % n == 0), default=least)
 
 
-def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: float) -> ModelSpec:
+def _narrow(
+    request: PlanRequest, small: Sizes, degrees: dict[str, int], seq_length: int
+) -> ModelSpec:
     """The model in the same proportions: heads per key/value head, MLP over hidden, experts."""
+    model, shortened = request.model, seq_length / request.training.seq_length
     tp, ep_ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     if model.hidden_size <= small.hidden_size:
         return model
@@ -183,6 +192,7 @@ def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: 
             }
         )
     scale = scale_patterns.Scale(tp, shrunk, shortened, head_dim, width)
+    parts, positions = tp * degrees["cp"], request.training.encoder_tokens
     return model.model_copy(
         update={
             "layer_pattern": scale_patterns.narrowed(model.layer_pattern, scale),
@@ -194,6 +204,7 @@ def _narrow(model: ModelSpec, small: Sizes, degrees: dict[str, int], shortened: 
             "ffn_hidden_size": width(model.ffn_hidden_size),
             "vocab_size": min(model.vocab_size, small.vocab_size),
             "moe": moe,
+            "encoders": scale_encoders.narrowed(model, hidden, scale, parts, positions),
         }
     )
 
@@ -287,6 +298,8 @@ def _plain(value: Any) -> Any:
         return f"latents of {value.q_lora_rank or 'no'} and {value.kv_lora_rank}"
     if isinstance(value, MoESpec):
         return f"{value.num_experts} experts of {value.expert_ffn_hidden_size}, top {value.top_k}"
+    if isinstance(value, tuple) and value and isinstance(value[0], EncoderSpec):
+        return "; ".join(f"{one.num_layers} layers of {one.hidden_size}" for one in value)
     if isinstance(value, tuple):
         return f"{len(value)} layers of {len(set(value))} kinds"
     return value

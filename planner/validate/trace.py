@@ -75,11 +75,12 @@ def main(text: str, rank: int) -> Trace:
         if pipeline is not None:
             pipeline._warmup_p2p = _agree
         held = c.global_batch_size // script.DP, script.TOKENS
-        tokens, targets = (torch.zeros(held, dtype=torch.int64) for _ in range(2))
+        inputs = torch.zeros(held, dtype=torch.int64), *_images(script, held[0])
+        targets = torch.zeros(held, dtype=torch.int64)
         sent = _Sent()
         with _progress(models, script.MICRO_BATCHES), sent:
             with Memory(models, optimizer) as memory:
-                script.forward_backward(models, pipeline, tokens, targets)
+                script.forward_backward(models, pipeline, inputs, targets)
             # In a fake run these make temporary tensors that the real kernels have not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
@@ -101,10 +102,17 @@ def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer: torch.optim.Optimizer = script.build_optimizer(models)
     for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
+
+
+def _images(script: Any, samples: int) -> tuple[torch.Tensor, ...]:
+    """What the encoders of so many samples are given."""
+    sizes = script.image_sizes() if hasattr(script, "image_sizes") else []
+    return tuple(torch.zeros(samples, *size, dtype=torch.uint8) for size in sizes)
 
 
 def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int]]:
@@ -132,10 +140,11 @@ class _StaticStage:
         half = _HALF[c.precision]
         message = torch.empty(shape, dtype=half, requires_grad=True)
         words = torch.zeros(c.micro_batch_size, tokens, dtype=torch.int64)
+        images = _images(self.script, c.micro_batch_size)
         logits = torch.empty(c.micro_batch_size, tokens, c.vocab_size // c.tp, dtype=half)
         return PipelineStage(
             model, index, count, device, group=group,
-            input_args=words if model.is_first else message,
+            input_args=(words, *images) if model.is_first else message,
             output_args=logits if model.is_last else message,
         )  # fmt: skip
 

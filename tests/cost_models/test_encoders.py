@@ -89,3 +89,29 @@ def test_the_first_stage_holds_the_encoder() -> None:
 def test_images_are_whole() -> None:
     with pytest.raises(ValueError, match="not whole images of 100"):
         ModelSpec.model_validate({**TEXT, "encoders": [{**VISION, "span": 100}]})
+
+
+def test_exchanges_are_of_its_own_positions() -> None:
+    """Over tp and cp they grow with the images, where those of the model stay."""
+    plan = ParallelPlan(tp=2, cp=2, cp_kind="a2a", dp=2, zero_stage=0)
+    wide = ModelSpec.model_validate({**TEXT, "encoders": [{**VISION, "span": 256}]})
+
+    def seconds(positions: int) -> list[float]:
+        cost = CostModel(wide, parse_shorthand("1x8xh100-sxm"), training(encoder_tokens=positions))
+        parts = cost.evaluate(Plans.of(plan)).time_parts_s
+        return [float(parts[name][0]) for name in ("tp_comm", "cp_comm")]
+
+    one, two, four = (seconds(count * 2**18) for count in (1, 2, 4))
+    for first, second, third in zip(one, two, four, strict=True):
+        assert third - second == pytest.approx(2 * (second - first), rel=0.05)
+        assert second > 1.5 * first
+
+
+def test_recompute_leaves_an_encoder_alone() -> None:
+    """As long as its layers are not run again, what they save is kept."""
+    recompute: Any = {"recompute": "selective", "recompute_modules": ("core_attn", "mlp")}
+    added = []
+    for changes in ({}, recompute):
+        plan = ParallelPlan(dp=8, zero_stage=0, **changes)
+        added.append(estimated(MODEL, plan)[1] - estimated(BACKBONE, plan)[1])
+    assert added[0] == pytest.approx(added[1], rel=1e-3)

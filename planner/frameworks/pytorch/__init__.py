@@ -13,7 +13,7 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.pytorch import patterns
+from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.pytorch.config import WIDTH, flags
 from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
@@ -160,5 +160,5 @@ FRAMEWORK = Framework(
     recognises=recognises,
     blocks=patterns.KINDS,
     parts=patterns.PARTS,
-    untuned="the script that is written trains every weight",
+    tuning=encoders.TUNING,
 )

@@ -11,7 +11,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
 from planner.constraints import Context
 from planner.frameworks.base import Flag
-from planner.frameworks.pytorch import patterns
+from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
@@ -107,6 +107,7 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         blocks, layers = patterns.entries(model)
         yield "blocks", blocks, "by name; what is None is the model's"
         yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
+    yield from encoders.entries(model, training)
     yield "seq_length", training.seq_length, "tokens of one sequence"
     yield "tp", plan.tp, "ranks that split every matrix"
     yield (
@@ -211,14 +212,16 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
     if not whole or min(degrees) < 1:
         raise ValueError("stage_layers is a list of integers, and degrees are 1 or more")
     experts = {name: config[name] for name in ("num_experts", *EXPERTS) if name in config}
+    before, tuned = encoders.read(config)
     model = ModelSpec(
         num_layers=sum(sizes),
+        encoders=before,
         **{name: config[name] for name in MODEL},
         moe=experts if config["num_experts"] else None,
         **{name: config[name] for name in RARE if name in config},
         layer_pattern=patterns.pattern(config),
     )
-    training = TrainingSpec(**{name: config[name] for name in TRAINING})
+    training = TrainingSpec(**{name: config[name] for name in TRAINING}, **tuned)
     replicate, shard = config["dp_replicate"], config["dp_shard"]
     plan = ParallelPlan(
         **{name: config[name] for name in PLAN if name != "pp"},

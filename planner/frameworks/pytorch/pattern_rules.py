@@ -222,7 +222,6 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda m: m.residual_streams == 1 or m.per_layer_input_size is None,
         "layers have several residual streams or embeddings of their own, not both",
     ),
-    fixed_part(lambda m: not m.encoders, "there are no encoders"),
     fixed_part(
         lambda m: (
             any(b.kind == "per_layer_input" for b in patterns.each(m))

@@ -14,30 +14,39 @@ from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.compressed_attention import CompressedAttention
 from cost_models.layers import layers_of
-from cost_models.spec import ModelSpec
+from cost_models.spec import ModelSpec, StackSpec
 
 KINDS = (
     "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net",
     "latent_attention", "lightning_attention", "linear_recurrent_unit", "mamba", "mamba2", "mlp",
     "parallel", "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
-PARTS = ("expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
+PARTS = ("encoders", "expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
 # Kinds that take all tokens of a sequence at once; the others take them in order.
 ATTENTION = {"attention", "compressed_attention", "latent_attention"}
 AT_ONCE = {*ATTENTION, "cross_attention", "experts", "mlp", "parallel", "per_layer_input"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
+_SPLIT_ENCODERS = "    for encoder in stage.encoders:\n        encoder.split()\n"
 
 
-def layers(model: ModelSpec) -> tuple[tuple[Sublayer, ...], ...]:
-    """The pattern of a model; of one without, where its layers are not the script's usual ones."""
+def layers(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
+    """The pattern of a model; of one without, where its layers are not the script's usual ones.
+
+    Where an encoder's layers follow a pattern, so do the model's.
+    """
+    encoders = (layers(encoder) for encoder in getattr(model, "encoders", ()))
     window = model.sliding_window is not None or model.attention_sinks
-    if model.layer_pattern or not (window or model.mla or model.residual_streams > 1):
-        return model.layer_pattern
+    own = window or model.mla or model.residual_streams > 1 or any(encoders)
+    return _in_full(model) if own and not model.layer_pattern else model.layer_pattern
+
+
+def _in_full(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
+    """The blocks of every layer."""
     found = layers_of(model)
     return tuple(found.kinds[place].sublayers for place in found.order)
 
 
-def each(model: ModelSpec) -> tuple[Sublayer, ...]:
+def each(model: StackSpec) -> tuple[Sublayer, ...]:
     """Every block of the pattern once, branches of others before them."""
 
     def parts(block: Sublayer) -> Iterator[Sublayer]:
@@ -83,7 +92,8 @@ def classes(model: ModelSpec) -> dict[str, str]:
     if not layers(model):
         usual = {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
         return usual | _stage(model)
-    kinds = [kind for kind in KINDS if kind in {block.kind for block in each(model)}]
+    there = {block.kind for stack in (model, *model.encoders) for block in each(stack)}
+    kinds = [kind for kind in KINDS if kind in there]
     shared = {
         "kept": True,
         "shared": passes_on(model) != "",
@@ -102,13 +112,21 @@ def classes(model: ModelSpec) -> dict[str, str]:
 def _stage(model: ModelSpec) -> dict[str, str]:
     """A stage with more than layers between embedding and head, and layers with several streams."""
     streams = model.residual_streams > 1
-    name = "streams_stage" if streams else "per_layer_stage"
-    special = streams or model.per_layer_input_size is not None
-    made = name.title().replace("_", "") if special else "Stage"
+    special = {
+        "encoder_stage": bool(model.encoders),
+        "per_layer_stage": model.per_layer_input_size is not None,
+        "streams_stage": streams,
+    }
+    made, texts = "Stage", [""]
+    for name in (name for name in special if special[name]):
+        texts.append(_text(name).replace("(Stage)", f"({made})"))
+        made = name.title().replace("_", "")
     return {
-        "@STAGE@\n": f"\n{_text(name)}\n\n" if special else "",
+        "@STAGE@\n": "\n\n".join(texts).removeprefix("\n") + "\n\n" if len(texts) > 1 else "",
         "@STAGE CLASS@": made,
         "@BLOCK CLASS@": "StreamsBlock" if streams else "Block",
+        "@ENCODERS@": _SPLIT_ENCODERS if model.encoders else "",
+        "@IMAGES@": " *images(mine)" if model.encoders else "",
     }
 
 
@@ -117,19 +135,20 @@ def _text(name: str) -> str:
     return path.read_text(encoding="utf-8").rstrip()
 
 
-def entries(model: ModelSpec) -> tuple[dict[str, Any], list[list[str]]]:
+def entries(model: StackSpec) -> tuple[dict[str, Any], list[list[str]]]:
     """The blocks by a name for each, and the names of every layer's."""
     names: dict[Sublayer, str] = {}
     count = Counter[str]()
-    for block in dict.fromkeys(block for layer in layers(model) for block in layer):
+    every = layers(model) or _in_full(model)
+    for block in dict.fromkeys(block for layer in every for block in layer):
         count[block.kind] += 1
         many = f"_{count[block.kind]}" if count[block.kind] > 1 else ""
         names[block] = f"{block.kind}{many}"
     blocks = {name: _options(block, model) for block, name in names.items()}
-    return blocks, [[names[block] for block in layer] for layer in layers(model)]
+    return blocks, [[names[block] for block in layer] for layer in every]
 
 
-def _options(block: Sublayer, model: ModelSpec) -> dict[str, Any]:
+def _options(block: Sublayer, model: StackSpec) -> dict[str, Any]:
     """What the script is told of a block, sinks as the model has them."""
     options = block.model_dump(mode="json")
     for one in (options, *options.get("branches", ())):

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import EXPERTS, KEYS, LATER, PATTERN, RARE, specs
 from planner.frameworks.reading import Reading, Setting, Unreadable
 
@@ -77,6 +78,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValueError as error:
         raise Unreadable(str(error), SCRIPT, block.lineno) from None
     launch = files.get(LAUNCH, "")
+    known = keys.union(PATTERN, RARE, LATER, encoders.KEYS)
     return Reading(
         framework="pytorch",
         model=model,
@@ -85,5 +87,5 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=_number(_NODES, launch),
         accelerators_per_node=_number(_PROCESSES, launch),
         settings=tuple(settings),
-        unknown=tuple(one for one in settings if one.name not in keys.union(PATTERN, RARE, LATER)),
+        unknown=tuple(one for one in settings if one.name not in known),
     )

@@ -11,7 +11,7 @@ from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.pytorch import pattern_rules
+from planner.frameworks.pytorch import encoders, pattern_rules
 from planner.frameworks.rules import fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
@@ -87,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     *MODEL_RULES,
     *pattern_rules.RULES,
+    *encoders.RULES,
     rules.own_runtime("torch"),
     rules.optimizers("adam", "sgd", "adafactor", "muon"),
     unsupported(

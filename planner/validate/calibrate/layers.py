@@ -30,7 +30,7 @@ class Stage:
         if not wrapped:
             self.model.to(dtype)
         self.blocks = len(self.model.blocks)
-        self.tokens, _ = script.batch()
+        (self.tokens,), _ = script.batch()
 
     def passes(self, clock: Clock, sync: bool | None = None) -> dict[str, float]:
         """Seconds forward and backward; sync: whether gradients are reduced (wrapped only)."""

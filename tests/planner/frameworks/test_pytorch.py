@@ -73,6 +73,17 @@ RECURRENT: Any = [
     [{"kind": "linear_recurrent_unit", "width": 96, "num_blocks": 4}, MLP],
     [{"kind": "lightning_attention"}, MLP],
 ]
+VISION: dict[str, Any] = {
+    "num_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "ffn_hidden_size": 48,
+    "bidirectional": True, "position": "learned", "max_position_embeddings": 16, "qkv_bias": True,
+    "mlp_bias": True, "tokens": 32, "span": 16, "input_width": 12, "merge": 2,
+    "projector": [{"inputs": 64, "outputs": 64}, {"inputs": 64, "outputs": 64}],
+}  # fmt: skip
+SOUND: dict[str, Any] = VISION | {
+    "tokens": 16, "merge": 4, "position": "rope", "norm": "rmsnorm", "norm_bias": False,
+    "gated_mlp": True, "qk_norm": "head", "final_norm": False,
+    "projector": [{"inputs": 32, "outputs": 64}],
+}  # fmt: skip
 SMALL: dict[str, Any] = {
     "num_layers": 8,
     "hidden_size": 64,
@@ -112,6 +123,7 @@ MODELS_SMALL = {
     ),
     "local": other("llama", **SMALL, layer_pattern=LOCAL),
     "recurrent": other("llama", **SMALL, layer_pattern=RECURRENT),
+    "seeing": other("llama", **SMALL, encoders=[VISION, SOUND]),
 }  # fmt: skip
 # fp32 sums in another order, over five steps of Adam; and in one step of it.
 SAME_LOSS = 2e-5
@@ -124,7 +136,7 @@ def ask(
     plan = {"attention_kernel": "flash2", **plan}
     training = {
         "seq_length": 32, "global_batch_size": 16,
-        "optimizer": plan.pop("optimizer", "adam"),
+        "optimizer": plan.pop("optimizer", "adam"), "frozen": plan.pop("frozen", ()),
     }  # fmt: skip
     return launch(MODELS_SMALL[model], shape, training=training, **plan)
 
@@ -154,17 +166,21 @@ def train(folder: Path, request: PlanRequest, plan: ParallelPlan, *words: str) -
 
 
 @cache
-def alone(model: str, optimizer: str, folder: Path) -> dict[str, Any]:
+def alone(model: str, optimizer: str, frozen: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """The same model and batch in one process, with nothing split."""
-    asked = ask((1, 1), model, optimizer=optimizer, micro_batch_size=4, **{**RUNS, "zero_stage": 0})
-    return train(folder / f"{model}-{optimizer}", *asked)
+    asked = ask(
+        (1, 1), model, optimizer=optimizer, frozen=frozen, micro_batch_size=4,
+        **{**RUNS, "zero_stage": 0},
+    )  # fmt: skip
+    return train(folder / "-".join((model, optimizer, *frozen)), *asked)
 
 
 def trains_as_one_process(
     folders: pytest.TempPathFactory, request: PlanRequest, plan: ParallelPlan
 ) -> None:
     (model,) = [name for name, one in MODELS_SMALL.items() if one == request.model]
-    expected = alone(model, request.training.optimizer, folders.getbasetemp())
+    training = request.training
+    expected = alone(model, training.optimizer, training.frozen, folders.getbasetemp())
     found = train(folders.mktemp("run") / "bundle", request, plan)
     assert found["steps"] == len(found["losses"]) == 5
     assert found["parameters"] == expected["parameters"] == total_parameters(request.model)
@@ -249,6 +265,9 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "recurrences, zero bubble": ask(
         (1, 2), "recurrent", pp=2, vpp=2, schedule="zb-v", **PIPE
     ),
+    "encoders": ask((1, 4), "seeing", pp=2, **TP2, **PIPE),
+    "frozen encoders": ask((1, 2), "seeing", frozen=("encoders",), **RUNS),
+    "compiled, encoders": ask((1, 2), "seeing", compile=True, **RUNS),
     "full recompute of replicas": ask(
         (1, 2), recompute="full", recompute_method="uniform", recompute_num_layers=1,
         **{**RUNS, "zero_stage": 0},
@@ -294,16 +313,18 @@ def gradients(folder: Path, request: PlanRequest, plan: ParallelPlan) -> dict[st
 
 
 @cache
-def gradients_alone(model: str, folder: Path) -> dict[str, torch.Tensor]:
-    asked = ask((1, 1), model, micro_batch_size=4, **{**RUNS, "zero_stage": 0})
-    return gradients(folder / f"gradients-{model}", *asked)
+def gradients_alone(model: str, frozen: tuple[str, ...], folder: Path) -> dict[str, torch.Tensor]:
+    asked = ask((1, 1), model, frozen=frozen, micro_batch_size=4, **{**RUNS, "zero_stage": 0})
+    return gradients(folder / "-".join(("gradients", model, *frozen)), *asked)
 
 
 def has_the_gradients_of_one_process(
     folders: pytest.TempPathFactory, request: PlanRequest, plan: ParallelPlan
 ) -> None:
     (model,) = [name for name, one in MODELS_SMALL.items() if one == request.model]
-    expected = gradients_alone(model, folders.getbasetemp())
+    expected = gradients_alone(model, request.training.frozen, folders.getbasetemp())
+    frozen = bool(request.training.frozen)
+    assert any("encoders" in name for name in expected) == bool(request.model.encoders) - frozen
     found = gradients(folders.mktemp("gradients") / "bundle", request, plan)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -344,6 +365,14 @@ GRADIENTS: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     ),
     "gathered context": ask((1, 2), cp=2, **{**RUNS, **GATHER}),
     "delta nets": ask((1, 4), "delta", ep=2, **TP2, **RUNS),
+    "encoders": ask((1, 2), "seeing", **TP2, **{**RUNS, "zero_stage": 0}),
+    "encoders over tp without sequence parallelism": ask((1, 2), "seeing", tp=2, **RUNS),
+    "encoders over cp and tp": ask((1, 4), "seeing", cp=2, **TP2, **RUNS),
+    "encoders, gathered context": ask((1, 2), "seeing", cp=2, **{**RUNS, **GATHER}),
+    "encoders, zero bubble": ask((1, 2), "seeing", pp=2, vpp=2, schedule="zb-v", **PIPE),
+    "frozen encoders": ask(
+        (1, 2), "seeing", frozen=("encoders",), **TP2, **{**RUNS, "zero_stage": 0}
+    ),
     "gathered context, pipeline": ask((1, 8), "gpt", cp=2, pp=2, **TP2, **{**PIPE, **GATHER}),
 }  # fmt: skip
 

@@ -136,6 +136,21 @@ _LATENT_WINDOW = {"kind": "latent_attention", "window": 256, "gate": "head", "ro
 LATENT_WINDOW = LLAMA | {
     "mla": _MLA, "layer_pattern": [[_LATENT_WINDOW, MLP], [{"kind": "latent_attention"}, MLP]],
 }  # fmt: skip
+# Two images of a sample, and a sound, as in Qwen2-VL and in Whisper's encoder.
+_VISION = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "ffn_hidden_size": 768,
+    "bidirectional": True, "qkv_bias": True, "mlp_bias": True, "tokens": 512, "span": 256,
+    "input_width": 192, "merge": 4,
+    "projector": [{"inputs": 1024, "outputs": 1024}, {"inputs": 1024, "outputs": 512}],
+}  # fmt: skip
+_SOUND = {
+    "num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "bidirectional": True,
+    "position": "learned", "max_position_embeddings": 256, "hidden_dropout": 0.1, "norm": "rmsnorm",
+    "gated_mlp": True, "qk_norm": "head", "final_norm": False, "tokens": 256, "input_width": 80,
+    "merge": 2, "projector": [{"inputs": 128, "outputs": 512}],
+}  # fmt: skip
+SEEING = LLAMA | {"encoders": [_VISION, _SOUND]}
+FROZEN = {"frozen": ["encoders"]}
 SP = {"tp": 2, "sequence_parallel": True}
 FSDP = {"zero_stage": 3, "reshard_after_forward": False}
 FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
@@ -145,6 +160,10 @@ UNCOUNTED = {
     "token ids",
     "encoder output",
     "position ids",
+    "encoder position ids",
+    "encoder random state",
+    "encoder rotary table",
+    "image places",
     "targets",
     "rotary table",
     "random state",
@@ -252,6 +271,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
+    "encoders": (SEEING, SP | {"pp": 2, "dp": 2}, {}),
+    "encoders-alone": (SEEING, {"attention_kernel": "unfused"}, {}),
+    "encoders-recompute": (
+        SEEING,
+        {"dp": 2, "recompute": "selective", "recompute_modules": ["core_attn", "mlp"]} | FSDP,
+        {},
+    ),
+    "encoders-context": (SEEING, SP | {"cp": 2, "cp_kind": "a2a", "dp": 2} | FSDP, {}),
+    "encoders-frozen": (SEEING, {}, FROZEN),
+    "encoders-frozen-fsdp": (SEEING, SP | {"pp": 2, "dp": 2} | FSDP, FROZEN),
 }
 
 

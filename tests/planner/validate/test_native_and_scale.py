@@ -35,6 +35,18 @@ def changed(asked: PlanRequest) -> dict[str, Any]:
     return {one.field: one.used for one in native(asked).differences}
 
 
+QWEN: dict[str, Any] = {
+    "num_layers": 32, "hidden_size": 1280, "num_attention_heads": 16, "ffn_hidden_size": 3420,
+    "gated_mlp": True, "norm": "rmsnorm", "qkv_bias": True, "bidirectional": True,
+    "tokens": 1024, "span": 1024, "input_width": 1176, "merge": 4, "other_parameters": 9216,
+    "projector": [{"inputs": 5120, "outputs": 5120}, {"inputs": 5120, "outputs": 4096}],
+    "layer_pattern": [
+        *[[{"kind": "attention", "chunk": 64}, {"kind": "mlp"}]] * 7,
+        [{"kind": "attention"}, {"kind": "mlp"}],
+    ],
+}  # fmt: skip
+
+
 class TestNative:
     def test_a_native_plan_stays_as_it_is(self) -> None:
         plan = {
@@ -110,6 +122,32 @@ class TestScale:
         used = native(small, compiled=False)
         assert not FRAMEWORK.reasons(used.request, used.plan)
         assert parse_request(small.model_dump(mode="json"))
+
+    @pytest.mark.parametrize(
+        ("context", "others"), [({"cp": 2, "cp_kind": "a2a"}, 2), ({"pp": 2}, 2)]
+    )
+    def test_encoders_stay(self, context: dict[str, Any], others: int) -> None:
+        """As in Qwen2.5-VL, two images of a sample."""
+        wide = {
+            "num_layers": 48, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_query_groups": 32, "vocab_size": 128256, "norm": "rmsnorm", "encoders": [QWEN],
+        }  # fmt: skip
+        split = {"tp": 2, "sequence_parallel": True, "dp": 2}
+        asked = request(
+            {"runtime": "torch", **split, **context}, wide, f"1x{4 * others}xh100-sxm",
+            encoder_tokens=2048, frozen=["encoders"],
+        )  # fmt: skip
+        found = scaled(asked)
+        (small,) = found.request.model.encoders
+        chunks = {layer[0].chunk for layer in small.layer_pattern}  # type: ignore[union-attr]
+        assert chunks == {None, small.span // 2}
+        assert small.tokens == 2 * small.span
+        assert found.request.training.encoder_tokens is None
+        assert "model/encoders" in [one.field for one in found.changes]
+        used = native(found.request, compiled=False)
+        assert "model/encoders/other_parameters" in [one.field for one in used.differences]
+        assert not FRAMEWORK.reasons(used.request, used.plan)
+        assert parse_request(found.request.model_dump(mode="json"))
 
     def test_a_plan_for_this_machine_keeps_its_model(self) -> None:
         model = {

@@ -606,7 +606,8 @@ def data_parallel(module):
     if experts:
         mesh, shards, everyone = EXPERT_MESH, EXPERT_MESH["fsdp"], EXPERT_MESH["fsdp"]
     if C.zero_stage == 0:
-        replicate(module, mesh=everyone, mp_policy=policy)
+        frozen = {weight for weight in module.parameters() if not weight.requires_grad}
+        replicate(module, mesh=everyone, mp_policy=policy, ignored_params=frozen)
     else:
         fully_shard(
             module,
@@ -745,7 +746,7 @@ def batch():
     draw = (torch.Generator().manual_seed(C.seed + number) for number in mine)
     sequences = torch.stack([torch.randint(C.vocab_size, size, generator=one) for one in draw])
     sequences, here = sequences.to(DEVICE), positions()
-    return sequences[:, here], sequences[:, here + 1]
+    return (sequences[:, here],), sequences[:, here + 1]
 
 
 def loss_of(logits, targets):
@@ -758,16 +759,16 @@ def loss_of(logits, targets):
     return F.cross_entropy(logits, targets.flatten()).to_local().clone()
 
 
-def accumulate(model, tokens, targets):
+def accumulate(model, inputs, targets):
     """Forward and backward of every micro-batch, one after the other; their losses."""
     losses = []
-    micro_batches = zip(tokens.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES), strict=True)
-    for number, (some, wanted) in enumerate(micro_batches, 1):
+    micro_batches = zip(*(one.chunk(MICRO_BATCHES) for one in (targets, *inputs)), strict=True)
+    for number, (wanted, *some) in enumerate(micro_batches, 1):
         last = number == MICRO_BATCHES
         # Shards of gradients take every micro-batch; replicas wait for the last one.
         model.set_requires_gradient_sync(last or C.zero_stage > 0)
         model.set_reshard_after_backward(last or C.reshard_after_forward)
-        losses.append(loss_of(model(some), wanted))
+        losses.append(loss_of(model(*some), wanted))
         (losses[-1] / MICRO_BATCHES).backward()
     return losses
 
@@ -775,8 +776,8 @@ def accumulate(model, tokens, targets):
 def clip(parameters):
     """Scale gradients so that their norm over the whole model is at most gradient_clip."""
     by_mesh = {}
-    for parameter in parameters:
-        by_mesh.setdefault(parameter.grad.device_mesh, []).append(parameter.grad)
+    for gradient in (one.grad for one in parameters if one.requires_grad):
+        by_mesh.setdefault(gradient.device_mesh, []).append(gradient)
     norms = [nn.utils.get_total_norm(gradients).full_tensor() for gradients in by_mesh.values()]
     square = sum((norm**2 for norm in norms), torch.zeros((), device=DEVICE))
     dist.all_reduce(square, group=MESH["pp"].get_group())
@@ -787,20 +788,20 @@ def clip(parameters):
 
 
 @loss_parallel()  # lets cross_entropy, and its backward, work on logits that are split
-def forward_backward(models, pipeline, tokens, targets):
+def forward_backward(models, pipeline, inputs, targets):
     """Gradients of the whole batch; the losses of its micro-batches, on ranks of the last stage."""
     if pipeline is None:
-        return accumulate(models[0], tokens, targets)
+        return accumulate(models[0], inputs, targets)
     losses = []
-    inputs = (tokens,) if any(model.is_first for model in models) else ()
+    inputs = inputs if any(model.is_first for model in models) else ()
     wanted = targets if any(model.is_last for model in models) else None
     pipeline.step(*inputs, target=wanted, losses=losses, return_outputs=False)
     return losses
 
 
-def train_step(models, pipeline, optimizer, tokens, targets):
+def train_step(models, pipeline, optimizer, inputs, targets):
     """Forward and backward of the batch, and one step of the optimizer; the mean loss."""
-    losses = forward_backward(models, pipeline, tokens, targets)
+    losses = forward_backward(models, pipeline, inputs, targets)
     clip([parameter for model in models for parameter in model.parameters()])
     optimizer.step()
     optimizer.zero_grad()
@@ -850,11 +851,11 @@ def main():
     pipeline, optimizer = build_pipeline(models), build_optimizer(models)
 
     torch.manual_seed(C.seed + RANK)  # of dropout
-    tokens, targets = batch()
+    inputs, targets = batch()
     losses, seconds = [], []
     for step in range(1, C.train_iters + 1):
         start = time.perf_counter()
-        losses.append(train_step(models, pipeline, optimizer, tokens, targets))
+        losses.append(train_step(models, pipeline, optimizer, inputs, targets))
         seconds.append(time.perf_counter() - start)
         say(f"step {step}: loss {losses[-1]:.6f}, {seconds[-1]:.3f} s")
 

@@ -1,0 +1,234 @@
+"""Encoders of the training script: their entries of CONFIG, and those it has no way to build.
+
+The first pipeline stage holds them; the first tokens of each sample are what they make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.mlp import MLP
+from cost_models.plans import Plans
+from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.pytorch import patterns
+from planner.frameworks.rules import fixed_part, is_named
+
+# Fields of layers that an encoder's blocks read, as those of the model do.
+STACK = (
+    "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_dim",
+    "ffn_hidden_size", "gated_mlp", "qkv_bias", "attention_output_bias", "mlp_bias", "norm",
+    "norm_bias", "qk_norm", "final_norm", "bidirectional", "position", "max_position_embeddings",
+    "hidden_dropout", "attention_dropout",
+)  # fmt: skip
+OWN = ("tokens", "span", "input_width", "merge")
+ENCODERS, POSITIONS, FROZEN = "encoders", "encoder_tokens", "frozen"
+KEYS = (ENCODERS, POSITIONS, FROZEN)
+
+
+def entries(model: ModelSpec, training: TrainingSpec) -> Iterator[tuple[str, Any, str]]:
+    """Entry, value and why; none of a model without encoders."""
+    if model.encoders:
+        each = [_entry(one, model) for one in model.encoders]
+        yield ENCODERS, each, "what makes the first tokens of a sample of images or sound"
+        yield POSITIONS, training.encoder_tokens, "positions of a sample; None: the encoders' own"
+        yield FROZEN, list(training.frozen), "parts that are not trained"
+
+
+def _entry(encoder: EncoderSpec, model: ModelSpec) -> dict[str, Any]:
+    fields = {name: getattr(encoder, name) for name in (*OWN, *STACK)}
+    fields["projector"] = [[one.inputs, one.outputs] for one in encoder.projector]
+    if patterns.layers(model):
+        fields["blocks"], fields["layer_pattern"] = patterns.entries(encoder)
+    return fields
+
+
+def read(config: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Encoders, and fields of the training, that a CONFIG block says; raises ValueError."""
+    given = config.get(ENCODERS, [])
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise ValueError("encoders is a list of options by name")
+    found = []
+    for one in given:
+        fields = {name: one[name] for name in (*OWN, *STACK) if name in one}
+        fields["projector"] = [_product(pair) for pair in one.get("projector", [])]
+        found.append(fields | {"layer_pattern": patterns.pattern(one)})
+    training = {name: config[name] for name in (POSITIONS, FROZEN) if name in config}
+    return found, training
+
+
+def _product(pair: Any) -> dict[str, Any]:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ValueError("a projector is a list of pairs, inputs and outputs")
+    return {"inputs": pair[0], "outputs": pair[1]}
+
+
+def _all(fits: Callable[[EncoderSpec, ModelSpec], bool], text: str) -> Rule:
+    """Every encoder has to be like that."""
+    return fixed_part(lambda m: all(fits(one, m) for one in m.encoders), text)
+
+
+def _plain(encoder: EncoderSpec) -> bool:
+    """Whether its layers are attention and MLPs without a reach or choices of their own."""
+    if encoder.mla or encoder.moe or encoder.attention_sinks or encoder.residual_streams > 1:
+        return False
+    if encoder.sliding_window is not None:
+        return False
+    blocks = {block for layer in encoder.layer_pattern for block in layer}
+    return all(
+        block == Attention(chunk=block.chunk, rope=block.rope)
+        if isinstance(block, Attention)
+        else isinstance(block, MLP) and block.gated in (None, encoder.gated_mlp)
+        for block in blocks
+    )
+
+
+def _whole_layers(encoder: EncoderSpec) -> bool:
+    """Whether each layer is attention and then an MLP."""
+    return all([b.kind for b in layer] == ["attention", "mlp"] for layer in encoder.layer_pattern)
+
+
+def _chained(encoder: EncoderSpec, model: ModelSpec) -> bool:
+    """Whether the projector's matrices lead from its layers to the model one after the other."""
+    widths = [(one.inputs, one.outputs) for one in encoder.projector]
+    starts = [outputs for _, outputs in widths[:-1]]
+    first, last = (widths[0][0], widths[-1][1]) if widths else (encoder.hidden_size,) * 2
+    return (
+        all(one.times == 1 for one in encoder.projector)
+        and [inputs for inputs, _ in widths[1:]] == starts
+        and first in (encoder.hidden_size, encoder.merge * encoder.hidden_size)
+        and last == model.hidden_size
+    )
+
+
+def _span(encoder: EncoderSpec) -> int:
+    return encoder.span or encoder.tokens
+
+
+def _positions(encoder: EncoderSpec, training: TrainingSpec) -> int:
+    return training.encoder_tokens or encoder.tokens
+
+
+def _vectors(c: Context) -> int:
+    """Tokens of a sample that encoders make."""
+    return sum(_positions(one, c.training) // one.merge for one in c.model.encoders)
+
+
+def _whole_images(c: Context) -> bool:
+    whole = (
+        _positions(one, c.training) % _span(one) == _span(one) % one.merge == 0
+        for one in c.model.encoders
+    )
+    return all(whole) and _vectors(c) <= c.training.seq_length
+
+
+def _divides(c: Context, p: Plans) -> BoolArray:
+    """Whether each part of an image that a rank works on makes whole vectors."""
+    gathers = is_named(p, "cp_kind", "all_gather") & (p.cp > 1)
+    parts = p.cp * np.where(gathers, 2, 1), p.cp * np.where(p.sequence_parallel > 0, p.tp, 1)
+    legal = np.asarray(True)
+    for one in c.model.encoders:
+        for count in parts:
+            legal = legal & ((count == 1) | (_span(one) % (count * one.merge) == 0))
+    return legal
+
+
+def _heads(c: Context, p: Plans) -> BoolArray:
+    legal = np.asarray(True)
+    ranks = p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)
+    for one in c.model.encoders:
+        legal = legal & (one.num_query_groups % ranks == 0) & (one.ffn_hidden_size % p.tp == 0)
+    return legal
+
+
+def _chunks_fit(encoder: EncoderSpec) -> bool:
+    """Whether chunks of its attention divide an image."""
+    return not any(_span(encoder) % chunk for chunk in _chunks(encoder))
+
+
+def _chunks(encoder: EncoderSpec) -> set[int]:
+    blocks = (block for layer in encoder.layer_pattern for block in layer)
+    return {b.chunk for b in blocks if isinstance(b, Attention) and b.chunk}
+
+
+RULES: tuple[Rule, ...] = (
+    _all(lambda e, m: _plain(e) and _whole_layers(e), "layers of encoders are attention and MLP"),
+    _all(
+        lambda e, m: e.parallel_residual is False and e.norms_per_layer == 2,
+        "a layer of an encoder has two norms, one before each part",
+    ),
+    _all(lambda e, m: e.qk_norm != "full", "an encoder's query/key norms run over one head"),
+    _all(
+        lambda e, m: e.position != "alibi" and (e.position != "rope" or e.head_dim % 2 == 0),
+        "an encoder's positions are a table, rotate pairs of a head, or are none",
+    ),
+    _all(
+        lambda e, m: e.position != "learned" or _span(e) <= (e.max_position_embeddings or 0),
+        "an encoder's table of positions has a row for each of an image",
+    ),
+    _all(lambda e, m: e.input_width is not None, "an encoder works on patches or frames"),
+    _all(
+        lambda e, m: not e.other_parameters,
+        "an encoder has no parameters of which the number alone is known",
+    ),
+    _all(
+        _chained,
+        "a projector is one matrix after the other, from positions of an encoder to the model",
+    ),
+    _all(lambda e, m: _chunks_fit(e), "chunks of an encoder's attention divide an image"),
+    fixed_part(
+        lambda m: not m.encoders or not any(b.kind == "cross_attention" for b in patterns.each(m)),
+        "what an encoder makes takes the places of tokens: no cross-attention looks at it",
+    ),
+    unsupported(
+        lambda c, p: (
+            (p.cp == 1)
+            | is_named(p, "cp_kind", "a2a")
+            | (not any(_chunks(one) for one in c.model.encoders))
+        ),
+        "chunks are of whole images: context parallelism by all-to-all (a2a)",
+    ),
+    unsupported(
+        lambda c, p: _whole_images(c),
+        lambda c, p: (
+            f"a sample of {c.training.seq_length} tokens holds whole images, which make "
+            f"{_vectors(c)} of them"
+        ),
+        "degrees",
+    ),
+    rule(
+        "cp_seq",
+        _divides,
+        lambda c, p: (
+            f"images of {', '.join(str(_span(one)) for one in c.model.encoders)} positions do not "
+            f"split over cp {p.cp} x tp {p.tp} into parts that make whole vectors"
+        ),
+        "groups",
+    ),
+    rule(
+        "heads_not_divisible",
+        _heads,
+        lambda c, p: (
+            f"heads and MLPs of encoders divide over tp {p.tp}"
+            + (f" and cp {p.cp}" if p.cp > 1 else "")
+        ),
+        "degrees",
+    ),
+)
+TUNING: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: not c.training.lora_rank and set(c.training.frozen) <= {ENCODERS},
+        "the script trains every weight, or all but those of encoders",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: c.training.frozen_dtype == "as trained",
+        "frozen weights are stored as they are computed with, not in nf4",
+        "degrees",
+    ),
+)

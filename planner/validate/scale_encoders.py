@@ -1,0 +1,70 @@
+"""Encoders scaled down: layers of every kind, and images whose parts every rank still works on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost_models.blocks.attention import Attention
+from cost_models.blocks.products import Product
+from cost_models.spec import EncoderSpec, ModelSpec
+from planner.validate.scale_patterns import Scale
+
+# Images of a sample, and layers where all are of a kind: at most so many.
+_MOST_IMAGES, _LAYERS = 2, 2
+
+
+def narrowed(
+    model: ModelSpec, hidden: int, scale: Scale, parts: int, tokens: int | None
+) -> tuple[EncoderSpec, ...]:
+    """Encoders of a model that becomes so wide.
+
+    parts: into how many ranks may split an image; tokens: positions of a sample, where the training
+    says how many.
+    """
+    return tuple(_encoder(one, hidden, scale, parts, tokens) for one in model.encoders)
+
+
+def _encoder(
+    one: EncoderSpec, hidden: int, scale: Scale, parts: int, tokens: int | None
+) -> EncoderSpec:
+    every = tokens or one.tokens
+    span = 2 * parts * one.merge
+    kinds = tuple(dict.fromkeys(one.layer_pattern))
+    update: dict[str, Any] = {
+        "num_layers": min(one.num_layers, max(_LAYERS, len(kinds))),
+        "hidden_size": scale.width(one.hidden_size),
+        "num_attention_heads": parts,
+        "num_query_groups": parts,
+        "head_dim": scale.dim(one.head_dim),
+        "ffn_hidden_size": scale.width(one.ffn_hidden_size),
+        "layer_pattern": tuple(tuple(_chunked(b, span) for b in layer) for layer in kinds),
+        "tokens": span * min(every // (one.span or every), _MOST_IMAGES),
+        "span": span,
+        "input_width": one.input_width and scale.width(one.input_width),
+    }
+    if one.max_position_embeddings is not None:
+        update["max_position_embeddings"] = span
+    small = one.model_copy(update=update)
+    return small.model_copy(update={"projector": _projector(one, small, hidden, scale)})
+
+
+def _chunked(block: Any, span: int) -> Any:
+    """Attention within chunks stays within some: halves of an image."""
+    if not isinstance(block, Attention) or block.chunk is None:
+        return block
+    return block.model_copy(update={"chunk": span // 2})
+
+
+def _projector(
+    one: EncoderSpec, small: EncoderSpec, hidden: int, scale: Scale
+) -> tuple[Product, ...]:
+    """From the new width, of as many positions as before, to that of the model."""
+    if not one.projector:
+        return ()
+    joined = one.projector[0].inputs // one.hidden_size
+    inner = [scale.width(product.outputs) for product in one.projector[:-1]]
+    widths = [joined * small.hidden_size, *inner, hidden]
+    return tuple(
+        product.model_copy(update={"inputs": widths[i], "outputs": widths[i + 1]})
+        for i, product in enumerate(one.projector)
+    )
