@@ -108,7 +108,7 @@ class Scan:
     name: str
     forward_flop: Array
     sequences: Array
-    tokens: float
+    tokens: Array
     token_s: float = 0.0
     matrices: bool = True
     module: str = ""
@@ -198,7 +198,7 @@ class Collective:
     operations: tuple[str, ...]
     payload_bytes: Array
     axis: Literal["tp", "cp", "etp"]
-    times: float = 1.0
+    times: Array = 1.0
     mirrored: bool = True
     module: str = ""
 
