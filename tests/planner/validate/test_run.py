@@ -46,6 +46,17 @@ MODELS["latent experts"] = {
 MODELS |= {
     name: {**LLAMA, "name": name, "layer_pattern": layers} for name, layers in PATTERNS.items()
 }
+_KIMI = PATTERNS["delta"][0][0] | {"channel_decays": True, "decay_rank": 4, "gate_rank": 4}
+MODELS["channel decays"] = {
+    **LLAMA,
+    "name": "channel decays",
+    "layer_pattern": [[_KIMI, {"kind": "mlp"}]],
+}
+MODELS["delta alone"] = {
+    **LLAMA,
+    "name": "delta alone",
+    "layer_pattern": PATTERNS["delta"][:1],
+}
 MODELS["delta-experts"] = {
     **MODELS["moe"], "name": "delta-experts",
     "layer_pattern": [[mixer, {"kind": "experts"}] for mixer, _ in PATTERNS["delta"]],
@@ -169,6 +180,12 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "cross, pp2": asked("cross", pp=2, schedule="1f1b"),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
+    **{
+        f"{name}, cp2": asked(name, cp=2, cp_kind="a2a")
+        for name in ("hybrid", "delta", "channel decays", "convolutions", "lightning")
+    },
+    "recurrences, cp4": asked("recurrences", cp=4, cp_kind="a2a"),
+    "delta alone, cp2 of tp2": asked("delta alone", cp=2, cp_kind="a2a", **TP, **FULL),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
 }  # fmt: skip
 EVERY = {**FULL_TIER, **EXHAUSTIVE}
@@ -271,7 +288,7 @@ def factor(row: str, request: PlanRequest) -> float:
         return 1.5  # their norm is not fused there either
     if row in ("key", "value") and plan.cp_kind == "all_gather":
         return float(plan.cp)  # those of all ranks, as they were gathered
-    if row == "convolution input":
+    if row == "convolution input" and plan.cp == 1:
         return 1 + 2 / request.training.seq_length  # three taps, with zeros before the first token
     return 1.0
 
