@@ -80,6 +80,7 @@ class FlashAttention:
     """A fused attention kernel: executed FLOP of the forward pass (causal: half of the square).
 
     query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
+    rate: of the dense kernel's, where single blocks of keys are chosen.
     """
 
     name: str
@@ -91,6 +92,7 @@ class FlashAttention:
     version1: Array = 0.0
     version2: Array = 0.0
     causal: bool = True
+    rate: float = 1.0
     module: str = "core_attn"
     active: Array = 1.0
     redone: Array = 0.0

@@ -203,8 +203,11 @@ def _chunks(model: ModelSpec, length: int) -> list[int]:
     """Lengths of chunks that do not divide the sequence, where it has or needs several."""
     found, compressed = set(_scanned(model)), set()
     for block in patterns.each(model):
-        if isinstance(block, Attention) and block.chunk:
-            found.add(block.chunk)
+        if isinstance(block, Attention):
+            if block.chunk:
+                found.add(block.chunk)
+            if block.indexer is not None and block.indexer.block_size:
+                found.add(block.indexer.block_size)
         if isinstance(block, CompressedAttention) and block.compression:
             compressed.add(block.compression)
     several = {one for one in found if one < length}

@@ -66,6 +66,12 @@ def has_indexer(model: ModelSpec) -> bool:
     return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
 
 
+def picks_blocks(model: ModelSpec) -> bool:
+    """Whether an indexer picks blocks of keys."""
+    indexers = (getattr(block, "indexer", None) for block in each(model))
+    return any(indexer is not None and indexer.block_size for indexer in indexers)
+
+
 def compresses(model: ModelSpec) -> bool:
     """Whether attention is to compressed tokens too."""
     return any(isinstance(block, CompressedAttention) for block in each(model))
@@ -91,6 +97,7 @@ def classes(model: ModelSpec) -> dict[str, str]:
         "streams": model.residual_streams > 1,
         "fused_attention": has_sinks(model) or has_indexer(model) or compresses(model),
         "indexer": has_indexer(model),
+        "block_indexer": picks_blocks(model),
         "compressed_indexer": any(getattr(block, "choice", None) for block in each(model)),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }

@@ -95,6 +95,14 @@ MODELS["indexer"] = {
         [{"kind": "attention", "indexer": _CHOICE}, {"kind": "mlp"}],
     ],
 }  # fmt: skip
+_BLOCKS = {"block_size": 4, "top_k": 8, "head_weights": False, "query_norm": True}
+MODELS["blocks"] = {
+    **LLAMA, "name": "blocks", "norm": "layernorm",
+    "layer_pattern": [
+        [{"kind": "attention", "indexer": _CHOICE | _BLOCKS}, {"kind": "mlp"}],
+        [{"kind": "attention"}, {"kind": "mlp"}],
+    ],
+}  # fmt: skip
 _COMPRESSED = {
     "kind": "compressed_attention", "q_lora_rank": 24, "o_lora_rank": 12, "o_groups": 2,
     "window": 4,
@@ -173,6 +181,7 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "streams, pp2": asked("streams", pp=2, schedule="1f1b"),
     "streams, dp2": asked("streams", dp=2, **FSDP),
     "indexer, pp2": asked("indexer", pp=2, schedule="1f1b"),
+    "chosen blocks, pp2 dp2": asked("blocks", pp=2, dp=2, schedule="1f1b", **KEPT),
     "indexer, dp2": asked("indexer", dp=2, **FSDP),
     "compressed, pp2": asked("compressed", pp=2, schedule="1f1b"),
     "compressed, dp2": asked("compressed", dp=2, **FSDP),
