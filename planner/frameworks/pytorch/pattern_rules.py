@@ -166,11 +166,6 @@ def _local(model: ModelSpec) -> bool:
     return patterns.has_sinks(model) or any(window is not None for window in windows)
 
 
-def _recurrent(model: ModelSpec) -> str:
-    """The first block that needs the tokens before its own in order."""
-    return next((b.label for b in patterns.each(model) if b.kind not in patterns.AT_ONCE), "")
-
-
 def _looks_back(model: ModelSpec) -> int:
     """Tokens before its own that a convolution, or a mixture with the token before, needs."""
     blocks = (block for block in patterns.each(model) if block.kind not in patterns.AT_ONCE)
@@ -303,9 +298,9 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (p.cp == 1) | (not _recurrent(c.model)) | is_named(p, "cp_kind", "a2a"),
+        lambda c, p: (p.cp == 1) | (not patterns.in_order(c.model)) | is_named(p, "cp_kind", "a2a"),
         lambda c, p: (
-            f"{_recurrent(c.model)} hands on its state in the order of the tokens: context "
+            f"{patterns.in_order(c.model)} hands on its state in the order of the tokens: context "
             f"parallelism by all-to-all (a2a), not {p.cp_kind}"
         ),
     ),
@@ -358,7 +353,7 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (
             (c.training.optimizer != "muon")
-            | (not _recurrent(c.model) and not patterns.compresses(c.model))
+            | (not patterns.in_order(c.model) and not patterns.compresses(c.model))
         ),
         "Muon takes every weight of two dimensions for a matrix, and those of convolutions and of "
         "compressors are none",

@@ -66,6 +66,11 @@ def has_indexer(model: ModelSpec) -> bool:
     return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
 
 
+def in_order(model: ModelSpec) -> str:
+    """The first block that takes the tokens of a sequence in order; empty where none does."""
+    return next((block.label for block in each(model) if block.kind not in AT_ONCE), "")
+
+
 def picks_blocks(model: ModelSpec) -> bool:
     """Whether an indexer picks blocks of keys."""
     indexers = (getattr(block, "indexer", None) for block in each(model))
