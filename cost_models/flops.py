@@ -119,15 +119,13 @@ def forward_flop(
 ) -> float:
     """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
     layers, predictions = layers_of(model), model.mtp_num_layers
-    counts = list(layers.counts)
-    counts[layers.order[-1]] += predictions
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
     d = _sizes(tokens, seq_length, encoder_tokens)
     ends = (record for block in before_layers(model) for record in block.records(model, d))
     first = products_flop(ends, causal, weights=True)
     mixing = 0.0
-    for kind, count in zip(layers.kinds, counts, strict=True):
+    for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
         mixing += count * mixing_flop(model, kind, tokens, seq_length, causal, lengths)
     return float(matmul_flop(tokens, dense)) + mixing + first
@@ -164,9 +162,8 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
 def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float, float]:
     """Elements that one token is multiplied with: of frozen matrices, of adapters."""
     layers, frozen, adapters = layers_of(model), 0.0, 0.0
-    tuned, counts = Tuned(model, training), list(layers.counts)
-    counts[layers.order[-1]] += model.mtp_num_layers
-    for kind, count in zip(layers.kinds, counts, strict=True):
+    tuned = Tuned(model, training)
+    for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
         weights = [w for w in tuned.weights(kind, Split()) if w.matrix]
         frozen += count * float(sum(w.elements * w.used for w in weights if not w.trained))
         every = float(sum(w.elements * w.used for w in weights))

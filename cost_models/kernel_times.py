@@ -158,6 +158,7 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
         if not {(precision, "forward"), (precision, "backward")} <= measured.attention.keys():
             return None
         at = kernel.head_dim, kernel.span
+        flop = flop / kernel.rate
         return (
             flop / measured.attention[precision, "forward"].rate(*at),
             FLASH_BACKWARD_FLOP * flop / measured.attention[precision, "backward"].rate(*at),
@@ -218,8 +219,9 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
         first = second * FLASH1_SLOWDOWN[name]
         return np.where(kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest))
 
-    backward = both("backward", FLASH_BACKWARD_FLOP)
-    return both("forward", 1.0), backward / (UNEQUAL_BACKWARD if kernel.unequal else 1.0)
+    backward = both("backward", FLASH_BACKWARD_FLOP) / kernel.rate
+    forward = both("forward", 1.0) / kernel.rate
+    return forward, backward / (UNEQUAL_BACKWARD if kernel.unequal else 1.0)
 
 
 def _gemm_time(

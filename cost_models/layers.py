@@ -60,16 +60,22 @@ class LayerKind:
 class Layers:
     """kinds: in the order in which they first occur; order: the place of each layer's kind there.
 
-    Multi-token prediction adds layers of the last one's kind.
+    predicted: the same of the multi-token-prediction layers after them.
     """
 
     kinds: tuple[LayerKind, ...]
     order: tuple[int, ...]
+    predicted: tuple[int, ...] = ()
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """Layers of each kind."""
         return tuple(self.order.count(i) for i in range(len(self.kinds)))
+
+    @cached_property
+    def trained_counts(self) -> tuple[int, ...]:
+        """Layers of each kind, those of multi-token prediction too."""
+        return tuple((*self.order, *self.predicted).count(i) for i in range(len(self.kinds)))
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -104,9 +110,15 @@ def layers_of(model: StackSpec) -> Layers:
     if found is None:
         pattern = model.layer_pattern or _usual(model)
         order = tuple(pattern[i % len(pattern)] for i in range(model.num_layers))
-        found = _layers(order, model.residual_streams)
+        found = _layers(order, model.residual_streams, _predicted(model, order[-1]))
         vars(model)["_layers"] = found
     return found
+
+
+def _predicted(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Sublayer, ...], ...]:
+    """The multi-token-prediction layers of a language model."""
+    count = getattr(model, "mtp_num_layers", 0)
+    return (getattr(model, "mtp_layer", ()) or last,) * count
 
 
 def _usual(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
@@ -127,9 +139,13 @@ def _mixers(model: StackSpec) -> tuple[Mixer, ...]:
     return (*(local,) * (period - 1), Attention())
 
 
-def _layers(pattern: tuple[tuple[Sublayer, ...], ...], residual_streams: int) -> Layers:
+def _layers(
+    pattern: tuple[tuple[Sublayer, ...], ...],
+    residual_streams: int,
+    predicted: tuple[tuple[Sublayer, ...], ...],
+) -> Layers:
     """Layers are named by their blocks; a mixer that all of them have is not worth a word."""
-    places = {layer: i for i, layer in enumerate(dict.fromkeys(pattern))}
+    places = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
     several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
 
     def said(layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
@@ -142,4 +158,5 @@ def _layers(pattern: tuple[tuple[Sublayer, ...], ...], residual_streams: int) ->
         return " + ".join(filter(None, (b.title for b in said(layer)))) or "empty"
 
     kinds = tuple(LayerKind(name(layer), title(layer), layer, residual_streams) for layer in places)
-    return Layers(kinds, tuple(places[layer] for layer in pattern))
+    order, after = (tuple(places[layer] for layer in each) for each in (pattern, predicted))
+    return Layers(kinds, order, after)

@@ -61,6 +61,7 @@ SOURCES: dict[str, str] = {
     "gated-delta-net": "Yang et al., Gated Delta Networks, arXiv 2412.06464",
     "kimi-linear": "Kimi Linear, arXiv 2510.26692",
     "minimax-01": "MiniMax-01: Scaling with Lightning Attention, arXiv 2501.08313",
+    "minimax-m3": "MiniMax Sparse Attention, arXiv 2606.13392; MiniMax-M3, transformers 5.23",
     "lfm2": "LFM2 Technical Report, arXiv 2511.23404 (gated short convolutions)",
     "rwkv": "Peng et al., RWKV, arXiv 2305.13048",
     "griffin": "De et al., Griffin, arXiv 2402.19427",

@@ -271,6 +271,9 @@ class ModelSpec(StackSpec):
     mtp_num_layers: Annotated[int, Field(ge=0, le=16)] = Field(
         0, description="multi-token-prediction layers after the last one"
     )
+    mtp_layer: Annotated[tuple[AnySublayer, ...], Field(max_length=64)] = Field(
+        (), description="blocks of such a layer; empty: those of the last layer"
+    )
     per_layer_input_size: Width | None = Field(
         None, description="width of the embedding of its own that each layer adds (Gemma 3n)"
     )
@@ -279,6 +282,15 @@ class ModelSpec(StackSpec):
         0, description="before the first layer, beside what the other fields say"
     )
     encoders: tuple[EncoderSpec, ...] = Field((), max_length=8)
+
+    @model_validator(mode="after")
+    def _predicts(self) -> Self:
+        if self.mtp_layer and not self.mtp_num_layers:
+            raise ValueError("mtp_layer needs mtp_num_layers")
+        for block in self.mtp_layer:
+            if missing := block.missing(self):
+                raise ValueError(missing)
+        return self
 
 
 def _feed_forward(layer: tuple[Sublayer, ...]) -> FeedForwardKind:

@@ -205,7 +205,7 @@ def rank_titles(model: ModelSpec, plan: ParallelPlan) -> tuple[dict[str, int], .
 class VirtualStages:
     """Virtual stages in forward order: which rank, what share of the micro-batches, what layers.
 
-    layers, recomputed: shape (kinds, virtual stages); multi-token prediction counts as layers of
+    layers, recomputed: shape (kinds, virtual stages); multi-token prediction counts as layers after
     the last one.
     """
 
@@ -221,19 +221,21 @@ class VirtualStages:
 @lru_cache(maxsize=1 << 12)
 def virtual_layers(
     order: tuple[int, ...],
-    mtp: int,
+    predicted: tuple[int, ...],
     placement: Placement,
     pp: int,
     layers: tuple[int, ...],
     recompute_num_layers: int,
     uniform: bool,
 ) -> VirtualStages:
-    """What each virtual stage of a layout holds and recomputes; order: each layer's kind."""
+    """What each virtual stage of a layout holds and recomputes; order: each layer's kind,
+    predicted: those of the multi-token-prediction layers.
+    """
     sizes, owner, share = virtual_stages(placement, pp, layers)
     # Both ranks of a stage in two directions begin at the same layer.
     copies = 2 if placement == "two-way" else 1
     starts = np.repeat(np.concatenate([[0], np.cumsum(sizes[::copies])[:-1]]), copies)
-    is_kind = np.array(order) == np.arange(max(order) + 1)[:, None]
+    is_kind = np.array(order) == np.arange(max((*order, *predicted)) + 1)[:, None]
     before = np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0))).astype(np.float64)
 
     def split(stops: NDArray[np.int64]) -> FloatArray:
@@ -249,17 +251,18 @@ def virtual_layers(
         redone = split(starts + np.minimum(sizes, recompute_num_layers))
     place = np.arange(len(sizes)) // copies
     first, last = place == 0, place == place[-1]
-    held[order[-1], last] += mtp
-    if recompute_num_layers:
-        redone[order[-1], last] += mtp
+    for kind in predicted:
+        held[kind, last] += 1.0
+        redone[kind, last] += float(recompute_num_layers > 0)
     return VirtualStages(sizes, owner, share, first, last, held, redone)
 
 
 def plan_stages(model: ModelSpec, plan: ParallelPlan) -> VirtualStages:
     """The virtual stages of one plan."""
+    found = layers_of(model)
     return virtual_layers(
-        layers_of(model).order,
-        model.mtp_num_layers,
+        found.order,
+        found.predicted,
         SCHEDULES[plan.schedule].placement if plan.pp > 1 else "loop",
         plan.pp,
         forward_layers(model.num_layers, plan),
@@ -271,7 +274,7 @@ def plan_stages(model: ModelSpec, plan: ParallelPlan) -> VirtualStages:
 @lru_cache(maxsize=1 << 16)
 def _rows(
     order: tuple[int, ...],
-    mtp: int,
+    predicted: tuple[int, ...],
     placement: Placement,
     pp: int,
     vpp: int,
@@ -288,7 +291,7 @@ def _rows(
     schedule is a wave it may grow instead (Hanayo with m = p), so the latest is kept too.
     """
     layers = virtual_stage_layers(len(order), placement, pp, vpp, *ends, explicit)
-    v = virtual_layers(order, mtp, placement, pp, layers, recompute_num_layers, uniform)
+    v = virtual_layers(order, predicted, placement, pp, layers, recompute_num_layers, uniform)
 
     def per_rank(counts: NDArray[Any]) -> FloatArray:
         totals = np.bincount(v.owner, weights=counts * v.share, minlength=pp)
@@ -303,7 +306,7 @@ def _rows(
         portion = segments / np.maximum(sum(redone), 1.0)
         inputs = [counts * portion for counts in redone]
     stage = np.arange(pp, dtype=np.float64)
-    losses = per_rank(v.last) * (1.0 + mtp)
+    losses = per_rank(v.last) * (1.0 + len(predicted))
     values = np.stack([stage, per_rank(v.first), losses, *held, *redone, *inputs])
     earliest: dict[bytes, int] = {}
     latest: dict[bytes, int] = {}
@@ -326,7 +329,7 @@ LAYOUT_KEY = Key(
 def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     """The distinct layouts of some plans."""
     groups, keys = LAYOUT_KEY.distinct(plans)
-    order = layers_of(model).order
+    every = layers_of(model)
     full = keys.recompute == code("recompute", "full")
     columns = (
         keys.pp, keys.vpp, _PLACEMENT_OF[keys.schedule], keys.first_stage_layers,
@@ -341,7 +344,7 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         given = plans.stage_layers_table[explicit - 1] if explicit else ()
         found.append(
             _rows(
-                order, model.mtp_num_layers, PLACEMENTS[place], pp, vpp, (first, last), given,
+                every.order, every.predicted, PLACEMENTS[place], pp, vpp, (first, last), given,
                 redone, uniform,
             )
         )  # fmt: skip

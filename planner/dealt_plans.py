@@ -96,8 +96,9 @@ def _stages(
     _, owner, _ = virtual_stages(SCHEDULES[plan.schedule].placement, plan.pp, now)
     fixed = np.zeros(len(now))
     fixed[0] = amounts.embedding_s[column]
-    predicted = layers.seconds[-1] + (layers.again_s[-1] if layers.redone else 0.0)
-    fixed[-1] += amounts.head_s[column] + spec.mtp_num_layers * predicted
+    predicted = np.array(layers_of(spec).predicted, dtype=np.int64)
+    seconds = amounts.layer_s + amounts.again_s * (layers.redone > 0)
+    fixed[-1] += amounts.head_s[column] + seconds[predicted, column].sum()
     capacity = model.setting.nodes.accelerator.memory_bytes
     stages = Stages(
         owner, fixed, amounts.in_flight[: plan.pp, column], np.full(plan.pp, float(capacity))

@@ -42,7 +42,7 @@ def _flop(model: ModelSpec, seq_length: int) -> tuple[tuple[float, ...], float]:
         for kind in layers.kinds
     ]
     head = float(matmul_flop(tokens, model.hidden_size * model.vocab_size))
-    predicted = model.mtp_num_layers * (head + kinds[layers.order[-1]])
+    predicted = sum(head + kinds[kind] for kind in layers.predicted)
     return tuple(kinds[kind] for kind in layers.order), head + predicted
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.blocks.base import Mixer
-from cost_models.blocks.indexer import Indexer, attention_span
+from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
 from cost_models.blocks.norm import (
     FP32_BYTES,
     MASK_BYTES,
@@ -82,7 +82,7 @@ class Attention(Mixer):
         if self.chunk is not None:
             words = [f"chunk {self.chunk}"]
         if self.indexer is not None:
-            words = [f"top {self.indexer.top_k}"]
+            words = [self.indexer.label]
         if self.num_attention_heads is not None or self.num_query_groups is not None:
             words.append(f"{self.num_attention_heads or ''}/{self.num_query_groups or ''} heads")
         if not self.rope:
@@ -102,7 +102,7 @@ class Attention(Mixer):
             return f"num_attention_heads {heads} is not a multiple of num_query_groups {groups}"
         if self.window is not None and self.chunk is not None:
             return "give window or chunk, not both"
-        return ""
+        return self.indexer.missing(groups) if self.indexer is not None else ""
 
     def heads(self, model: StackSpec) -> tuple[int, int]:
         """Query heads, and key/value heads."""
@@ -184,11 +184,13 @@ class Attention(Mixer):
         span = attention_span(self.window, d.seq_length)
         if self.chunk is not None:
             span = min(float(self.chunk), d.seq_length)
+        rate = 1.0
         if self.indexer is not None:
             yield from self.indexer.records(model, d, hidden)
-            span = attention_span(self.indexer.top_k, d.seq_length)
+            span = self.indexer.span(d.seq_length)
+            rate = BLOCK_RATE if self.indexer.block_size else 1.0
         yield from core_attention(
-            model, d, heads, kv_heads, (head_dim, value_dim), span, keys=float(keys)
+            model, d, heads, kv_heads, (head_dim, value_dim), span, keys=float(keys), rate=rate
         )
         if self.gate != "none":
             context = d.tokens * heads * value_dim
@@ -232,12 +234,13 @@ def core_attention(
     up: str = "",
     repeats: bool = True,
     keys: float = 1.0,
+    rate: float = 1.0,
 ) -> Iterator[Record]:
     """From queries, keys and values to the output by heads, and the exchange around it.
 
     head_dims: of queries and keys, and of values.  up: the module whose recompute makes queries,
     keys and values again.  repeats: keys and values may be fewer than heads.  keys: 0 where an
-    earlier layer has saved keys and values.
+    earlier layer has saved keys and values.  rate: see FlashAttention.
     """
     head_dim, value_dim = head_dims
     query = d.tokens * heads * head_dim
@@ -254,6 +257,7 @@ def core_attention(
         d.flash1,
         d.flash2,
         causal=not model.bidirectional,
+        rate=rate,
         active=d.flash,
     )
     unfused = 1.0 - d.flash

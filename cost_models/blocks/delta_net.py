@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
-from cost_models.blocks.recurrence import Recurrence, Shape
+from cost_models.blocks.recurrence import Recurrence, Shape, scanned_tokens
 from cost_models.fields import Count, Width
 from cost_models.sources import formula
 
@@ -73,6 +73,8 @@ class GatedDeltaNet(Recurrence):
             heads=self.num_value_heads,
             head_flop=delta_rule_flop(CHUNK, self.key_head_dim, self.value_head_dim),
             token_s=TOKEN_S,
+            handed=float(self.key_head_dim * (self.key_head_dim + self.value_head_dim)),
+            taps=self.convolution,
             convolved=2 * self._keys + self._values if self.convolution > 1 else 0,
             gate=gate,
         )
@@ -109,5 +111,6 @@ class GatedDeltaNet(Recurrence):
         yield Pass("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
         # Of every chunk the inverse that corrects its values, one row for each token.
-        yield SavedTensor("chunk inverse", heads * min(CHUNK, d.seq_length), d.activation_bytes)
+        rows = np.minimum(CHUNK, scanned_tokens(d))
+        yield SavedTensor("chunk inverse", heads * rows, d.activation_bytes)
         yield SavedTensor("normed keys", keys, d.activation_bytes)

@@ -16,21 +16,31 @@ if TYPE_CHECKING:
     from cost_models.spec import StackSpec
 
 
+# Rate of attention to chosen blocks over that of dense attention, forward and backward: a tenth of
+# the blocks takes 2.6 + 9.1 ms where all take 21.0 + 52.3 (hao-ai-lab/FastVideo#1034, blocks of 64
+# tokens, 16 heads of 128, 40,768 tokens).  Assumed of MiniMax-M3's kernels, too: with their scores
+# they reach 14.2 / 28.4 of the dense rate forward at a million tokens (minimax-m3, H800).
+BLOCK_RATE = 0.1 * (21.0 + 52.3) / (2.6 + 9.1)
+
+
 @formula("1", "derived")
-def attention_span(window: float | None, seq_length: float) -> float:
+def attention_span(window: float | None, seq_length: float, block: float = 0.0) -> float:
     """Mean number of keys a query is paired with before causal masking.
 
     A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.  As
-    many pairs has a causal choice of at most w keys.
+    many pairs has a causal choice of at most w keys; one of whole blocks that always holds the
+    query's own has half a block less, once there are more blocks than are chosen.
     """
     if window is None or window >= seq_length:
         return seq_length
-    return 2.0 * window * (seq_length - window / 2.0) / seq_length
+    pairs = window * (seq_length - window / 2.0) - (seq_length - window) * block / 2.0
+    return 2.0 * pairs / seq_length
 
 
 class Indexer(Spec):
     """The lightning indexer of DeepSeek-V3.2: small heads score every earlier token, and each query
-    attends to the top_k of them.
+    attends to the top_k of them.  That of MiniMax-M3 picks blocks, the query's own among them:
+    each of its heads picks for a group of attention heads, by the highest score in a block.
 
     Its queries come from the latent queries where there are any, else from the hidden state; its
     keys, one for all heads, and the weights of the heads from the hidden state.  Whole on every
@@ -43,7 +53,28 @@ class Indexer(Spec):
     shared: bool = Field(False, description="uses what an earlier layer's indexer has picked")
     key_norm_bias: bool = Field(True, description="its keys' norm is a LayerNorm with a bias")
     query_norm: bool = Field(False, description="a norm over each head of its queries too")
+    block_size: Count | None = Field(None, description="of blocks of keys; None: keys one by one")
     head_weights: bool = Field(True, description="heads count by weights that a token makes")
+
+    def missing(self, groups: int) -> str:
+        """What does not go together, where so many groups of heads attend."""
+        if self.block_size is None:
+            return ""
+        if self.top_k % self.block_size:
+            return f"top_k {self.top_k} is not a multiple of block_size {self.block_size}"
+        if groups % self.num_heads:
+            return f"num_query_groups {groups} is not a multiple of the indexer's num_heads"
+        return "" if not self.head_weights else "an indexer of blocks has no head_weights"
+
+    def span(self, seq_length: float) -> float:
+        """As attention_span."""
+        return attention_span(self.top_k, seq_length, float(self.block_size or 0))
+
+    @property
+    def label(self) -> str:
+        if self.block_size is None:
+            return f"top {self.top_k}"
+        return f"top {self.top_k // self.block_size} blocks of {self.block_size}"
 
     def weights(self, model: StackSpec, query_width: int) -> Iterator[Weight]:
         """query_width: of what its queries are projected from."""
@@ -60,7 +91,8 @@ class Indexer(Spec):
             yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
 
     def records(self, model: StackSpec, d: Dims, query_width: Array) -> Iterator[Record]:
-        """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k.
+        """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k; of blocks
+        the highest score for each head, of which each chooses its own.
 
         Training runs the projections and scores on detached inputs (its loss is a KL divergence of
         its own): the gradient of its input is not passed on.
@@ -77,9 +109,13 @@ class Indexer(Spec):
             fp8=False, weights=False,
         )  # fmt: skip
         scores = d.sequences * rows * d.seq_length / 2.0
-        # The scores of the heads are summed in the product's kernel; top-k reads them about twice.
-        yield Pass("indexer top-k", 12.0 * scores, 8.0 * scores, "core_attn")
+        # The scores of the heads are summed, or those of a block compared, in the product's kernel;
+        # top-k reads what that leaves about twice.
+        block = min(float(self.block_size or 1), d.seq_length)
+        choices = heads if self.block_size else 1.0
+        left = scores * choices / block
+        yield Pass("indexer top-k", 12.0 * left, 8.0 * left, "core_attn")
         width = dim * (heads + 1.0) + heads * self.head_weights
         yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
-        chosen = d.sequences * rows * min(float(self.top_k), d.seq_length)
+        chosen = d.sequences * rows * choices * min(float(self.top_k), d.seq_length) / block
         yield SavedTensor("indexer choice", chosen, 4.0)

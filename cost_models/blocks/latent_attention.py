@@ -59,6 +59,8 @@ class LatentAttention(Mixer):
         return "latent attention" if self.window is None else f"latent window {self.window}"
 
     def missing(self, model: StackSpec) -> str:
+        if self.indexer is not None and self.indexer.block_size:
+            return "an indexer picks blocks for groups of heads, which latent attention has none of"
         return "" if model.mla is not None else "latent_attention needs mla"
 
     @staticmethod

@@ -14,6 +14,8 @@ from cost_models.fields import Count, Width
 from cost_models.sources import formula
 
 if TYPE_CHECKING:
+    from cost_models.dims import Dims
+    from cost_models.sources import Array
     from cost_models.spec import StackSpec
 
 # 8,192 tokens in 715 us (aiconfigurator, mamba2_chunk_scan on B200: 64 and 128 heads of 64).
@@ -68,10 +70,18 @@ class Mamba2(Recurrence):
             heads=self.num_heads,
             head_flop=ssd_flop(self.chunk_size, self.head_dim, self.state_size, per_group),
             token_s=TOKEN_S,
+            handed=self.head_dim * self.state_size + 1.0,
             convolved=self._convolved,
+            taps=self.convolution,
             gate=self._inner,
             fused_convolution=True,
         )
+
+    def traded(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
+        """Gate, values, B, C and steps; ranks that share a group each get its B and C."""
+        ranks = np.maximum(d.tp * d.cp / self.num_groups, 1.0)
+        inner, group = self._inner / d.tp, self.num_groups * self.state_size / d.tp * ranks
+        return inner, inner, group, group, self.num_heads / d.tp
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """Per head A, D and the bias of its step; the convolution by channels."""

@@ -80,6 +80,7 @@ class FlashAttention:
     """A fused attention kernel: executed FLOP of the forward pass (causal: half of the square).
 
     query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
+    rate: of the dense kernel's, where single blocks of keys are chosen.
     """
 
     name: str
@@ -91,6 +92,7 @@ class FlashAttention:
     version1: Array = 0.0
     version2: Array = 0.0
     causal: bool = True
+    rate: float = 1.0
     module: str = "core_attn"
     active: Array = 1.0
     redone: Array = 0.0
@@ -108,7 +110,7 @@ class Scan:
     name: str
     forward_flop: Array
     sequences: Array
-    tokens: float
+    tokens: Array
     token_s: float = 0.0
     matrices: bool = True
     module: str = ""
@@ -198,7 +200,7 @@ class Collective:
     operations: tuple[str, ...]
     payload_bytes: Array
     axis: Literal["tp", "cp", "etp"]
-    times: float = 1.0
+    times: Array = 1.0
     mirrored: bool = True
     module: str = ""
     active: Array = 1.0

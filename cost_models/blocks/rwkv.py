@@ -18,7 +18,7 @@ from cost_models.blocks.records import (
     TensorParallel,
     Weight,
 )
-from cost_models.blocks.recurrence import Recurrence, Shape
+from cost_models.blocks.recurrence import Recurrence, Shape, gathered_before, tokens_before
 from cost_models.fields import Width
 from cost_models.sources import formula
 
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 def wkv_flop() -> float:
     """Forward operations of one token and channel: two exponents, and two sums kept and read."""
     return 12.0
+
+
+def _token_before(hidden: float, d: Dims) -> Iterator[Record]:
+    """With which the first token of a context-parallel rank is mixed."""
+    before = tokens_before(hidden, 1, d)
+    yield from gathered_before(before, d)
+    yield SavedTensor("token before", before, d.activation_bytes)
 
 
 class TimeMix(Recurrence):
@@ -47,7 +54,7 @@ class TimeMix(Recurrence):
         width = self._width(model)
         return Shape(
             projected=3 * width, inner=width, heads=width, head_flop=wkv_flop(), token_s=0.0,
-            gate=width, matrices=False,
+            handed=4.0, gate=width, matrices=False,
         )  # fmt: skip
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
@@ -56,6 +63,7 @@ class TimeMix(Recurrence):
         yield Weight("decays", np.divide(2 * self._width(model), split.tp), tensors=2)
 
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
+        yield from _token_before(float(model.hidden_size), d)
         shifted = 3.0 * d.tokens * model.hidden_size
         yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)
         yield SavedTensor("shifted inputs", shifted, d.activation_bytes)
@@ -81,6 +89,7 @@ class ChannelMix(FeedForward):
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, width = float(model.hidden_size), self._width(model) / d.tp
         shifted, inner = 2.0 * d.tokens * hidden, d.tokens * width
+        yield from _token_before(hidden, d)
         yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)
         yield SavedTensor("shifted inputs", shifted, d.activation_bytes)
         into = Gemm("fc1", d.tokens, width, hidden, gathered_input=True)

@@ -17,6 +17,7 @@ from cost_models.blocks.records import (
     TensorParallel,
     Weight,
 )
+from cost_models.blocks.recurrence import gathered_before, tokens_before
 from cost_models.fields import Count
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ class ShortConvolution(Mixer):
             yield Weight("mixer biases", 4.0 * width + hidden, tensors=3)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """Ranks of context parallelism need the last taps - 1 tokens of the one before: nothing
-        beside a layer's other messages, so it is not counted.
-        """
         hidden = float(model.hidden_size)
         width = hidden / d.tp
         size = d.tokens * width
@@ -52,9 +50,11 @@ class ShortConvolution(Mixer):
         yield into
         yield SavedTensor("mixer in output", 3.0 * size, d.activation_bytes)
         yield Pass("input gate", 6.0 * size, 10.0 * size)
+        before = tokens_before(width, self.taps - 1, d)
+        yield from gathered_before(before, d)
         yield Pass("convolution", 4.0 * size, 6.0 * size)
         yield Pass("output gate", 6.0 * size, 10.0 * size)
-        yield SavedTensor("convolution input", size, d.activation_bytes)
+        yield SavedTensor("convolution input", size + before, d.activation_bytes)
         yield SavedTensor("convolution output", size, d.activation_bytes)
         yield SavedTensor("mixer out input", size, d.input_bytes)
         out = Gemm("mixer out", d.tokens, hidden, width, scattered_output=True, redone=1.0)

@@ -34,6 +34,8 @@ class Traits:
     """Each collective over the sequence copies its tensor once."""
     gathers_context_under_chunks: Array = 0.0
     """Keys and values are gathered at once, under the first of cp chunks of attention."""
+    hands_on_states: Array = 0.0
+    """Context-parallel ranks hand on states of recurrences; else they trade tokens for heads."""
     merges_context_in_fp32: Array = 0.0
     """What the chunks of a ring contribute is merged in fp32, operator by operator."""
     sums_adapters_with_matrices: Array = 0.0

@@ -15,6 +15,8 @@ RUNTIME = Runtime(
     copies_around_collectives=1.0,
     # distributed/tensor/experimental/_context_parallel.
     gathers_context_under_chunks=1.0,
+    # flash-linear-attention fla/ops/cp; MaxText gdn_cp.py (AI-Hypercomputer/maxtext#4968).
+    hands_on_states=1.0,
     merges_context_in_fp32=1.0,
     # DTensor adds partial sums (NeMo Automodel 36044ad3, components/_peft/lora.py).
     sums_adapters_with_matrices=1.0,

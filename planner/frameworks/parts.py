@@ -26,6 +26,10 @@ PARTS: dict[str, tuple[Has, str]] = {
     "bidirectional": (lambda m: m.bidirectional, "attention to later tokens"),
     "no_final_norm": (lambda m: not m.final_norm, "no norm after the last layer"),
     "other_parameters": (lambda m: m.other_parameters > 0, "parameters outside of every block"),
+    "mtp_layer": (
+        lambda m: bool(m.mtp_layer),
+        "prediction layers of other blocks than the last layer's",
+    ),
     "zero_experts": (
         lambda m: m.moe is not None and m.moe.zero_experts > 0,
         "experts that pass their tokens on",

@@ -68,9 +68,14 @@ NEMOTRON_LETTERS = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 NEMOTRON_KINDS = {"mamba": LINEAR, "attention": FULL, **{k: k for k in NEMOTRON_LETTERS.values()}}
 
 
-def _nemotron_kinds(config: Config) -> list[str]:
+def _nemotron_kinds(
+    config: Config,
+    listed: str = "layers_block_type",
+    spelled: str = "hybrid_override_pattern",
+    usual: str = "ME*-",
+) -> list[str]:
     """One block for each layer, as a list of words or a string of letters."""
-    for name in ("layers_block_type", "layer_types"):
+    for name in (listed, "layer_types") if listed == "layers_block_type" else (listed,):
         words = config.data.get(name)
         if words is not None:
             known = isinstance(words, list) and bool(words)
@@ -78,13 +83,13 @@ def _nemotron_kinds(config: Config) -> list[str]:
                 return [NEMOTRON_KINDS[word] for word in words]
             config.refuse(name, f"must be a list of {', '.join(NEMOTRON_KINDS)}")
             return [FULL]
-    letters = config.data.get("hybrid_override_pattern")
+    letters = config.data.get(spelled)
     if letters is None:
-        config.guess("hybrid_override_pattern", "ME*-")
-        return [NEMOTRON_LETTERS[letter] for letter in "ME*-"]
+        config.guess(spelled, usual)
+        return [NEMOTRON_LETTERS[letter] for letter in usual]
     if isinstance(letters, str) and letters and not set(letters) - set(NEMOTRON_LETTERS):
         return [NEMOTRON_LETTERS[letter] for letter in letters[:LAYERS]]
-    config.refuse("hybrid_override_pattern", "must be a string of M, E, * and -")
+    config.refuse(spelled, "must be a string of M, E, * and -")
     return [FULL]
 
 
@@ -111,7 +116,13 @@ def nemotron_h(config: Config) -> Fields:
     if "moe" in listed:
         config.require("mlp_bias", False, "its experts have no bias")
         fields["moe"] = _nemotron_experts(config)
-    return fields | pattern([[blocks[kind]] for kind in listed]) | prediction(config)
+    mtp = prediction(config)
+    if mtp["mtp_num_layers"]:
+        after = _nemotron_kinds(
+            config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "*E"
+        )
+        mtp["mtp_layer"] = [blocks[kind] for kind in after]
+    return fields | pattern([[blocks[kind]] for kind in listed]) | mtp
 
 
 def _nemotron_mamba(config: Config) -> Fields:

@@ -245,6 +245,7 @@ def _m3_mixers(config: Config, layers: int) -> tuple[dict[str, Fields], list[str
     indexer = {
         "num_heads": _either(config, sparse, "index_n_heads", "sparse_num_index_heads", 4),
         "head_dim": _either(config, sparse, "index_head_dim", "sparse_index_dim", 128),
+        "block_size": block,
         "top_k": block * _either(config, sparse, "index_topk_blocks", "sparse_topk_blocks", 16),
         "key_norm_bias": False,
         "query_norm": True,

@@ -50,6 +50,7 @@ DELTA: dict[str, Any] = {
 }  # fmt: skip
 KIMI = DELTA | {"num_key_heads": 4, "key_head_dim": 128, "channel_decays": True}
 MAMBA = {"kind": "mamba", "inner_size": 512, "state_size": 16, "time_step_rank": 16}
+INDEXER_SPAN = 2 * (64 * (256 - 32) - (256 - 64) * 8) / 256
 INDEXER = {"num_heads": 4, "head_dim": 64, "top_k": 64}
 LATENT: dict[str, Any] = {"kind": "latent_attention"}
 MLA = {
@@ -95,6 +96,12 @@ BLOCKS: dict[str, dict[str, Any]] = {
         "kind": "cross_attention", "tokens": 320, "source_width": 192, "num_query_groups": 8,
     },
     "indexer": {"kind": "attention", "indexer": INDEXER | {"head_weights": False}},
+    "indexer of blocks": {
+        "kind": "attention", "qk_norm": "head",
+        "indexer": INDEXER | {
+            "block_size": 16, "head_weights": False, "query_norm": True, "key_norm_bias": False,
+        },
+    },
     "latent indexer": LATENT | {"indexer": INDEXER | {"query_norm": True}},
     "unfused attention": {"kind": "attention", "num_query_groups": 8},
     "latent attention": LATENT,
@@ -307,6 +314,42 @@ def test_a_choice_of_keys_is_a_mask() -> None:
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     gradients = [torch.autograd.grad((out * weight).sum(), given) for out in outputs]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("world")
+def test_a_choice_of_blocks_is_a_mask_for_each_group() -> None:
+    """Each head of the indexer picks the blocks with the highest scores, its query's own first."""
+    r = reference("indexer of blocks")
+    x, indexer = draw(1, LENGTH, HIDDEN), r.module.indexer
+    for norm in (indexer.query_norm, indexer.key_norm):
+        torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+    choice, (q, k) = indexer(x, x)
+    assert choice.shape == (1, 4, LENGTH, 4)
+    q, k = indexer.query_norm(q.unflatten(-1, (4, 64))), indexer.key_norm(k)[:, :, None]
+    q, k = (r.script.rotate(x, r.script.rotary_of(64)).transpose(1, 2) for x in (q, k))
+    scores = q @ k.mT
+    place = torch.arange(LENGTH)
+    later = place[None] > place[:, None]
+    best = scores.masked_fill(later, -torch.inf).unflatten(-1, (16, 16)).amax(-1)
+    best[..., place, place // 16] = torch.inf
+    wanted, query = best.topk(4).indices, 200  # of block 12, with others to choose from
+    found = [one[0, :, query].long().sort().values for one in (choice, wanted)]
+    torch.testing.assert_close(*found)
+    chosen = torch.zeros(1, 4, LENGTH, 16, dtype=torch.bool).scatter(-1, choice.long(), True)
+    seen = chosen.repeat_interleave(16, -1).repeat_interleave(2, 1) & ~later
+    shapes = ((1, LENGTH, 8, 32), (1, LENGTH, 4, 32), (1, LENGTH, 4, 32))
+    q, k, v = (draw(*shape).requires_grad_() for shape in shapes)
+    mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+    outputs = (
+        r.script.attend_fused(q, k, v, choice=choice, block=16), r.script.attend(q, k, v, mask),
+    )  # fmt: skip
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    weight = draw(1, LENGTH, 8, 32) - 0.5
+    gradients = [torch.autograd.grad((out * weight).sum(), (q, k, v)) for out in outputs]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    # As many pairs as the span says: of 64 keys at most, less half of the query's own block.
+    pairs = seen[0, 0].sum().item() - LENGTH / 2  # the diagonal is half a pair
+    assert pairs == pytest.approx(INDEXER_SPAN * LENGTH / 2, rel=0.01)
 
 
 def given(r: Reference) -> torch.Tensor:

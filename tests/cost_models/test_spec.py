@@ -91,7 +91,7 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1, 10**6, "ChannelMix: width"),
     (1, 10**6, "TimeMix: width"),
     (1, 10**7, "ShortConvolution: taps"),
-    (1, 10**7, "Indexer: num_heads top_k"),
+    (1, 10**7, "Indexer: num_heads top_k block_size"),
     (1, 10**6, "Indexer: head_dim"),
     (1, 10**7, "Choice: num_heads top_k"),
     (1, 10**6, "Choice: head_dim"),

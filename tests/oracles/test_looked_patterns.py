@@ -62,3 +62,22 @@ def test_layers_are_those_of_the_modules(kind: str) -> None:
     looked = look_at(model, built, kind)
     assert not looked.left
     assert layers(model_from_config(config).model) == layers(looked.model)
+
+
+def test_an_indexer_of_blocks_is_that_of_the_modules() -> None:
+    kind = "minimax_m3_vl_text"
+    config = defaults(kind, 4) | {"num_hidden_layers": 4}
+    config["layer_types"] = ["full_attention"] + ["minimax_m3_sparse"] * 3
+    config |= {"index_block_size": 64, "index_topk_blocks": 8}
+    built = transformers.CONFIG_MAPPING[kind].from_dict(config)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(built)
+    looked = look_at(model, built, kind)
+    assert not looked.left + looked.approximate
+    mixers = [
+        [layer[0] for layer in one.layer_pattern]
+        for one in (model_from_config(config).model, looked.model)
+    ]
+    assert mixers[0][0].indexer is None
+    assert mixers[0][-1].title == "top 8 blocks of 64 attention"
+    assert mixers[0] == mixers[1]

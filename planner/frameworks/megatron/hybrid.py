@@ -18,14 +18,18 @@ SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 def layer_pattern(model: ModelSpec, plan: ParallelPlan) -> str:
     """A letter for each block, | between the chunks of a pipeline, / before a prediction layer.
 
-    A prediction layer is made as the last one.
+    A prediction layer is made as the last one, unless it has blocks of its own.
     """
-    letters = ["".join(SYMBOLS[block.kind] for block in layer) for layer in every_layer(model)]
+    every = every_layer(model)
+    *letters, predicted = (
+        "".join(SYMBOLS[block.kind] for block in layer)
+        for layer in (*every, model.mtp_layer or every[-1])
+    )
     start, parts = 0, []
     for count in chunks(model, plan):
         parts.append("".join(letters[start : start + count]))
         start += count
-    return "/".join(["|".join(parts), *[letters[-1]] * model.mtp_num_layers])
+    return "/".join(["|".join(parts), *[predicted] * model.mtp_num_layers])
 
 
 def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:

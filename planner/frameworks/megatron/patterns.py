@@ -29,7 +29,7 @@ SYMBOLS = {
     "experts": "E",
 }
 BLOCKS = (*SYMBOLS, "latent_attention")
-PARTS = ("expert_latents",)
+PARTS = ("expert_latents", "mtp_layer")
 # Of its Mamba-2 layer, which has no option for it.
 MAMBA_TAPS = 4
 
@@ -181,8 +181,15 @@ def _feed_forward(model: ModelSpec) -> Iterator[str]:
         yield "projections into and out of the experts' latent width have biases as the experts do"
 
 
+def _prediction(model: ModelSpec) -> Iterator[str]:
+    if model.mtp_layer and not is_hybrid(model):
+        yield "a prediction layer is made as the last layer, outside of hybrid models"
+    if any(block.kind not in SYMBOLS for block in model.mtp_layer):
+        yield f"a prediction layer holds {', '.join(SYMBOLS)}"
+
+
 _REASONS: tuple[Callable[[ModelSpec], Iterator[str]], ...] = (
-    _attention, _latent, _recurrent, _feed_forward,
+    _attention, _latent, _recurrent, _feed_forward, _prediction,
 )  # fmt: skip
 
 

@@ -79,8 +79,6 @@ def hybrid_pattern(args: Arguments) -> str:
         )
     if len(set(predicted)) > 1:
         args.refuse("all prediction layers of a pattern are the same", PATTERN, OLD)
-    if predicted and not main.endswith(predicted[0]):
-        args.assume(f"prediction layers {predicted[0]} are costed as the last layer")
     return text
 
 
@@ -97,11 +95,16 @@ def hybrid_fields(args: Arguments, text: str, fields: dict[str, Any]) -> dict[st
     if set(letters) & {"D", "+"} and fields["mla"] is None:
         args.assume("letters D and + say --multi-latent-attention")
     attention = _attention(args, fields, len(letters))
-    layers = []
-    for place, letter in enumerate(letters):
-        block = attention[place] if letter in "*D+" else _plain(args, KINDS[letter], fields)
-        layers.append([block])
-    return _fields(fields, layers) | {"mtp_num_layers": len(predicted)}
+
+    def block(place: int, letter: str) -> dict[str, Any]:
+        return attention[place] if letter in "*D+" else _plain(args, KINDS[letter], fields)
+
+    layers = [[block(place, letter)] for place, letter in enumerate(letters)]
+    found = _fields(fields, layers) | {"mtp_num_layers": len(predicted)}
+    if predicted and predicted[0] != letters[-1]:
+        first = next((place for place, letter in enumerate(letters) if letter in "*D+"), 0)
+        found["mtp_layer"] = [block(first, letter) for letter in predicted[0]]
+    return found
 
 
 def gpt_fields(

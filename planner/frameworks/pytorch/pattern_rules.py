@@ -18,9 +18,9 @@ from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
 from cost_models.blocks.parallel import Parallel
 from cost_models.blocks.per_layer_input import PerLayerInput
-from cost_models.plans import RECOMPUTE_MODULES, Plans
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans
 from cost_models.spec import ModelSpec
-from planner.constraints import BoolArray, Rule
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
@@ -72,8 +72,10 @@ def _unequal(block: Sublayer, m: ModelSpec) -> bool:
     return block.value_head_dim not in (None, block.head_dim or m.head_dim)
 
 
-def _heads(model: ModelSpec) -> Iterator[int]:
-    """Numbers of heads and groups that tensor parallelism splits."""
+def _attention_heads(model: ModelSpec) -> Iterator[int]:
+    """Numbers of heads and groups that tensor parallelism splits, and context parallelism by
+    all-to-all.
+    """
     for block in patterns.each(model):
         if isinstance(block, Attention):
             yield from block.heads(model)
@@ -81,6 +83,11 @@ def _heads(model: ModelSpec) -> Iterator[int]:
             yield block.num_query_groups or model.num_query_groups
         if isinstance(block, LatentAttention):
             yield model.num_attention_heads
+
+
+def _recurrent_heads(model: ModelSpec) -> Iterator[int]:
+    """The same of blocks that hand on states instead."""
+    for block in patterns.each(model):
         if isinstance(block, Mamba2):
             yield block.num_groups
         if isinstance(block, GatedDeltaNet):
@@ -120,8 +127,21 @@ def _by_operator(plans: Plans) -> BoolArray:
     return np.asarray(plans.recompute_modules == 1 << RECOMPUTE_MODULES.index("op"))
 
 
-def _common(model: ModelSpec) -> int:
-    return gcd(*_heads(model))
+def _dealt(c: Context, p: Plans) -> BoolArray:
+    """Whether heads divide over tp, and those of attention over cp too where it trades them."""
+    ranks = p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)
+    traded, handed = gcd(*_attention_heads(c.model)), gcd(*_recurrent_heads(c.model))
+    return np.asarray((traded % ranks == 0) & (handed % p.tp == 0))
+
+
+def _dealt_text(c: Context, p: ParallelPlan) -> str:
+    if p.cp_kind != "a2a" or gcd(*_recurrent_heads(c.model)) % p.tp:
+        common = gcd(*_attention_heads(c.model), *_recurrent_heads(c.model))
+        return f"heads of the pattern divide over {common} ranks, not tp {p.tp}"
+    return (
+        f"heads of attention divide over {gcd(*_attention_heads(c.model))} ranks, not tp {p.tp} x "
+        f"cp {p.cp}"
+    )
 
 
 def _unsplit(model: ModelSpec) -> str:
@@ -146,25 +166,45 @@ def _local(model: ModelSpec) -> bool:
     return patterns.has_sinks(model) or any(window is not None for window in windows)
 
 
-def _recurrent(model: ModelSpec) -> str:
-    """The first block that needs the tokens before its own in order."""
-    return next((b.label for b in patterns.each(model) if b.kind not in patterns.AT_ONCE), "")
+def _looks_back(model: ModelSpec) -> int:
+    """Tokens before its own that a convolution, or a mixture with the token before, needs."""
+    blocks = (block for block in patterns.each(model) if block.kind not in patterns.AT_ONCE)
+    taps = (getattr(b, "taps", getattr(b, "convolution", 2)) for b in blocks)
+    return max((count - 1 for count in taps), default=0)
 
 
-def _chunks(model: ModelSpec, length: int) -> list[int]:
-    """Lengths of chunks that do not divide the sequence, where it has or needs several."""
-    found, compressed = set(), set()
+def _scanned(model: ModelSpec) -> list[int]:
+    """Lengths of chunks that recurrences take at once."""
+    found = set()
     for block in patterns.each(model):
-        if isinstance(block, Attention) and block.chunk:
-            found.add(block.chunk)
-        if isinstance(block, CompressedAttention) and block.compression:
-            compressed.add(block.compression)
         if isinstance(block, Mamba2):
             found.add(block.chunk_size)
         if isinstance(block, GatedDeltaNet):
             found.add(int(CHUNK))
         if isinstance(block, LightningAttention):
             found.add(int(BLOCK))
+    return sorted(found)
+
+
+def _whole_chunks(c: Context, p: Plans) -> BoolArray:
+    """Whether the tokens of a rank are whole chunks, or fewer than one."""
+    tokens, legal = c.training.seq_length // p.cp, np.ones((), dtype=np.bool_)
+    for chunk in _scanned(c.model):
+        legal = legal & ((p.cp == 1) | (tokens <= chunk) | (tokens % chunk == 0))
+    return np.asarray(legal)
+
+
+def _chunks(model: ModelSpec, length: int) -> list[int]:
+    """Lengths of chunks that do not divide the sequence, where it has or needs several."""
+    found, compressed = set(_scanned(model)), set()
+    for block in patterns.each(model):
+        if isinstance(block, Attention):
+            if block.chunk:
+                found.add(block.chunk)
+            if block.indexer is not None and block.indexer.block_size:
+                found.add(block.indexer.block_size)
+        if isinstance(block, CompressedAttention) and block.compression:
+            compressed.add(block.compression)
     several = {one for one in found if one < length}
     return sorted(one for one in several | compressed if length % one)
 
@@ -238,13 +278,8 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     rule(
         "heads_not_divisible",
-        lambda c, p: (
-            _common(c.model) % (p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)) == 0
-        ),
-        lambda c, p: (
-            f"heads of the pattern divide over {_common(c.model)} ranks, not tp {p.tp}"
-            + (f" x cp {p.cp}" if p.cp_kind == "a2a" else "")
-        ),
+        _dealt,
+        _dealt_text,
         "degrees",
     ),
     unsupported(
@@ -262,10 +297,17 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (p.cp == 1) | (not _recurrent(c.model)),
+        lambda c, p: (p.cp == 1) | (not patterns.in_order(c.model)) | is_named(p, "cp_kind", "a2a"),
         lambda c, p: (
-            f"{_recurrent(c.model)} takes the tokens of a sequence in order, on one rank: cp 1, "
-            f"not {p.cp}"
+            f"{patterns.in_order(c.model)} hands on its state in the order of the tokens: context "
+            f"parallelism by all-to-all (a2a), not {p.cp_kind}"
+        ),
+    ),
+    unsupported(
+        lambda c, p: (p.cp == 1) | (c.training.seq_length >= p.cp * _looks_back(c.model)),
+        lambda c, p: (
+            f"convolutions look back {_looks_back(c.model)} tokens, more than a rank of cp {p.cp} "
+            "has"
         ),
         "degrees",
     ),
@@ -296,13 +338,21 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
+        _whole_chunks,
+        lambda c, p: (
+            f"{c.training.seq_length // p.cp} tokens of a rank are no multiple of chunks of "
+            f"{', '.join(map(str, _scanned(c.model)))}"
+        ),
+        "degrees",
+    ),
+    unsupported(
         lambda c, p: (p.compile == 0) | (not patterns.layers(c.model)),
         "layers of a pattern are not compiled: their loops over chunks would be unrolled",
     ),
     unsupported(
         lambda c, p: (
             (c.training.optimizer != "muon")
-            | (not _recurrent(c.model) and not patterns.compresses(c.model))
+            | (not patterns.in_order(c.model) and not patterns.compresses(c.model))
         ),
         "Muon takes every weight of two dimensions for a matrix, and those of convolutions and of "
         "compressors are none",

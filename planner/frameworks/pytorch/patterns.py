@@ -75,6 +75,17 @@ def has_indexer(model: ModelSpec) -> bool:
     return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
 
 
+def in_order(model: ModelSpec) -> str:
+    """The first block that takes the tokens of a sequence in order; empty where none does."""
+    return next((block.label for block in each(model) if block.kind not in AT_ONCE), "")
+
+
+def picks_blocks(model: ModelSpec) -> bool:
+    """Whether an indexer picks blocks of keys."""
+    indexers = (getattr(block, "indexer", None) for block in each(model))
+    return any(indexer is not None and indexer.block_size for indexer in indexers)
+
+
 def compresses(model: ModelSpec) -> bool:
     """Whether attention is to compressed tokens too."""
     return any(isinstance(block, CompressedAttention) for block in each(model))
@@ -101,6 +112,7 @@ def classes(model: ModelSpec) -> dict[str, str]:
         "streams": model.residual_streams > 1,
         "fused_attention": has_sinks(model) or has_indexer(model) or compresses(model),
         "indexer": has_indexer(model),
+        "block_indexer": picks_blocks(model),
         "compressed_indexer": any(getattr(block, "choice", None) for block in each(model)),
         "local_attention": not ATTENTION.isdisjoint(kinds),
     }

@@ -114,6 +114,8 @@ def _reach(module: Module, config: Any, layer: int) -> Fields:
 
 def _indexer(module: Module, config: Any) -> Fields | None:
     """A lightning indexer; a layer may use what an earlier one has picked."""
+    if isinstance(getattr(config, "index_topk_blocks", None), int):
+        return _block_indexer(module, config)
     top_k = getattr(config, "index_topk", None)
     names = ("indexers_proj", "indexer.weights_proj", "indexer.scorers_proj", "weights_proj")
     query, key = module.matrix("indexer.wq_b", "indexer.q_proj"), module.matrix("indexer.wk")
@@ -128,6 +130,24 @@ def _indexer(module: Module, config: Any) -> Fields | None:
         "head_dim": key.outputs,
         "top_k": top_k,
         "key_norm_bias": bias,
+    }
+
+
+def _block_indexer(module: Module, config: Any) -> Fields | None:
+    """One that picks blocks of keys (MiniMax-M3); layers without one see all keys."""
+    query, key = module.matrix("indexer.q_proj"), module.matrix("indexer.k_proj")
+    norms = [module.find(f"indexer.{name}_norm") for name in ("q", "k")]
+    if query is None or key is None or None in norms:
+        return None
+    module.take(*(norm for norm in norms if norm))
+    return {
+        "num_heads": query.outputs // key.outputs,
+        "head_dim": key.outputs,
+        "block_size": config.index_block_size,
+        "top_k": config.index_block_size * config.index_topk_blocks,
+        "key_norm_bias": f"{norms[1]}.bias" in module.shapes,
+        "query_norm": True,
+        "head_weights": False,
     }
 
 

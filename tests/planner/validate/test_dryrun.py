@@ -118,6 +118,13 @@ CHOSEN = LLAMA | {
         [{"kind": "attention", "indexer": _CHOICE}, MLP],
     ],
 }  # fmt: skip
+_BLOCKS = {"block_size": 32, "head_weights": False, "query_norm": True, "key_norm_bias": False}
+CHOSEN_BLOCKS = LLAMA | {
+    "layer_pattern": [
+        [{"kind": "attention"}, MLP],
+        [{"kind": "attention", "indexer": _CHOICE | _BLOCKS, "qk_norm": "head"}, MLP],
+    ],
+}  # fmt: skip
 # As in DeepSeek-V4.
 _COMPRESSED = {
     "kind": "compressed_attention", "q_lora_rank": 192, "o_lora_rank": 96, "o_groups": 4,
@@ -152,6 +159,7 @@ _SOUND = {
 SEEING = LLAMA | {"encoders": [_VISION, _SOUND]}
 FROZEN = {"frozen": ["encoders"]}
 SP = {"tp": 2, "sequence_parallel": True}
+A2A = {"cp": 2, "cp_kind": "a2a"}
 FSDP = {"zero_stage": 3, "reshard_after_forward": False}
 FULL = {"recompute": "full", "recompute_num_layers": 1, "recompute_method": "uniform"}
 # What torch saves and no row of the estimate has: it is small, and named in the report.
@@ -267,6 +275,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "indexer": (CHOSEN, {"dp": 2} | FSDP, {}),
     "compressed": (COMPRESSED, {"pp": 2, "dp": 2}, {}),
     "compressed-fsdp": (COMPRESSED, {"dp": 2} | FSDP, {}),
+    "mamba2-hybrid-context": (HYBRID, A2A | {"pp": 2}, {}),
+    "delta-net-context": (DELTA, A2A | {"dp": 2, "ep": 2} | FSDP, {}),
+    "kimi-delta-context": (KIMI, A2A | {"pp": 2}, {}),
+    "lightning-context": (LIGHTNING, A2A | {"dp": 2} | FSDP, {}),
+    "recurrences-context": (RECURRENCES, A2A | {"pp": 2}, {}),
+    "chosen-blocks": (CHOSEN_BLOCKS, {"dp": 2} | FSDP, {}),
     "cross": (CROSS, SP | {"pp": 2, "dp": 2}, {}),
     "latent": (LATENT, {"pp": 2, "dp": 2} | FSDP, {}),
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),

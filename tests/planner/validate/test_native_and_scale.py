@@ -105,14 +105,16 @@ class TestScale:
         assert model.ffn_hidden_size / model.hidden_size == pytest.approx(full, rel=0.15)
         assert model.num_query_groups < model.num_attention_heads
 
+    @pytest.mark.parametrize("cp", [1, 4])
     @pytest.mark.parametrize("name", PATTERNS)
-    def test_every_kind_of_layer_stays(self, name: str) -> None:
+    def test_every_kind_of_layer_stays(self, name: str, cp: int) -> None:
         wide = {
             "num_layers": 48, "hidden_size": 4096, "num_attention_heads": 32,
             "num_query_groups": 8, "ffn_hidden_size": 14336, "gated_mlp": True,
             "vocab_size": 128256, "norm": "rmsnorm", "layer_pattern": PATTERNS[name] * 2,
         }  # fmt: skip
         split = {} if name == "recurrences" else {"tp": 2, "sequence_parallel": True}
+        split = split if cp == 1 else {"cp": cp, "cp_kind": "a2a" if name == "windows" else "p2p"}
         asked = request({"pp": 4, "dp": 2, "runtime": "torch", **split}, wide, "2x8xh100-sxm")
         small = scaled(asked).request
         kinds = {tuple(block.kind for block in layer) for layer in asked.model.layer_pattern}
@@ -121,6 +123,7 @@ class TestScale:
         assert {tuple(block.kind for block in layer) for layer in order} == kinds
         used = native(small, compiled=False)
         assert not FRAMEWORK.reasons(used.request, used.plan)
+        assert used.plan.cp == min(cp, 2)
         assert parse_request(small.model_dump(mode="json"))
 
     @pytest.mark.parametrize(

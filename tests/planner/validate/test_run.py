@@ -46,6 +46,17 @@ MODELS["latent experts"] = {
 MODELS |= {
     name: {**LLAMA, "name": name, "layer_pattern": layers} for name, layers in PATTERNS.items()
 }
+_KIMI = PATTERNS["delta"][0][0] | {"channel_decays": True, "decay_rank": 4, "gate_rank": 4}
+MODELS["channel decays"] = {
+    **LLAMA,
+    "name": "channel decays",
+    "layer_pattern": [[_KIMI, {"kind": "mlp"}]],
+}
+MODELS["delta alone"] = {
+    **LLAMA,
+    "name": "delta alone",
+    "layer_pattern": PATTERNS["delta"][:1],
+}
 MODELS["delta-experts"] = {
     **MODELS["moe"], "name": "delta-experts",
     "layer_pattern": [[mixer, {"kind": "experts"}] for mixer, _ in PATTERNS["delta"]],
@@ -82,6 +93,14 @@ MODELS["indexer"] = {
     "layer_pattern": [
         [{"kind": "latent_attention", "indexer": _CHOICE}, {"kind": "mlp"}],
         [{"kind": "attention", "indexer": _CHOICE}, {"kind": "mlp"}],
+    ],
+}  # fmt: skip
+_BLOCKS = {"block_size": 4, "top_k": 8, "head_weights": False, "query_norm": True}
+MODELS["blocks"] = {
+    **LLAMA, "name": "blocks", "norm": "layernorm",
+    "layer_pattern": [
+        [{"kind": "attention", "indexer": _CHOICE | _BLOCKS}, {"kind": "mlp"}],
+        [{"kind": "attention"}, {"kind": "mlp"}],
     ],
 }  # fmt: skip
 _COMPRESSED = {
@@ -162,6 +181,7 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "streams, pp2": asked("streams", pp=2, schedule="1f1b"),
     "streams, dp2": asked("streams", dp=2, **FSDP),
     "indexer, pp2": asked("indexer", pp=2, schedule="1f1b"),
+    "chosen blocks, pp2 dp2": asked("blocks", pp=2, dp=2, schedule="1f1b", **KEPT),
     "indexer, dp2": asked("indexer", dp=2, **FSDP),
     "compressed, pp2": asked("compressed", pp=2, schedule="1f1b"),
     "compressed, dp2": asked("compressed", dp=2, **FSDP),
@@ -169,6 +189,12 @@ EXHAUSTIVE: dict[str, PlanRequest] = {
     "cross, pp2": asked("cross", pp=2, schedule="1f1b"),
     "latent, cp2": asked("latent", cp=2),
     "latent, pp2": asked("latent", pp=2, schedule="1f1b"),
+    **{
+        f"{name}, cp2": asked(name, cp=2, cp_kind="a2a")
+        for name in ("hybrid", "delta", "channel decays", "convolutions", "lightning")
+    },
+    "recurrences, cp4": asked("recurrences", cp=4, cp_kind="a2a"),
+    "delta alone, cp2 of tp2": asked("delta alone", cp=2, cp_kind="a2a", **TP, **FULL),
     "recurrences, pp2 dp2": asked("recurrences", pp=2, dp=2, schedule="1f1b", **KEPT),
 }  # fmt: skip
 EVERY = {**FULL_TIER, **EXHAUSTIVE}
@@ -271,7 +297,7 @@ def factor(row: str, request: PlanRequest) -> float:
         return 1.5  # their norm is not fused there either
     if row in ("key", "value") and plan.cp_kind == "all_gather":
         return float(plan.cp)  # those of all ranks, as they were gathered
-    if row == "convolution input":
+    if row == "convolution input" and plan.cp == 1:
         return 1 + 2 / request.training.seq_length  # three taps, with zeros before the first token
     return 1.0
 

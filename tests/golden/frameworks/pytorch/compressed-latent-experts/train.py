@@ -546,11 +546,19 @@ def gated(x, gate):
     return (x.unflatten(-1, (gate.size(-1), -1)) * gate.sigmoid()[..., None]).flatten(2)
 
 
-def choice_mask(choice, keys, dtype, mask):
+def choice_mask(choice, keys, dtype, mask, block=None, heads=1):
     """0 where a query sees a key: one of those chosen, and none that comes after it.
 
     mask: of what a query sees of its own tokens and of compressed ones after them, the choice.
+    block: each head of an indexer has chosen blocks of so many keys for its part of all heads.
     """
+    if block is not None:
+        block = min(block, keys)
+        hidden = torch.ones(*choice.shape[:3], keys // block, dtype=torch.bool, device=choice.device)
+        hidden = hidden.scatter(-1, choice.long(), False).repeat_interleave(block, -1)
+        later = torch.ones(choice.size(2), keys, dtype=torch.bool, device=choice.device).triu(1)
+        hidden = (hidden | later).repeat_interleave(heads // choice.size(1), 1)
+        return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -torch.inf)
     hidden = torch.ones(*choice.shape[:2], keys, dtype=torch.bool, device=choice.device)
     if mask is None:
         mask = torch.zeros_like(hidden[0], dtype=dtype).masked_fill(hidden[0].triu(1), -torch.inf)
@@ -567,9 +575,9 @@ class FusedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, sinks, mask, choice):
-        ctx.mask = mask  # kept for all layers anyway
-        seen = mask if choice is None else choice_mask(choice, k.size(2), q.dtype, mask)
+    def forward(ctx, q, k, v, sinks, mask, choice, block):
+        ctx.mask, ctx.block = mask, block  # the mask is kept for all layers anyway
+        seen = FusedAttention.seen(ctx, q, k, choice)
         out, total, *random = FusedAttention.kernel(q, k, v, seen)
         if sinks is not None:
             larger = torch.logaddexp(total, sinks.float()[:, None])
@@ -577,6 +585,12 @@ class FusedAttention(torch.autograd.Function):
             total = larger
         ctx.save_for_backward(k, q, v, out, total, sinks, choice, *random)
         return out
+
+    @staticmethod
+    def seen(ctx, q, k, choice):
+        if choice is None:
+            return ctx.mask
+        return choice_mask(choice, k.size(2), q.dtype, ctx.mask, ctx.block, q.size(1))
 
     @staticmethod
     def kernel(q, k, v, mask):
@@ -598,9 +612,7 @@ class FusedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         k, q, v, out, total, sinks, choice, *random = ctx.saved_tensors
-        mask = ctx.mask
-        if choice is not None:
-            mask = choice_mask(choice, k.size(2), q.dtype, mask)
+        mask = FusedAttention.seen(ctx, q, k, choice)
         inputs = gradient, q, k, v
         if q.is_cpu:
             backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -618,13 +630,15 @@ class FusedAttention(torch.autograd.Function):
         if sinks is not None:
             share = (sinks.float()[:, None] - total[..., : q.size(2)]).exp()
             of_sinks = -(share * (gradient * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
-        return *found, of_sinks, None, None
+        return *found, of_sinks, None, None, None
 
 
-def attend_fused(q, k, v, mask=None, sinks=None, choice=None):
-    """As attend; sinks are scores, one for each head, and choice the keys of each query."""
+def attend_fused(q, k, v, mask=None, sinks=None, choice=None, block=None):
+    """As attend; sinks are scores, one for each head, and choice the keys of each query, or blocks
+    of so many keys.
+    """
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return FusedAttention.apply(q, k, v, sinks, mask, choice).transpose(1, 2)
+    return FusedAttention.apply(q, k, v, sinks, mask, choice, block).transpose(1, 2)
 
 
 class Divergence(torch.autograd.Function):
@@ -708,11 +722,23 @@ class Indexer(nn.Module):
         return choice, inputs
 
 
+INDEXERS = {"keys": Indexer}
+
+
+def make_indexer(o, width):
+    """One that picks keys one by one, or blocks of them."""
+    return INDEXERS["blocks" if o["block_size"] else "keys"](o, width)
+
+
 class ChosenCore(nn.Module):
-    """Attention to the keys that an indexer has picked."""
+    """Attention to the keys that an indexer has picked, or to blocks of so many."""
+
+    def __init__(self, block=None):
+        super().__init__()
+        self.block = block
 
     def forward(self, q, k, v, choice):
-        return attend_fused(q, k, v, choice=choice).flatten(2)
+        return attend_fused(q, k, v, choice=choice, block=self.block).flatten(2)
 
 
 def attend_chosen(part, x, latent, q, k, v):

@@ -548,6 +548,37 @@ def gated(x, gate):
     return (x.unflatten(-1, (gate.size(-1), -1)) * gate.sigmoid()[..., None]).flatten(2)
 
 
+def of_ranks(x):
+    """What each rank of the sequence has, the first rank's first."""
+    return all_gather_single_autograd(x.contiguous()[None], 0, MESH["cp"].get_group())
+
+
+def tokens_before(x, count):
+    """The last tokens of the rank before; before the first token of a sequence there are zeros."""
+    # All ranks gather, and so does the backward pass: the first one takes nothing of it.
+    return of_ranks(x[:, -count:])[CP_RANK - 1] * (CP_RANK > 0)
+
+
+def preceded(x, convolution):
+    """The tokens behind those of the rank before that a convolution looks back to."""
+    if C.cp == 1:
+        return x
+    return torch.cat((tokens_before(x, convolution.weight.size(1) - 1), x), 1)
+
+
+def of_every_rank(summary, *inputs):
+    """What each rank's tokens add to a state and keep of the state before; None with one rank."""
+    return None if C.cp == 1 else of_ranks(again(summary, *inputs))
+
+
+def handed_on(added, kept, compose=torch.mul):
+    """The state before the first token of this rank, of what the ranks before it add and keep."""
+    state = added[0] * 0
+    for rank in range(CP_RANK):
+        state = compose(kept[rank], state) + added[rank]
+    return state
+
+
 class Convolution(nn.Module):
     """Of each channel a weighted sum over its last tokens."""
 
@@ -560,19 +591,40 @@ class Convolution(nn.Module):
 
     def forward(self, x):
         taps = own(self.weight).unbind(1)
-        padded = F.pad(x, (0, 0, len(taps) - 1, 0))
-        out = sum(padded[:, i : i + x.size(1)] * tap for i, tap in enumerate(taps))
+        if C.cp == 1:
+            x = F.pad(x, (0, 0, len(taps) - 1, 0))
+        tokens = x.size(1) - len(taps) + 1
+        out = sum(x[:, i : i + tokens] * tap for i, tap in enumerate(taps))
         return out if self.bias is None else out + own(self.bias)
 
 
-def linear_scan(decay, x):
-    """h[t] = decay[t] h[t-1] + x[t] along the tokens, which are dimension 1, by doubling."""
+def doubled(decay, x):
+    """h[t] = decay[t] h[t-1] + x[t] along the tokens, which are dimension 1, by doubling.
+
+    With the product of the decays up to every token.
+    """
     step = 1
     while step < x.size(1):
         x = torch.cat((x[:, :step], x[:, step:] + decay[:, step:] * x[:, :-step]), 1)
         decay = torch.cat((decay[:, :step], decay[:, step:] * decay[:, :-step]), 1)
         step *= 2
-    return x
+    return decay, x
+
+
+def linear_scan(decay, x, before=None):
+    """As doubled; before: the state before the first token, else 0."""
+    decay, x = doubled(decay, x)
+    return x if before is None else x + decay * before.view_as(x[:, 0])[:, None]
+
+
+def scan_summary(decay, x):
+    """What the tokens add to the state and keep of it."""
+    return torch.cat([one[:, -1].flatten(1).float() for one in reversed(doubled(decay, x))], 1)
+
+
+def scan_state(ranks):
+    """The state before the first token, of the summaries of all ranks."""
+    return None if ranks is None else handed_on(*ranks.chunk(2, -1))
 
 
 def by_chunks(x, chunk):
@@ -587,30 +639,58 @@ def decayed(later, earlier):
     return left.masked_fill(~there, -torch.inf).exp()
 
 
-def linear_attention(q, k, v, decay, chunk):
+def added_by_chunks(k, v, decay):
+    """What the tokens of every chunk add to the state, and the share of it that they keep."""
+    left = (decay[..., -1:] - decay).exp()[..., None].to(v.dtype)
+    added = (v * left).mT @ k.repeat_interleave(v.size(2) // k.size(2), 2)
+    return added, decay[..., -1].exp()[..., None, None].to(v.dtype)
+
+
+def attention_summary(k, v, decay, chunk):
+    """What the tokens of all chunks add to the state, and the share of it that they keep."""
+    k, v, decay = (by_chunks(x, chunk) for x in (k, v, decay))
+    added, kept = added_by_chunks(k, v, decay.cumsum(-1))
+    state, left = added[:, 0], kept[:, 0]
+    for number in range(1, added.size(1)):
+        state, left = state * kept[:, number] + added[:, number], left * kept[:, number]
+    return torch.cat((state.flatten(2), left.flatten(2)), -1).float()
+
+
+def linear_attention(q, k, v, decay, chunk, ranks=None):
     """Every token adds k v to a state that decays, and reads it with q: products chunk by chunk.
 
     All as (batch, tokens, heads, ...), decay the logarithm for each head; q and k may have fewer
-    heads, each for several of v.
+    heads, each for several of v.  ranks: the summaries of all ranks of the sequence.
     """
     q, k, v = (by_chunks(x, chunk) for x in (q, k, v))
     decay = by_chunks(decay, chunk).cumsum(-1)
     several = v.size(2) // q.size(2)
     scores = (q @ k.mT).repeat_interleave(several, 2) * decayed(decay, decay).to(q.dtype)
-    q, k = (x.repeat_interleave(several, 2) for x in (q, k))
-    left = (decay[..., -1:] - decay).exp()[..., None].to(v.dtype)
-    added, kept = (v * left).mT @ k, decay[..., -1].exp()[..., None, None].to(v.dtype)
+    added, kept = added_by_chunks(k, v, decay)
     state, before = torch.zeros_like(added[:, 0]), []
+    if ranks is not None:
+        state = handed_on(ranks[..., :-1], ranks[..., -1:]).view_as(state).to(state.dtype)
     for number in range(added.size(1)):
         before.append(state)
         state = state * kept[:, number] + added[:, number]
+    q = q.repeat_interleave(several, 2)
     read = (q * decay.exp()[..., None].to(q.dtype)) @ torch.stack(before, 1).mT
     return (scores @ v + read).transpose(2, 3).flatten(1, 2)
 
 
-def shifted(x, share):
+def later(x, first=None):
+    """One token later, behind a first one, else behind zeros."""
+    return F.pad(x, (0, 0, 1, -1)) if first is None else torch.cat((first, x[:, :-1]), 1)
+
+
+def shifted(x, share, first=None):
     """A token and the one before it, mixed by the share of the token for each channel."""
-    return x * share + F.pad(x, (0, 0, 1, -1)) * (1 - share)
+    return x * share + later(x, first) * (1 - share)
+
+
+def first_before(x):
+    """The last token of the rank before, where there are several ranks."""
+    return None if C.cp == 1 else tokens_before(x, 1)
 
 
 MASKS, TABLES = {}, {}  # by window and length, and by width: the layers share them
@@ -693,8 +773,9 @@ class BlockAttention(nn.Module):
         local = o.window is not None or o.chunk is not None or o.sinks
         self.chooses = o.indexer is not None
         if self.chooses:
-            self.indexer = None if o.indexer["shared"] else Indexer(o.indexer, C.hidden_size)
-            self.core = ChosenCore()
+            shared = o.indexer["shared"]
+            self.indexer = None if shared else make_indexer(o.indexer, C.hidden_size)
+            self.core = ChosenCore(o.indexer["block_size"])
         else:
             self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
@@ -807,18 +888,38 @@ class GatedDeltaNet(nn.Module):
         one = torch.eye(taken.size(-1), device=k.device).expand_as(taken)
         return torch.linalg.solve_triangular(one + taken, one, upper=False).to(dtype)
 
-    def scan(self, q, k, v, beta, decay, inverse):
+    def corrected(self, k, v, beta, decay, inverse):
+        """By chunks: what is written, what of the state is read for it, by which keys it is added,
+        and what of the state is kept.
+        """
+        v = by_chunks(v.unflatten(-1, (beta.size(-1), -1)), CHUNK).float()
+        beta = by_chunks(beta, CHUNK).float().sigmoid()[..., None]
+        inverse, left = inverse.float(), decay[..., -1:, :] - decay
+        reads, writes = inverse @ (k * beta * decay.exp()), inverse @ (v * beta)
+        return writes, reads, k * left.exp(), decay[..., -1, :, None].exp()
+
+    def summary(self, k, v, beta, decay, inverse):
+        """What the tokens add to the state, beside the matrix by which they change what was."""
+        k = self.by_value_head(k, beta.size(-1)).float()
+        writes, reads, k, kept = self.corrected(k, v, beta, self.decays(decay), inverse)
+        state = torch.eye(k.size(-1), device=k.device).expand(len(k), k.size(2), -1, -1)
+        state = F.pad(state, (writes.size(-1), 0))
+        for i in range(k.size(1)):
+            new = F.pad(writes[:, i], (0, k.size(-1))) - reads[:, i] @ state
+            state = state * kept[:, i] + k[:, i].mT @ new
+        return state
+
+    def scan(self, q, k, v, beta, decay, inverse, ranks=None):
         heads, dtype = beta.size(-1), v.dtype
         q, k = (self.by_value_head(x, heads).float() for x in (q, k))
-        v = by_chunks(v.unflatten(-1, (heads, -1)), CHUNK).float()
-        decay, inverse = self.decays(decay), inverse.float()
-        beta = by_chunks(beta, CHUNK).float().sigmoid()[..., None]
+        decay = self.decays(decay)
         q = q * q.size(-1) ** -0.5
         scores = self.pairs(q, k, decay)
-        reads, writes = inverse @ (k * beta * decay.exp()), inverse @ (v * beta)
-        left = decay[..., -1:, :] - decay
-        q, k, kept = q * decay.exp(), k * left.exp(), decay[..., -1, :, None].exp()
-        state, out = q.new_zeros(len(q), heads, q.size(-1), v.size(-1)), []
+        writes, reads, k, kept = self.corrected(k, v, beta, decay, inverse)
+        q, out = q * decay.exp(), []
+        state = q.new_zeros(len(q), heads, q.size(-1), writes.size(-1))
+        if ranks is not None:
+            state = handed_on(*ranks.split((state.size(-1), state.size(-2)), -1), torch.matmul)
         for i in range(q.size(1)):
             new = writes[:, i] - reads[:, i] @ state
             out.append(q[:, i] @ state + scores[:, i] @ new)
@@ -832,12 +933,14 @@ class GatedDeltaNet(nn.Module):
     def forward(self, x):
         inputs = [linear(x) for linear in (self.query, self.key, self.value)]
         if self.o.convolution > 1:
+            inputs = [preceded(*pair) for pair in zip(inputs, self.convolutions, strict=True)]
             inputs = [again(partial(self.convolve, i), one) for i, one in enumerate(inputs)]
         q, k, v = inputs
         q, k = again(self.normed, q), again(self.normed, k)
         beta, decay = self.beta(x), self.decay_up(self.decay(x))
         inverse = again(self.correction, k, beta, decay)
-        out = again(self.scan, q, k, v, beta, decay, inverse)
+        ranks = of_every_rank(self.summary, k, v, beta, decay, inverse)
+        out = again(self.scan, q, k, v, beta, decay, inverse, ranks)
         gates = (self.gate_up(self.gate(x)),) if self.o.gated else ()
         return self.output(again(self.gated, out, *gates))
 

@@ -532,6 +532,37 @@ def gated(x, gate):
     return (x.unflatten(-1, (gate.size(-1), -1)) * gate.sigmoid()[..., None]).flatten(2)
 
 
+def of_ranks(x):
+    """What each rank of the sequence has, the first rank's first."""
+    return all_gather_single_autograd(x.contiguous()[None], 0, MESH["cp"].get_group())
+
+
+def tokens_before(x, count):
+    """The last tokens of the rank before; before the first token of a sequence there are zeros."""
+    # All ranks gather, and so does the backward pass: the first one takes nothing of it.
+    return of_ranks(x[:, -count:])[CP_RANK - 1] * (CP_RANK > 0)
+
+
+def preceded(x, convolution):
+    """The tokens behind those of the rank before that a convolution looks back to."""
+    if C.cp == 1:
+        return x
+    return torch.cat((tokens_before(x, convolution.weight.size(1) - 1), x), 1)
+
+
+def of_every_rank(summary, *inputs):
+    """What each rank's tokens add to a state and keep of the state before; None with one rank."""
+    return None if C.cp == 1 else of_ranks(again(summary, *inputs))
+
+
+def handed_on(added, kept, compose=torch.mul):
+    """The state before the first token of this rank, of what the ranks before it add and keep."""
+    state = added[0] * 0
+    for rank in range(CP_RANK):
+        state = compose(kept[rank], state) + added[rank]
+    return state
+
+
 class Convolution(nn.Module):
     """Of each channel a weighted sum over its last tokens."""
 
@@ -544,19 +575,40 @@ class Convolution(nn.Module):
 
     def forward(self, x):
         taps = own(self.weight).unbind(1)
-        padded = F.pad(x, (0, 0, len(taps) - 1, 0))
-        out = sum(padded[:, i : i + x.size(1)] * tap for i, tap in enumerate(taps))
+        if C.cp == 1:
+            x = F.pad(x, (0, 0, len(taps) - 1, 0))
+        tokens = x.size(1) - len(taps) + 1
+        out = sum(x[:, i : i + tokens] * tap for i, tap in enumerate(taps))
         return out if self.bias is None else out + own(self.bias)
 
 
-def linear_scan(decay, x):
-    """h[t] = decay[t] h[t-1] + x[t] along the tokens, which are dimension 1, by doubling."""
+def doubled(decay, x):
+    """h[t] = decay[t] h[t-1] + x[t] along the tokens, which are dimension 1, by doubling.
+
+    With the product of the decays up to every token.
+    """
     step = 1
     while step < x.size(1):
         x = torch.cat((x[:, :step], x[:, step:] + decay[:, step:] * x[:, :-step]), 1)
         decay = torch.cat((decay[:, :step], decay[:, step:] * decay[:, :-step]), 1)
         step *= 2
-    return x
+    return decay, x
+
+
+def linear_scan(decay, x, before=None):
+    """As doubled; before: the state before the first token, else 0."""
+    decay, x = doubled(decay, x)
+    return x if before is None else x + decay * before.view_as(x[:, 0])[:, None]
+
+
+def scan_summary(decay, x):
+    """What the tokens add to the state and keep of it."""
+    return torch.cat([one[:, -1].flatten(1).float() for one in reversed(doubled(decay, x))], 1)
+
+
+def scan_state(ranks):
+    """The state before the first token, of the summaries of all ranks."""
+    return None if ranks is None else handed_on(*ranks.chunk(2, -1))
 
 
 def by_chunks(x, chunk):
@@ -571,30 +623,58 @@ def decayed(later, earlier):
     return left.masked_fill(~there, -torch.inf).exp()
 
 
-def linear_attention(q, k, v, decay, chunk):
+def added_by_chunks(k, v, decay):
+    """What the tokens of every chunk add to the state, and the share of it that they keep."""
+    left = (decay[..., -1:] - decay).exp()[..., None].to(v.dtype)
+    added = (v * left).mT @ k.repeat_interleave(v.size(2) // k.size(2), 2)
+    return added, decay[..., -1].exp()[..., None, None].to(v.dtype)
+
+
+def attention_summary(k, v, decay, chunk):
+    """What the tokens of all chunks add to the state, and the share of it that they keep."""
+    k, v, decay = (by_chunks(x, chunk) for x in (k, v, decay))
+    added, kept = added_by_chunks(k, v, decay.cumsum(-1))
+    state, left = added[:, 0], kept[:, 0]
+    for number in range(1, added.size(1)):
+        state, left = state * kept[:, number] + added[:, number], left * kept[:, number]
+    return torch.cat((state.flatten(2), left.flatten(2)), -1).float()
+
+
+def linear_attention(q, k, v, decay, chunk, ranks=None):
     """Every token adds k v to a state that decays, and reads it with q: products chunk by chunk.
 
     All as (batch, tokens, heads, ...), decay the logarithm for each head; q and k may have fewer
-    heads, each for several of v.
+    heads, each for several of v.  ranks: the summaries of all ranks of the sequence.
     """
     q, k, v = (by_chunks(x, chunk) for x in (q, k, v))
     decay = by_chunks(decay, chunk).cumsum(-1)
     several = v.size(2) // q.size(2)
     scores = (q @ k.mT).repeat_interleave(several, 2) * decayed(decay, decay).to(q.dtype)
-    q, k = (x.repeat_interleave(several, 2) for x in (q, k))
-    left = (decay[..., -1:] - decay).exp()[..., None].to(v.dtype)
-    added, kept = (v * left).mT @ k, decay[..., -1].exp()[..., None, None].to(v.dtype)
+    added, kept = added_by_chunks(k, v, decay)
     state, before = torch.zeros_like(added[:, 0]), []
+    if ranks is not None:
+        state = handed_on(ranks[..., :-1], ranks[..., -1:]).view_as(state).to(state.dtype)
     for number in range(added.size(1)):
         before.append(state)
         state = state * kept[:, number] + added[:, number]
+    q = q.repeat_interleave(several, 2)
     read = (q * decay.exp()[..., None].to(q.dtype)) @ torch.stack(before, 1).mT
     return (scores @ v + read).transpose(2, 3).flatten(1, 2)
 
 
-def shifted(x, share):
+def later(x, first=None):
+    """One token later, behind a first one, else behind zeros."""
+    return F.pad(x, (0, 0, 1, -1)) if first is None else torch.cat((first, x[:, :-1]), 1)
+
+
+def shifted(x, share, first=None):
     """A token and the one before it, mixed by the share of the token for each channel."""
-    return x * share + F.pad(x, (0, 0, 1, -1)) * (1 - share)
+    return x * share + later(x, first) * (1 - share)
+
+
+def first_before(x):
+    """The last token of the rank before, where there are several ranks."""
+    return None if C.cp == 1 else tokens_before(x, 1)
 
 
 MASKS, TABLES = {}, {}  # by window and length, and by width: the layers share them
@@ -677,8 +757,9 @@ class BlockAttention(nn.Module):
         local = o.window is not None or o.chunk is not None or o.sinks
         self.chooses = o.indexer is not None
         if self.chooses:
-            self.indexer = None if o.indexer["shared"] else Indexer(o.indexer, C.hidden_size)
-            self.core = ChosenCore()
+            shared = o.indexer["shared"]
+            self.indexer = None if shared else make_indexer(o.indexer, C.hidden_size)
+            self.core = ChosenCore(o.indexer["block_size"])
         else:
             self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
@@ -731,15 +812,22 @@ class Mamba2(nn.Module):
         self.norm = nn.Parameter(torch.ones(inner)) if o.gated_norm else None
         self.output = nn.Linear(inner, C.hidden_size, bias=o.bias)
 
-    def scan(self, *inputs):
-        *convolved, step = inputs
-        v, k, q = (F.silu(c(x)) for c, x in zip(self.convolutions, convolved, strict=True))
-        k, q = (x.unflatten(-1, (-1, self.state_size)) for x in (k, q))
-        v = v.unflatten(-1, (-1, self.head_dim))
+    def written(self, v, k, step):
+        """Values, what is written of them, keys, and the logarithm of the decays."""
+        v, k = (F.silu(c(x)) for c, x in zip(self.convolutions, (v, k)))
+        v, k = v.unflatten(-1, (-1, self.head_dim)), k.unflatten(-1, (-1, self.state_size))
         step = F.softplus(step.float() + own(self.step_bias).float())
         decay = -own(self.decay).float().exp() * step
-        written = v * step[..., None].to(v.dtype)
-        out = linear_attention(q, k, written, decay, self.chunk_size)
+        return v, v * step[..., None].to(v.dtype), k, decay
+
+    def summary(self, v, k, step):
+        _, written, k, decay = self.written(v, k, step)
+        return attention_summary(k, written, decay, self.chunk_size)
+
+    def scan(self, v, k, q, step, ranks=None):
+        v, written, k, decay = self.written(v, k, step)
+        q = F.silu(self.convolutions[2](q)).unflatten(-1, (-1, self.state_size))
+        out = linear_attention(q, k, written, decay, self.chunk_size, ranks)
         return (out + v * own(self.skip)[:, None]).flatten(2)
 
     def gated(self, x, gate):
@@ -751,8 +839,10 @@ class Mamba2(nn.Module):
         return normed.flatten(2) * own(self.norm)
 
     def forward(self, x):
-        gate, *inputs = (getattr(self, name)(x) for name in self.columns)
-        return self.output(again(self.gated, again(self.scan, *inputs), gate))
+        gate, *inputs, step = (getattr(self, name)(x) for name in self.columns)
+        v, k, q = (preceded(*pair) for pair in zip(inputs, self.convolutions, strict=True))
+        ranks = of_every_rank(self.summary, v, k, step)
+        return self.output(again(self.gated, again(self.scan, v, k, q, step, ranks), gate))
 
 
 @kind("mlp")
