@@ -327,6 +327,7 @@ def _request() -> dict[str, Any]:
             "search": _object(search | limits),
             "plan": {"$ref": _PREFIX + "ParallelPlan"},
             "profile": {"type": "string", "description": "an efficiency profile by its id"},
+            "site": {"type": "string", "description": "a site whose learned runs correct times"},
             "guessed": {"type": "array", "items": {"type": "string"}},
             "defaulted": {"type": "array", "items": {"type": "string"}},
         },
