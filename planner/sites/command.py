@@ -121,12 +121,18 @@ def sites(context: typer.Context, json: Json = False) -> int:
     from planner.sites.learned import site_answer
     from planner.sites.screen import sites_screen
 
-    found = [site_answer(_found(name)) for name in kept.names()]
+    several = list(kept.everything())
+    found = [site_answer(one) for _, one in several if not isinstance(one, str)]
+    damaged = [one for _, one in several if isinstance(one, str)]
     if json:
-        output.print_document({"sites": [one.model_dump(mode="json") for one in found]})
-    elif found:
+        rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
+        output.print_document({"sites": rows, "damaged": damaged})
+        return FINE
+    if found:
         output.Screen().print(sites_screen(found))
-    else:
+    for problem in damaged:
+        print(problem)
+    if not several:
         print("none yet: `planner learn` makes one")
     return FINE
 

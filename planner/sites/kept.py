@@ -52,6 +52,15 @@ def find(name: str) -> Site:
     return _at(known)
 
 
+def everything() -> Iterator[tuple[str, Site | str]]:
+    """All sites by name; in place of one whose file is no good, what is wrong with it."""
+    for name in names():
+        try:
+            yield name, _at(name)
+        except ValueError as error:
+            yield name, str(error)
+
+
 def find_or_none(name: str) -> Site | None:
     """The site of that name; None where nothing is kept.  Raises ValueError as `find` does."""
     try:
@@ -154,6 +163,6 @@ def _read(name: str, path: Path, changed_ns: int, size: int, node: int) -> Site:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(map(str, first["loc"]))
-        detail = f"{path} is damaged: /{place}: {first['msg']}"
+        detail = f"site {name}: its file is damaged: /{place}: {first['msg']}"
         raise ValueError(f"{detail} ({error.error_count()} in all)") from None
     return found.model_copy(update={"name": name, "runs": tuple(map(current, found.runs))})

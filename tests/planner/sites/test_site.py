@@ -146,8 +146,11 @@ def test_damaged_file_says_where() -> None:
     kept.learn("lab", (run(NAMES[0]),))
     path = kept.folder() / "lab.json"
     path.write_text(path.read_text().replace('"steps": ', '"steps": -'))
-    with pytest.raises(ValueError, match=r"lab.json is damaged: /runs/0/steps: .*greater"):
+    with pytest.raises(ValueError, match=r"site lab: its file is damaged: /runs/0/steps: "):
         kept.find("lab")
+    ((name, problem),) = kept.everything()
+    assert name == "lab"
+    assert "damaged" in str(problem)
     with pytest.raises(RequestError, match="damaged"):
         kept.learn("lab", (run(NAMES[1]),))
     kept.forget("lab")
