@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Logs = Annotated[
     list[str],
-    typer.Argument(metavar="LOG...|-", help="training logs, or a CSV as of `planner accuracy`"),
+    typer.Argument(metavar="LOG|-", help="training logs, or a CSV as of `planner accuracy`"),
 ]
 SiteName = Annotated[str, typer.Argument(metavar="NAME")]
 _SCRIPT = "the launch script, and the files that it names; fills what the log leaves open"

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import profile_for
 from planner import solve
 from planner.answer import PlanReport
 from planner.documents import parse_request
+from planner.error_band import band, interval_of
 from planner.identity import answer_id
-from planner.posterior import leaning, posterior
+from planner.posterior import Predictive, leaning, posterior
 from planner.problems import RequestError
 from planner.request import PlanRequest
 from planner.search import cost_model, search
@@ -189,3 +192,11 @@ def test_posterior_of_the_published_runs_is_as_it_was(lab: kept.Site) -> None:
     assert lab.posterior.scales == posterior().scales
     assert len(lab.posterior.runs) == len(posterior().runs) + 6
     assert {run.ln for run in posterior().as_answered().runs} == {0.0}
+
+
+def test_what_is_answered_is_inside_its_interval() -> None:
+    """However far the posterior's mean is from it."""
+    sure = Predictive(mean=1.0, deviation=0.01, noise=0.01, by_factor={"compute": 1.0})
+    assert interval_of(sure, 1.0, answered=-0.5) == (-0.5, 1.01)
+    far = band(2.0, run(NAMES[0]).leaning, profile_for(accelerator("v100")), corrected=1e6)
+    assert far.high_s == pytest.approx(2e6, rel=1e-12)
