@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +311,22 @@ def test_table_of_which_nothing_can_be_learned(planner: Planner, tmp_path: Path)
     rows = table(tmp_path, ROW | {"gpu": "A100"})
     complaint = refused(planner("learn", rows, "--cluster", "8xh100-sxm", "--site", "lab"))
     assert "/cluster: a ran on A100" in complaint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("said", "count"), [(b"y\n", 1), (b"n\n", 0)])
+def test_a_person_at_a_terminal_is_asked(tmp_path: Path, said: bytes, count: int) -> None:
+    environment = os.environ | {"PLANNER_DATA_DIR": str(tmp_path), "COLUMNS": "80"}
+    words = [sys.executable, "-m", "planner.cli", "learn", EIGHT, *PLACE]
+    process, terminal = pty.fork()
+    if not process:
+        os.execve(sys.executable, words, environment)
+    shown = b""
+    with suppress(OSError):  # how a terminal ends
+        while part := os.read(terminal, 4096):
+            shown += part
+            if shown.endswith(b"[y/N]: "):
+                os.write(terminal, said)
+    assert os.waitpid(process, 0)[1] == 0
+    assert b"Keep this run with site lab? [y/N]:" in shown
+    assert len(list(tmp_path.glob("sites/*.json"))) == count
