@@ -15,7 +15,7 @@ from pydantic import FiniteFloat
 
 from planner.answer import Document
 from planner.error_band import interval_of
-from planner.posterior import ROUNDS, SHARES, Array, Posterior, SeenRun, outlying, posterior
+from planner.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
 
 DRAWS = 50
 
@@ -128,11 +128,9 @@ def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> f
     if not seen:
         return float(np.median(np.abs(ln)))
     others = np.setdiff1d(np.arange(len(ln)), seen)
-    known, missed = shared[seen][:, seen], ln[seen]
-    more = np.ones(len(seen))
-    for _ in range(ROUNDS):
-        weighted = np.asarray(np.linalg.solve(known + np.diag(noise[seen] * more), missed), float)
-        more = outlying(noise[seen], more, weighted)
+    known = shared[seen][:, seen]
+    more = doubted(known, noise[seen], ln[seen])
+    weighted = np.linalg.solve(known + np.diag(noise[seen] * more), ln[seen])
     learned = shared[others][:, seen] @ weighted
     return float(np.median(np.abs(ln[others] - learned)))
 

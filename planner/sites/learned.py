@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from planner.answer import Document
-from planner.posterior import FACTORS, Array, posterior
+from planner.posterior import FACTORS, Array, posterior, scatter
 from planner.sites.site import LearnedRun, Site
 
 # A factor that no run spends so much of its time on says nothing.
@@ -143,9 +143,11 @@ def left_out(site: Site) -> Array:
     leanings = [run.leaning for run in site.seen]
     _, shared = known.joint(leanings)
     noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
-    noise = noise * np.array([run.noise for run in site.seen])
-    inverse = np.linalg.inv(shared + np.diag(noise))
-    ln = np.array([run.ln for run in site.seen])
+    ln, count = np.array([run.ln for run in site.seen]), len(leanings)
+    if count == 1:
+        return ln
+    more = np.array([run.noise for run in site.seen]) * scatter(count - 1) / scatter(count)
+    inverse = np.linalg.inv(shared + np.diag(noise * more))
     return np.asarray(inverse @ ln / np.diag(inverse))
 
 

@@ -23,6 +23,7 @@ from planner.search import cost_model, search
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sites import kept
 from planner.sites.pricing import price
+from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from tests.planner.sites.runs import NAMES, run
 
@@ -41,7 +42,7 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> kept.Site:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site of six runs, and one that has forgotten its only run."""
     monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path))
     kept.learn("empty", (run(NAMES[0]),))
@@ -73,7 +74,7 @@ def test_empty_site_changes_no_number() -> None:
     )
 
 
-def test_times_are_those_of_the_site(lab: kept.Site) -> None:
+def test_times_are_those_of_the_site(lab: Site) -> None:
     usual, own = estimated(), estimated("lab")
     request = asked()
     leans = leaning(
@@ -97,7 +98,7 @@ def test_times_are_those_of_the_site(lab: kept.Site) -> None:
     assert note == f"site lab: 6 runs move this time by {100 * (times - 1):+.1f} %"
 
 
-def test_interval_is_the_site_s_and_much_narrower(lab: kept.Site) -> None:
+def test_interval_is_the_site_s_and_much_narrower(lab: Site) -> None:
     usual, own = estimated().error_band, estimated("lab").error_band
     assert own.low_s < estimated("lab").iteration_time_s < own.high_s
     assert math.log(own.high_s / own.low_s) < 0.3 * math.log(usual.high_s / usual.low_s)
@@ -125,7 +126,7 @@ def test_search_ranks_by_the_site_s_times() -> None:
     assert solve.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))
 
 
-def test_plans_of_several_runtimes_at_once(lab: kept.Site) -> None:
+def test_plans_of_several_runtimes_at_once(lab: Site) -> None:
     """Each is corrected by what was learned of its own runtime."""
     rows = [ParallelPlan(**PLAN, runtime=name) for name in ("megatron", "torch", "megatron")]
     usual = cost_model(asked()).evaluate(Plans.from_rows(rows)).iteration_time_s
@@ -188,7 +189,7 @@ def test_sizing_takes_a_site() -> None:
     assert parse_sizing(document).document()["site"] == "lab"
 
 
-def test_posterior_of_the_published_runs_is_as_it_was(lab: kept.Site) -> None:
+def test_posterior_of_the_published_runs_is_as_it_was(lab: Site) -> None:
     assert lab.posterior.scales == posterior().scales
     assert len(lab.posterior.runs) == len(posterior().runs) + 6
     assert {run.ln for run in posterior().as_answered().runs} == {0.0}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.posterior import FACTORS, Leaning, posterior
+from planner.posterior import FACTORS, Leaning, posterior, scatter
 from planner.problems import RequestError
 from planner.sites import kept
 from planner.sites.learned import errors, kinds, site_answer
@@ -108,8 +108,10 @@ def test_others_tell_more_than_nobody() -> None:
     assert answer.median_error_left_out < 0.8 * answer.median_error_without
 
 
-def test_weighed_runs_of_a_lone_site_have_usual_noise() -> None:
-    assert [one.noise for one in site().seen] == [1.0] * 6
+def test_a_few_runs_are_taken_to_scatter_more() -> None:
+    assert [one.noise for one in site().seen] == [scatter(6)] * 6
+    (alone,) = site(NAMES[0]).seen
+    assert alone.noise == scatter(1) == 9.0
     assert posterior().weighed(()) == ()
 
 
