@@ -210,8 +210,8 @@ def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
     """What a site's runs did to the time."""
     if request.site is not None:
         count = len(sites.find(request.site).runs)
-        runs = f"{count:,} run{'s' * (count != 1)}"
-        text = f"site {request.site}: {runs} move this time by {100 * (corrected - 1):+.1f} %"
+        runs = "1 run moves" if count == 1 else f"{count:,} runs move"
+        text = f"site {request.site}: {runs} this time by {100 * (corrected - 1):+.1f} %"
         yield Note(code="site", text=text)
 
 
