@@ -7,17 +7,17 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import prod
 from typing import Any
 
 from cost_models.catalog.models import model as catalog_model
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ClusterSpec
-from planner import frameworks
 from planner.accuracy.clusters import accelerator_id
 from planner.documents import parse_request
 from planner.frameworks.base import one_line
 from planner.loading import scalar
-from planner.logs.document import Fact, RunLog
+from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
 from planner.problems import RequestError, from_reasons, refuse, shown
 from planner.request import PlanRequest
@@ -32,10 +32,27 @@ SHAPE = (
     "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size",
     "vocab_size",
 )  # fmt: skip
-# What a run is not priced without, unless its launch is read as a whole.
-REQUIRED = tuple(
-    field for field in NEEDED if not field.startswith("model.") and field != "plan.attention_kernel"
-)
+# What a run is not priced without, unless its launch is read as a whole; dp follows.
+REQUIRED = (
+    *(field for field in NEEDED if field.startswith(("training.", "plan."))
+      and field not in ("plan.attention_kernel", "plan.dp")),
+    "plan.runtime",
+)  # fmt: skip
+# Whose kernels and exchanges a code base runs; MLPerf's logs are of any.
+RUNTIMES: dict[CodeBase, str] = {
+    "megatron-lm": "megatron",
+    "megatron-bridge": "megatron",
+    "mindspeed": "megatron",
+    "nemo": "megatron",
+    "megatron-deepspeed": "deepspeed",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torch",
+    "accelerate": "torch",
+    "trainer": "torch",
+    "nanotron": "nanotron",
+}
+# Code bases whose logs print the whole config of a model, which is read by its own reader.
+WHOLE_MODELS: tuple[CodeBase, ...] = ("trainer", "accelerate")
 # Memory reports, those that say most of a plan first.
 REPORTS = ("max allocated", "max reserved", "in use")
 MOST_NOTES = 50
@@ -124,6 +141,7 @@ def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]
         document[part] = {**document[part], name: value}
     if log.reading is None:
         _check_complete(log, document)
+        document["plan"] = _every_layer(document["plan"], document["model"])
     document["cluster"] = _used(asked.cluster, log, document["plan"]).model_dump(
         mode="json", exclude_none=True
     )
@@ -152,9 +170,8 @@ def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
             part, _, name = fact.field.partition(".")
             if part in ("training", "plan"):
                 fields[part][name] = fact.value
-        document = {**fields, "model": _named_model(log, asked)}
-        if log.code_base in frameworks.FRAMEWORKS:
-            runtime = frameworks.get(log.code_base).runtime
+        document = {**fields, "model": _model_of(log, asked)}
+        if (runtime := RUNTIMES.get(log.code_base)) is not None:
             document["plan"] = {"runtime": runtime, **document["plan"]}
     if asked.model is not None:
         document["model"] = asked.model
@@ -173,10 +190,13 @@ def _catalog(name: str) -> Any:
         ) from None
 
 
-def _named_model(log: RunLog, asked: Asked) -> Any:
-    """The model of the catalog that a log names, where it does not print its launch."""
+def _model_of(log: RunLog, asked: Asked) -> Any:
+    """The model that a log prints or, by its name, the catalog's; its launch is not printed."""
     if asked.model is not None:
         return asked.model
+    if log.code_base in WHOLE_MODELS and log.get("model.num_layers") is not None:
+        facts = (fact for fact in log.facts if fact.field.startswith("model."))
+        return {fact.field.removeprefix("model."): _value(fact) for fact in facts}
     name = str(log.get("model.name") or "")
     try:
         return catalog_model(name.rsplit("/", 1)[-1]).name
@@ -185,13 +205,27 @@ def _named_model(log: RunLog, asked: Asked) -> Any:
         raise refuse("/log", "left_open", detail) from None
 
 
+def _every_layer(plan: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """The plan with full recompute of every layer, where nothing says of how many."""
+    layers = model.get("num_layers") if isinstance(model, dict) else None
+    chunks = [plan.get(name, 1) for name in ("pp", "vpp")]
+    counts = [layers, *chunks]
+    if plan.get("recompute") != "full" or not all(type(one) is int and one for one in counts):
+        return dict(plan)
+    return {"recompute_num_layers": -(-counts[0] // prod(chunks)), **plan}
+
+
+def _value(fact: Fact) -> Any:
+    """The value of a field; parts with fields of their own stand in a log's facts as JSON."""
+    if isinstance(fact.value, str) and fact.value[:1] in ("{", "["):
+        return json.loads(fact.value)
+    return fact.value
+
+
 def _check_complete(log: RunLog, document: Mapping[str, Any]) -> None:
     """Raise RequestError where a field is open that a price needs."""
-    missing = []
-    for path in REQUIRED:
-        part, _, name = path.partition(".")
-        if part in document and name not in document[part] and path != "plan.dp":
-            missing.append(path)
+    paths = [(path, *path.split(".")) for path in REQUIRED]
+    missing = [path for path, part, name in paths if name not in document[part]]
     if missing:
         detail = (
             f"{log.name} leaves open {', '.join(missing)}: give the launch script, or set each "
@@ -232,12 +266,10 @@ def _used(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) -> Cluster
         raise refuse("/cluster", "mixed", "a run is learned on equal nodes")
     group = cluster.groups[0]
     degrees = [plan.get(name, 1) for name in ("tp", "cp", "pp", "dp")]
-    product = 1
-    for degree in degrees:
-        product *= degree if isinstance(degree, int) else 1
-    ranks = log.get("accelerators") or (product if "dp" in plan else cluster.accelerators)
-    assert isinstance(ranks, int)
-    if ranks == cluster.accelerators:
+    ranks = log.get("accelerators")
+    if ranks is None and "dp" in plan and all(isinstance(degree, int) for degree in degrees):
+        ranks = prod(degrees)
+    if not isinstance(ranks, int) or ranks == cluster.accelerators:
         return cluster
     each = group.accelerators_per_node
     if ranks > cluster.accelerators:

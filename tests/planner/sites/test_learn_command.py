@@ -161,11 +161,50 @@ def test_script_that_says_something_else_in_passing(planner: Planner, tmp_path: 
     assert "they say plan.recompute selective, the log full" in complaint
 
 
+def test_model_of_a_log_that_prints_its_config(planner: Planner) -> None:
+    """It calls itself gpt2 and has 40 layers; the Trainer trains with torch's kernels."""
+    log = str(LOGS / "trainer_gpt_4_nodes.log")
+    assert "leaves open training.seq_length: give" in refused(planner("learn", log, *PLACE))
+    words = ["--set", "training.seq_length=1024", "--json"]
+    _, out, _ = planner("learn", log, *words, *PLACE)
+    (one,) = json.loads(out)["runs"]
+    request = one["run"]["request"]
+    assert (request["model"]["num_layers"], request["model"]["hidden_size"]) == (40, 7168)
+    # It offloaded to the host, which it does not print.
+    slow, large = one["doubts"]
+    assert slow.startswith("takes 4.2 times the estimate")
+    assert large.startswith("is predicted not to fit")
+    assert (request["plan"]["runtime"], request["plan"]["zero_stage"]) == ("torch", 3)
+
+
+def test_experts_of_a_printed_config(planner: Planner, tmp_path: Path) -> None:
+    """What has fields of its own is read too: a mixture of experts is no dense model."""
+    text = (LOGS / "trainer_gpt_4_nodes.log").read_text().splitlines()
+    first = next(i for i, line in enumerate(text) if "Model config " in line)
+    last = next(i for i in range(first, len(text)) if text[i].strip() == "}")
+    config = {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 1024,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "intermediate_size": 3584, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 32000, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    printed = json.dumps(config, indent=2).splitlines()
+    kept_lines = [line for line in text[last + 1 :] if "Overriding" not in line]
+    head = text[first].replace("GPT2Config", "MixtralConfig")
+    log = written(tmp_path / "moe.log", [*text[:first], head, *printed[1:], *kept_lines])
+    words = ["--set", "training.seq_length=1024", "--json"]
+    code, out, err = planner("learn", log, *words, *PLACE)
+    assert code == 0, err
+    model = json.loads(out)["runs"][0]["run"]["request"]["model"]
+    assert (model["num_layers"], model["moe"]["num_experts"]) == (8, 8)
+
+
 def test_model_and_settings_in_place_of_a_script(planner: Planner) -> None:
     log = str(LOGS / "mlperf_nvidia_gpt3.log")
     place = ["--cluster", "64x8xh100-sxm", "--site", "lab"]
     complaint = refused(planner("learn", log, *place))
     assert "leaves open training.precision, plan.tp, plan.pp" in complaint
+    assert "plan.recompute, plan.runtime: give" in complaint
     said = {
         "training.precision": "fp8", "plan.tp": "4", "plan.pp": "8", "plan.vpp": "6",
         "plan.micro_batch_size": "2", "plan.zero_stage": "1", "plan.recompute": "none",
