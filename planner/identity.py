@@ -15,13 +15,8 @@ from planner.version import __version__
 
 
 def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
-    """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters.
-
-    What the sites that it names have learned is part of it.
-    """
-    learned = {name: _digest(name) for name in _sites(question)}
-    asked = [__version__, question, learned] if learned else [__version__, question]
-    content = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters."""
+    content = json.dumps(basis(question), sort_keys=True, separators=(",", ":"))
     return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
@@ -43,6 +38,12 @@ def _digest(site: str) -> str | None:
         return sites.find(site).digest
     except (UnknownName, ValueError):
         return None
+
+
+def basis(question: Any) -> list[Any]:
+    """All that decides an answer: the version, the question, and what its sites have learned."""
+    learned = {name: _digest(name) for name in _sites(question)}
+    return [__version__, question, learned] if learned else [__version__, question]
 
 
 def packed(request: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from planner.sites import kept
 from planner.sites.pricing import price
 from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
+from planner.sweeps.grid import parse_grid
 from tests.planner.sites.runs import NAMES, run
 
 PLAN = {
@@ -181,6 +182,16 @@ def test_answer_before_a_run_was_learned_is_another() -> None:
     assert answer_id("pl", asked().document()) == plain
     kept.forget("lab")
     assert answer_id("pl", request) not in (before[0], after[0])
+
+
+def test_row_of_a_sweep_from_before_a_run_was_learned_is_asked_anew() -> None:
+    def key(site: str) -> str:
+        base = ASKED | {"site": site}
+        return next(parse_grid({"base": base, "axes": {"plan.tp": [4]}}).questions()).key
+
+    before = key("lab"), key("empty")
+    kept.forget("lab", run(NAMES[0]).id)
+    assert (key("lab") != before[0], key("empty")) == (True, before[1])
 
 
 def test_sizing_takes_a_site() -> None:
