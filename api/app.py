@@ -32,6 +32,7 @@ from api.routes import (
     rl,
     saved_plans,
     sensitivities,
+    sites,
     sizings,
     timelines,
 )
@@ -104,6 +105,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         info,
         jobs,
         saved_plans,
+        sites,
     ):
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
-from api import job_schema
+from api import job_schema, site_schema
 from api.negotiation import JSON
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
@@ -244,6 +244,7 @@ def describe(app: FastAPI) -> None:
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["ReinforcementRequest"] = _step_request(schemas["Request"])
             schemas["LintRequest"] = _lint_request(schemas["Request"])
+            schemas["LessonRequest"] = site_schema.request(schemas["Request"])
             schemas |= job_schema.requests(schemas["Request"])
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
             schemas["TimelineOrRequest"] = _either("TimelineRequest")
@@ -327,6 +328,7 @@ def _request() -> dict[str, Any]:
             "search": _object(search | limits),
             "plan": {"$ref": _PREFIX + "ParallelPlan"},
             "profile": {"type": "string", "description": "an efficiency profile by its id"},
+            "site": {"type": "string", "description": "a site whose learned runs correct times"},
             "guessed": {"type": "array", "items": {"type": "string"}},
             "defaulted": {"type": "array", "items": {"type": "string"}},
         },

@@ -40,7 +40,8 @@ from cost_models.traffic import GroupTraffic, traffic
 class Estimates:
     """Time and memory of plans; arrays of shape (plans,), per stage (slots, plans).
 
-    kernels: of each kind of layer, arrays by the layer keys of `gathered`.
+    kernels: of each kind of layer, arrays by the layer keys of `gathered`.  corrected: what the
+    times were multiplied by for one site; None: they are this model's.
     """
 
     iteration_time_s: FloatArray
@@ -50,6 +51,7 @@ class Estimates:
     num_micro_batches: FloatArray
     gathered: Gathered
     kernels: tuple[tuple[KernelTime, ...], ...]
+    corrected: FloatArray | None = None
 
 
 class CostModel:

@@ -38,6 +38,7 @@ from planner.options import request_options
 from planner.progress_bar import bar
 from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
+from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
 from planner.validate.calibrate.command import calibrate
@@ -314,6 +315,8 @@ app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
 app.command("read")(lint_commands.read)
 app.command("rl")(rl)
+app.command("learn")(site_commands.learn)
+app.add_typer(site_commands.app, name="sites")
 app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)

@@ -1,7 +1,7 @@
 """From the document a user writes to a PlanRequest: names looked up, shorthands written out.
 
-The document is `{"model", "cluster", "training", "search", "plan", "profile"}`; the parts are
-described where they are parsed.  Everything wrong with it is collected and raised once, each
+The document is `{"model", "cluster", "training", "search", "plan", "profile", "site"}`; the parts
+are described where they are parsed.  Everything wrong with it is collected and raised once, each
 problem with its place in the user's own document.  Nothing here reads a file.
 """
 
@@ -42,11 +42,14 @@ from planner.problems import (
     wrong_type,
 )
 from planner.request import Bounds, PlanRequest, SearchSpec
+from planner.sites import kept as sites
 from planner.validation import check_field, looked_up, require_object, validate
 
 T = TypeVar("T")
 
-PARTS = ("model", "cluster", "training", "search", "plan", "profile", "guessed", "defaulted")
+PARTS = (
+    "model", "cluster", "training", "search", "plan", "profile", "site", "guessed", "defaulted",
+)  # fmt: skip
 _CONFIG_MARKS = CONFIG_MARKS | OTHER_FILES.keys()
 _FLAT_FIELDS = frozenset(NodeGroup.model_fields) | {"preset"}
 _MOST_GROUPS = 16  # of a ClusterSpec
@@ -150,12 +153,15 @@ class _Parser:
         cluster = self.part("cluster", self.cluster)
         training = self.part("training", self.training)
         search = self.part("search", self.search) or SearchSpec()
-        profile = self.part("profile", self.profile)
+        profile, site = self.part("profile", self.profile), self.part("site", self.site)
         plan = self.part("plan", lambda value: self.plan(value, cluster, search))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
         if model is not None and cluster is not None and training is not None:
             self.problems += contradictions(model, cluster, training, mixed)
+            if site is not None and len(cluster.groups) > 1:
+                detail = "a site corrects times on equal nodes only"
+                self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
         if self.problems or model is None or cluster is None or training is None:
             raise kind(self.problems)
         return PlanRequest(
@@ -165,6 +171,7 @@ class _Parser:
             search=search,
             plan=plan,
             profile=profile,
+            site=site,
             # A request that was answered carries its marks; asked again, it keeps them.
             guessed=marks["guessed"] or self.guessed,
             defaulted=marks["defaulted"] or tuple(self.defaulted),
@@ -316,6 +323,12 @@ class _Parser:
             raise RequestError([wrong_type("/profile", "a string", value)])
         looked_up("/profile", lambda: profiles.find(value))
         return value
+
+    def site(self, value: Any) -> str:
+        """The name of a site."""
+        if not isinstance(value, str):
+            raise RequestError([wrong_type("/site", "a string", value)])
+        return looked_up("/site", lambda: sites.find(value)).name
 
     def strings(self, name: str) -> tuple[str, ...]:
         value = self.document.get(name)

@@ -7,12 +7,13 @@ plan leans on: a ring across nodes, an exchange of experts, kernels too short to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, exp, sqrt
+from math import erf, exp, log, sqrt
 
 import numpy as np
 
 from cost_models.profiles import EfficiencyProfile
 from planner.posterior import FACTORS, Leaning, Predictive, posterior
+from planner.sites.site import Site
 
 # Per cent of runs that intervals are to hold.
 COVERED = "80"
@@ -43,17 +44,30 @@ class Comparison:
     chance: float
 
 
-def band(seconds: float, leans: Leaning, profile: EfficiencyProfile) -> Band:
-    """The interval of an estimated iteration time."""
-    known = posterior()
+def band(
+    seconds: float,
+    leans: Leaning,
+    profile: EfficiencyProfile,
+    corrected: float = 1.0,
+    site: Site | None = None,
+) -> Band:
+    """The interval of an estimated iteration time.
+
+    corrected: what the site's runs multiply it by, which is answered.
+    """
+    known = site.posterior if site is not None and site.runs else posterior()
     found = known.predictive(leans)
     wider = UNMEASURED if profile.kind == "fallback" else 1.0
-    low, high = interval_of(found, wider * known.quantiles[COVERED])
+    low, high = interval_of(found, wider * known.quantiles[COVERED], log(corrected))
     _, accelerator, runtime, _ = leans.groups
     alike = known.numbers[accelerator, runtime, leans.experts]
     kind = "mixture of experts" if leans.experts else "dense"
+    own = len(site.runs) if site is not None else 0
+    runs = f"{len(known.runs) - own} published runs"
+    if site is not None and own:
+        runs += f" and {own} of site {site.name}"
     basis = (
-        f"{COVERED}% interval from {len(known.runs)} published runs, {alike or 'none'} of "
+        f"{COVERED}% interval from {runs}, {alike or 'none'} of "
         f"them like this ({kind}, {accelerator}, {runtime})"
     )
     if profile.kind == "fallback":
@@ -66,13 +80,13 @@ def band(seconds: float, leans: Leaning, profile: EfficiencyProfile) -> Band:
     )  # fmt: skip
 
 
-def interval_of(found: Predictive, deviations: float) -> tuple[float, float]:
-    """Low and high of ln(measured / estimated); the estimate itself is always inside.
+def interval_of(found: Predictive, deviations: float, answered: float = 0.0) -> tuple[float, float]:
+    """Low and high of ln(measured / estimated); what is answered is always inside.
 
     deviations: how many of them it reaches to either side.
     """
     reach = deviations * found.deviation
-    return min(found.mean - reach, 0.0), max(found.mean + reach, 0.0)
+    return min(found.mean - reach, answered), max(found.mean + reach, answered)
 
 
 def comparison(one_s: float, one: Leaning, other_s: float, other: Leaning) -> Comparison:

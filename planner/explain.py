@@ -28,6 +28,7 @@ from planner.error_band import band
 from planner.pipeline import pipeline
 from planner.posterior import leaning
 from planner.request import PlanRequest
+from planner.sites import kept as sites
 
 DEFINITIONS = {
     "mfu": "model FLOP (attention over the full square, nothing recomputed; PaLM appendix B) "
@@ -71,9 +72,11 @@ def reports(
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
             memory = _memory(request, chosen[k], estimates, k)
             seconds = float(estimates.iteration_time_s[k])
+            corrected = estimates.corrected
+            times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, chosen[k], estimates, k)
             result[i] = _report(
-                model, request, chosen[k], seconds, parts, memory, kernels, simulated
+                model, request, chosen[k], seconds, parts, memory, kernels, simulated, times
             )
     return [result[i] for i in range(len(plans))]
 
@@ -130,7 +133,9 @@ def _report(
     memory: Memory,
     kernels: tuple[tuple[dict[str, Any], ...], float],
     simulated: bool,
+    corrected: float,
 ) -> PlanReport:
+    """corrected: what a site's runs have multiplied the times by."""
     training, cluster = request.training, request.cluster
     count = training.global_batch_size // (plan.dp * plan.micro_batch_size)
     group = cluster.groups[0]
@@ -158,7 +163,7 @@ def _report(
         layers_per_stage=tuple(s.layers for s in memory.stages),
         layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
-        error_band=_band(model, request, plan, parts),
+        error_band=_band(model, request, plan, parts, corrected),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_accelerator=tokens_per_s / world,
         model_flop_per_s_per_accelerator=rate,
@@ -173,7 +178,7 @@ def _report(
         time_parts_s=parts,
         pipeline=pipeline(model, plan, count, parts) if simulated else None,
         kernels=lines,
-        assumptions=tuple(_assumptions(model, request, plan)),
+        assumptions=(*_assumptions(model, request, plan), *_site(request, corrected)),
         not_modelled=NOT_MODELLED,
     )
 
@@ -184,14 +189,30 @@ def _layers_by_kind(request: PlanRequest, plan: ParallelPlan) -> tuple[dict[str,
 
 
 def _band(
-    model: CostModel, request: PlanRequest, plan: ParallelPlan, parts: dict[str, float]
+    model: CostModel,
+    request: PlanRequest,
+    plan: ParallelPlan,
+    parts: dict[str, float],
+    corrected: float,
 ) -> ErrorBand:
-    leans = leaning(request.model, request.cluster, request.training, plan, parts)
-    found = band(sum(parts.values()), leans, model.setting.profile)
+    site = sites.find(request.site) if request.site else None
+    usual = {name: value / corrected for name, value in parts.items()}
+    source = site.source if site else ""
+    leans = leaning(request.model, request.cluster, request.training, plan, usual, source)
+    found = band(sum(usual.values()), leans, model.setting.profile, corrected, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         basis=found.basis,
     )  # fmt: skip
+
+
+def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
+    """What a site's runs did to the time."""
+    if request.site is not None:
+        count = len(sites.find(request.site).runs)
+        runs = "1 run moves" if count == 1 else f"{count:,} runs move"
+        text = f"site {request.site}: {runs} this time by {100 * (corrected - 1):+.1f} %"
+        yield Note(code="site", text=text)
 
 
 def _kernels(

@@ -6,16 +6,44 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cost_models.catalog.names import UnknownName
+from planner.sites import kept as sites
 from planner.version import __version__
 
 
 def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
     """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters."""
-    content = json.dumps([__version__, question], sort_keys=True, separators=(",", ":"))
+    content = json.dumps(basis(question), sort_keys=True, separators=(",", ":"))
     return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+
+def _sites(question: Any) -> Iterator[str]:
+    """The sites that a question or a part of it names."""
+    parts = question
+    if isinstance(question, Mapping):
+        if isinstance(named := question.get("site"), str):
+            yield named
+        parts = question.values()
+    if not isinstance(parts, str) and isinstance(parts, Iterable):
+        for part in parts:
+            yield from _sites(part)
+
+
+def _digest(site: str) -> str | None:
+    """Of what a site has learned; None where there is none."""
+    try:
+        return sites.find(site).digest
+    except (UnknownName, ValueError):
+        return None
+
+
+def basis(question: Any) -> list[Any]:
+    """All that decides an answer: the version, the question, and what its sites have learned."""
+    learned = {name: _digest(name) for name in _sites(question)}
+    return [__version__, question, learned] if learned else [__version__, question]
 
 
 def packed(request: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ _REQUEST = (
     Field("model", "", "preset, or a Hugging Face config.json", "NAME|FILE"),
     Field("cluster", "", "preset, shorthand such as 8x8xh100-sxm, or local", "NAME"),
     Field("profile", "", "efficiency profile; default: the accelerator's", "NAME"),
+    Field("site", "", "whose learned runs correct the times (planner learn)", "NAME"),
 )
 _CLUSTER = (
     Field("nodes", "cluster", "nodes of a cluster preset", "INT"),

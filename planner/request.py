@@ -71,6 +71,9 @@ class PlanRequest(Spec):
     profile: str | None = Field(
         None, description="efficiency profile by its id; None: that of the accelerator"
     )
+    site: str | None = Field(
+        None, description="site whose learned runs correct the times; None: nobody's"
+    )
     guessed: tuple[str, ...] = Field((), description="model fields the config did not state")
     defaulted: tuple[str, ...] = Field((), description="JSON pointers of values nobody gave")
 

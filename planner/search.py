@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans, code
+from cost_models.profiles import EfficiencyProfile
 from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
@@ -24,6 +25,8 @@ from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
 from planner.progress import step
 from planner.request import PlanRequest
+from planner.sites import kept as sites
+from planner.sites.corrected import SiteCostModel
 from planner.space import Space
 
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
@@ -54,10 +57,14 @@ class Outcome:
     search_time_s: float = 0.0
 
 
-def cost_model(request: PlanRequest) -> CostModel:
-    """The cost model a request asks for."""
-    chosen = profiles.find(request.profile) if request.profile else None
-    return CostModel(request.model, request.cluster, request.training, chosen)
+def cost_model(request: PlanRequest, profile: EfficiencyProfile | None = None) -> CostModel:
+    """The cost model a request asks for; profile: instead of its own."""
+    if profile is None and request.profile:
+        profile = profiles.find(request.profile)
+    asked = request.model, request.cluster, request.training, profile
+    if request.site is None:
+        return CostModel(*asked)
+    return SiteCostModel(*asked, site=sites.find(request.site))
 
 
 def objective(request: PlanRequest) -> Score:

@@ -194,6 +194,7 @@ def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
     basis = [
         f"efficiency {profile.name} ({profile.kind})",
         f"reserved {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
+        *([f"site {request.site}"] if request.site else []),
         "* by default",
     ]
     rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]

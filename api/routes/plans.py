@@ -84,6 +84,8 @@ async def plan_candidates(
     listed = await run_in_threadpool(request.app.state.store.results.get, known)
     if listed is None:
         asked = parse_request(json.loads(content)["request"], mixed=True)
+        if asked.site and answer_id("pl", asked.document()) != id:
+            raise Refused("not-found", f"site {asked.site} has learned since; plan anew")
         if len(asked.cluster.groups) > 1:
             raise Refused("not-found", "a cluster of different nodes has no list of candidates")
         listed = await searches.run(dumped_candidates, asked, status, sort)

@@ -15,7 +15,7 @@ from pydantic import FiniteFloat
 
 from planner.answer import Document
 from planner.error_band import interval_of
-from planner.posterior import ROUNDS, SHARES, Array, Posterior, SeenRun, outlying, posterior
+from planner.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
 
 DRAWS = 50
 
@@ -97,8 +97,9 @@ def intervals(run: SeenRun) -> list[tuple[float, float]]:
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     """By K: how far off the other rows of a source are once K rows of it were seen.
 
-    counts: each K.  Sources with fewer than two rows beside the largest K are left out, so that
-    every K is of the same sources.  K of 0 is the estimate as it is answered.
+    As for a site (planner/sites), rows are taken over what is answered without them.  counts: each
+    K.  Sources with fewer than two rows beside the largest K are left out, so that every K is of
+    the same sources.  K of 0 is the estimate as it is answered.
     """
     by_source: dict[str, list[SeenRun]] = defaultdict(list)
     for run in runs:
@@ -106,14 +107,14 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
     found: dict[str, dict[str, float]] = {str(count): {} for count in counts}
     for source, own in enough.items():
-        mean, shared = left_out(source).joint([run.leaning for run in own])
+        _, shared = left_out(source).joint([run.leaning for run in own])
         experts = np.array([run.leaning.experts for run in own])
         noise = posterior().scales.noise_variance(experts)
         ln = np.array([run.ln for run in own])
         for count in counts:
             random = Random(count)
             draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-            errors = [_of_the_others(ln, mean, shared, noise, draw) for draw in draws]
+            errors = [_of_the_others(ln, shared, noise, draw) for draw in draws]
             found[str(count)][source] = float(np.mean(errors))
     return {
         count: Shots(mean=float(np.mean(list(errors.values()))), by_source=errors)
@@ -122,18 +123,16 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     }
 
 
-def _of_the_others(ln: Array, mean: Array, shared: Array, noise: Array, seen: list[int]) -> float:
+def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> float:
     """Median |ln| of the rows that were not seen."""
     if not seen:
         return float(np.median(np.abs(ln)))
     others = np.setdiff1d(np.arange(len(ln)), seen)
-    known, missed = shared[seen][:, seen], ln[seen] - mean[seen]
-    more = np.ones(len(seen))
-    for _ in range(ROUNDS):
-        weighted = np.asarray(np.linalg.solve(known + np.diag(noise[seen] * more), missed), float)
-        more = outlying(noise[seen], more, weighted)
+    known = shared[seen][:, seen]
+    more = doubted(known, noise[seen], ln[seen])
+    weighted = np.linalg.solve(known + np.diag(noise[seen] * more), ln[seen])
     learned = shared[others][:, seen] @ weighted
-    return float(np.median(np.abs(ln[others] - mean[others] - learned)))
+    return float(np.median(np.abs(ln[others] - learned)))
 
 
 def _named(values: Sequence[float] | Array) -> dict[str, float]:

@@ -23,6 +23,8 @@ IDENTITY = (
 )  # fmt: skip
 
 
+# What may change from one launch of a run to the next.
+OF_ONE_LAUNCH = ("model.name", "training.tokens")
 # Code bases whose kernels the options chose as soon as there was a choice.
 PLAIN: tuple[CodeBase, ...] = ("megatron-lm", "megatron-deepspeed")
 # Code bases whose programs split no layer unless they say so.
@@ -40,10 +42,7 @@ def read(
     _name_model(draft)
     launch = _printed(code_base, draft)
     given = _given(files, draft, launch)
-    facts = _facts(draft, launch, given)
-    return tuple(
-        one for one in facts if code_base not in PLAIN or not _unknown_kernel(one, draft)
-    ), launch or given
+    return _facts(draft, launch, given, code_base in PLAIN), launch or given
 
 
 def _derive(code_base: CodeBase, draft: Draft) -> None:
@@ -149,9 +148,12 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
     reading = reading_of(framework, files, draft.number("accelerators"))
     said = _values(launch) if launch else {}
     mine = {**said, **{path: fact.value for path, fact in draft.facts.items()}}
+    printed = {path for path, fact in draft.facts.items() if fact.line}
+    printed |= {path for path in said if launch and _place(launch, path)[1]}
     for field, value in _values(reading).items():
         logged = mine.get(field)
-        if field in IDENTITY and logged is not None and logged != value:
+        both = field in printed and _place(reading, field)[1] and field not in OF_ONE_LAUNCH
+        if (field in IDENTITY or both) and logged is not None and logged != value:
             what = "model" if field.startswith("model.") else "run"
             raise refuse(
                 "/files",
@@ -174,8 +176,13 @@ def _values(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _facts(draft: Draft, launch: Reading | None, given: Reading | None) -> tuple[Fact, ...]:
-    """Every field that is known: as the log prints it, as its launch says it, as the files do."""
+def _facts(
+    draft: Draft, launch: Reading | None, given: Reading | None, plain: bool
+) -> tuple[Fact, ...]:
+    """Every field that is known: as the log prints it, as its launch says it, as the files do.
+
+    plain: the options chose the kernels as soon as there was a choice.
+    """
     facts = dict(draft.facts)
     for reading, own in ((launch, True), (given, False)):
         if reading is None:
@@ -183,6 +190,8 @@ def _facts(draft: Draft, launch: Reading | None, given: Reading | None) -> tuple
         for path, value in _values(reading).items():
             file, line = _place(reading, path)
             fact = Fact(field=path, value=value, file=file or draft.name, line=line)
+            if plain and _unknown_kernel(fact, draft):
+                continue
             # A launch is read by the framework's rules; single lines only by what they print.
             if own and path not in ("model.name", "training.precision"):
                 facts[path] = fact

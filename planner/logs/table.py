@@ -65,6 +65,8 @@ def _run(run: Run, line: int, name: str) -> RunLog:
         for column, field in COLUMNS.items()
         if (value := run.integer(column)) is not None
     ]
+    if run["gpu"]:
+        facts.append(Fact(field="accelerator", value=run["gpu"], file=name, line=line))
     if run["model"]:
         facts.append(Fact(field="model.name", value=run["model"], file=name, line=line))
     batch, length = run.integer("global_batch"), run.integer("seq_len")

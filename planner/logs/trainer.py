@@ -151,8 +151,9 @@ class Trainer(Reader):
             self.draft.assume(f"its model config is not read: {error}")
             return
         for name, value in model.model_dump(mode="json", exclude_defaults=True).items():
-            if isinstance(value, (bool, int, float, str)):
-                self.draft.say(f"model.{name}", value, self.first)
+            plain = isinstance(value, (bool, int, float, str))
+            said = value if plain else json.dumps(value)
+            self.draft.say(f"model.{name}", said, self.first)
 
     @property
     def code_base(self) -> CodeBase | None:

@@ -67,7 +67,7 @@ def changed(request: PlanRequest, one: Input, factor: float) -> Case:
     if not one.paths:
         usual = cost_model(request)
         profile = _SCALED[one.name](usual.setting.profile, factor)
-        return Case(request, CostModel(request.model, request.cluster, request.training, profile))
+        return Case(request, cost_model(request, profile))
     document = request.document()
     for path in one.paths:
         *way, last = path

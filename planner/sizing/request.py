@@ -1,7 +1,7 @@
 """The document of a sizing: model, training with its tokens, search limits, and what is weighed.
 
-`{"model", "training", "search", "profile", "sizing"}`; `sizing` holds the fields of SizingSpec.
-Everything wrong with it is collected and raised once.
+`{"model", "training", "search", "profile", "site", "sizing"}`; `sizing` holds the fields of
+SizingSpec.  Everything wrong with it is collected and raised once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.problems import Problem, RequestError, join, unknown_field, wrong_t
 from planner.request import PlanRequest
 from planner.validation import looked_up, validate
 
-PARTS = ("model", "training", "search", "profile", "sizing")
+PARTS = ("model", "training", "search", "profile", "site", "sizing")
 # What is rented in numbers, with a price in the catalog.
 KINDS = (
     "a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "gb200-nvl72", "mi300x",

@@ -20,6 +20,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
 from planner.documents import PARTS, parse_request
+from planner.identity import basis
 from planner.loading import MAX_DEPTH, plain
 from planner.problems import (
     Contradiction,
@@ -34,7 +35,6 @@ from planner.problems import (
 )
 from planner.request import SearchSpec
 from planner.validation import require_object
-from planner.version import __version__
 
 MOST_QUESTIONS = 100_000
 _GRID = ("base", "axes", "points")
@@ -75,8 +75,8 @@ class Question:
 
     @cached_property
     def key(self) -> str:
-        """A name that only the question and the version that answers it decide."""
-        content = json.dumps([__version__, self.document], sort_keys=True)
+        """A name that only what decides the answer decides."""
+        content = json.dumps(basis(self.document), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

@@ -137,3 +137,11 @@ def test_runs_that_are_shown_teach_the_others() -> None:
     assert found["0"].mean == pytest.approx(0.2055)
     assert found["3"].mean < found["1"].mean < found["0"].mean
     assert shots(runs[:3], (3,)) == {}
+
+
+def test_one_run_of_a_source_makes_its_others_no_worse() -> None:
+    """In the mean over sources that were left out; three and five make them better."""
+    found = shots(posterior().runs, (0, 1, 3, 5))
+    none, one, three, five = (found[count].mean for count in "0135")
+    assert one < 1.01 * none
+    assert five < three < one

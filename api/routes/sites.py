@@ -1,0 +1,83 @@
+"""Sites: what measured runs of a cluster teach."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel
+
+from api.dependencies import Files, Searches
+from api.negotiation import JSON
+from api.problems import Refused, declare
+from api.schema import request_body
+from api.site_schema import SITE_EXAMPLES
+from cost_models.calibrations import PROFILE_NAME
+from planner.sites import kept
+from planner.sites.learned import SiteAnswer
+from planner.sites.lesson import Lesson
+from planner.sites.posted import answer_of, posted
+from planner.sites.site import Site
+
+router = APIRouter(prefix="/sites", tags=["sites"])
+Name = Annotated[str, Path(pattern=PROFILE_NAME)]
+
+
+class SiteEntry(BaseModel):
+    """A site; learned_at: its latest run; problem: what is wrong with its file."""
+
+    name: str
+    runs: int = 0
+    learned_at: datetime | None = None
+    problem: str | None = None
+
+
+class SiteList(BaseModel):
+    """All sites by name."""
+
+    rows: tuple[SiteEntry, ...]
+
+
+@router.get("")
+def sites() -> SiteList:
+    """The sites that are kept."""
+    return SiteList(rows=tuple(_entry(name, one) for name, one in kept.everything()))
+
+
+def _entry(name: str, site: Site | str) -> SiteEntry:
+    if isinstance(site, str):
+        return SiteEntry(name=name, problem=site)
+    last = max((run.learned_at for run in site.runs), default=None)
+    return SiteEntry(name=name, runs=len(site.runs), learned_at=last)
+
+
+@router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503))
+async def site(name: Name, searches: Searches) -> Response:
+    """What a site learned, what it cannot tell yet, and how far off it is."""
+    _check(name)
+    return Response(await searches.answer(answer_of, name), media_type=JSON)
+
+
+@router.post(
+    "/{name}/runs",
+    response_model=Lesson,
+    responses=declare(400, 408, 413, 415, 422, 503),
+    openapi_extra=request_body(SITE_EXAMPLES, "LessonRequest"),
+)
+async def learn(name: Name, document: Files, searches: Searches) -> Response:
+    """What a training log says; kept with the site only where `keep` is true."""
+    return Response(await searches.answer(posted, document, name), media_type=JSON)
+
+
+@router.delete("/{name}", status_code=204, responses=declare(404, 422))
+def forget(name: Name) -> None:
+    """Forget a site with all of its runs."""
+    _check(name)
+    kept.forget(name)
+
+
+def _check(name: str) -> None:
+    """Raise Refused where there is no such site."""
+    if name not in kept.names():
+        raise Refused("not-found", "no site has this name")

@@ -1,0 +1,1 @@
+"""Sites: machines whose measured runs correct what is answered about them."""

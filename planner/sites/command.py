@@ -1,0 +1,169 @@
+"""`planner learn` and `planner sites`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.command import Json
+from planner.failures import FINE
+
+if TYPE_CHECKING:
+    from planner.sites.lesson import Lesson
+    from planner.sites.site import Site
+
+Logs = Annotated[
+    list[str],
+    typer.Argument(metavar="LOG|-", help="training logs, or a CSV as of `planner accuracy`"),
+]
+SiteName = Annotated[str, typer.Argument(metavar="NAME")]
+_SCRIPT = "the launch script, and the files that it names; fills what the log leaves open"
+_SET = "what log and script leave open, such as plan.recompute=full"
+
+app = typer.Typer(
+    invoke_without_command=True, help="Sites: what was learned from measured runs of one cluster."
+)
+
+
+def learn(
+    logs: Logs,
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="that it ran on, or a part of it")],
+    site: Annotated[str, typer.Option(metavar="NAME", help="what the runs are kept under")],
+    script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="where the log does not print it")
+    ] = None,
+    set: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help=_SET)] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="keep what was read")] = False,
+    json: Json = False,
+) -> int:
+    """Read training logs, show what they say, and keep it with a site."""
+    from planner import output
+    from planner.command import read_model
+    from planner.documents import parse_cluster
+    from planner.lint.sources import files_at
+    from planner.sites.learning import Asked, setting
+    from planner.sites.lesson import keep, lesson
+    from planner.sites.screen import lesson_screen
+
+    asked = Asked(
+        site=site,
+        cluster=parse_cluster(cluster),
+        model=None if model is None else read_model(model, Path()),
+        settings=dict(map(setting, set or [])),
+        files=files_at(script) if script else None,
+    )
+    with ExitStack() as stack:
+        found = lesson([_opened(path, stack) for path in logs], asked)
+    if json:
+        output.print_json(keep(found) if yes else found)
+        return FINE
+    output.Screen().print(lesson_screen(found))
+    if found.new and (yes or _agreed(found)):
+        found = keep(found)
+    for line in _ending(found):
+        print(line)
+    return FINE
+
+
+def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
+    """(name, lines) of a file or of standard input.  Raises RequestError."""
+    from planner.logs import lines_of
+    from planner.problems import refuse, shown
+
+    if path == "-":
+        return "standard input", lines_of(sys.stdin.buffer)
+    try:
+        if Path(path).is_dir():
+            raise refuse("/log", "no_file", f"{shown(path)} is a folder: name its logs")
+        return Path(path).name, lines_of(stack.enter_context(Path(path).open("rb")))
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        if hasattr(error, "problems"):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
+
+
+def _agreed(found: Lesson) -> bool:
+    """Whether a person at a terminal wants it kept."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    what = "this run" if len(found.new) == 1 else f"these {len(found.new)} runs"
+    return typer.confirm(f"Keep {what} with site {found.site}?")
+
+
+def _ending(found: Lesson) -> Iterator[str]:
+    count, new = found.site_runs, len(found.new)
+    site = f"site {found.site} has {count:,} run{'s' * (count != 1)}"
+    if not new:
+        yield f"Nothing new: {site}, and these are among them."
+    elif not found.kept:
+        yield f"Nothing is kept: --yes keeps {'it' if new == 1 else 'them'} with site {found.site}."
+    else:
+        yield f"Kept: {site} now."
+        yield f"  planner sites show {found.site}"
+        yield f"  planner plan --site {found.site} ..."
+
+
+@app.callback()
+def sites(context: typer.Context, json: Json = False) -> int:
+    """Sites that are kept, or one of them."""
+    if context.invoked_subcommand is not None:
+        return FINE
+    from planner import output
+    from planner.sites import kept
+    from planner.sites.learned import site_answer
+    from planner.sites.screen import sites_screen
+
+    several = list(kept.everything())
+    found = [site_answer(one) for _, one in several if not isinstance(one, str)]
+    damaged = [one for _, one in several if isinstance(one, str)]
+    if json:
+        rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
+        output.print_document({"sites": rows, "damaged": damaged})
+        return FINE
+    if found:
+        output.Screen().print(sites_screen(found))
+    for problem in damaged:
+        print(problem)
+    if not several:
+        print("none yet: `planner learn` makes one")
+    return FINE
+
+
+@app.command()
+def show(name: SiteName, json: Json = False) -> int:
+    """What a site learned, what it cannot tell yet, and how far off it is."""
+    from planner import output
+    from planner.sites.learned import site_answer
+    from planner.sites.screen import site_screen
+
+    answer = site_answer(_found(name))
+    output.show(answer, json, lambda screen: site_screen(answer))
+    return FINE
+
+
+@app.command()
+def forget(
+    name: SiteName,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="this run alone")] = None,
+) -> int:
+    """Forget a site, or one of its runs."""
+    from planner.sites import kept
+
+    kept.forget(name, run)
+    print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
+    return FINE
+
+
+def _found(name: str) -> Site:
+    from planner.sites import kept
+    from planner.validation import looked_up
+
+    return looked_up("/site", partial(kept.find, name))

@@ -1,0 +1,69 @@
+"""A cost model whose times are those of a site, as far as its runs tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.estimate import CostModel, Estimates
+from cost_models.plans import VOCABULARIES, ParallelPlan, Plans
+from cost_models.profiles import EfficiencyProfile, profile_for
+from cost_models.schedules.simulate import Links, Times
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.posterior import shares_of
+from planner.sites.site import Site
+
+
+class SiteCostModel(CostModel):
+    """Every time of a plan is multiplied by what the site's runs say of plans like it."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        training: TrainingSpec,
+        profile: EfficiencyProfile | None,
+        site: Site,
+    ) -> None:
+        super().__init__(model, cluster, training, profile)
+        self.site = site
+
+    def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
+        """As a cost model does, with the site's times."""
+        found = super().evaluate(plans, all_stages)
+        if not self.site.runs:
+            return found
+        factor = np.exp(self._ln(plans, found))
+        parts = {name: value * factor for name, value in found.time_parts_s.items()}
+        seconds = found.iteration_time_s * factor
+        return replace(found, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
+
+    def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
+        """As a cost model does, with the site's times."""
+        times, links = super().stage_times(plan)
+        corrected = self.evaluate(Plans.from_rows([plan])).corrected
+        if corrected is None:
+            return times, links
+        factor = float(corrected[0])
+        scaled = replace(
+            times,
+            forward_s=times.forward_s * factor,
+            input_gradient_s=times.input_gradient_s * factor,
+            weight_gradient_s=times.weight_gradient_s * factor,
+        )
+        return scaled, replace(links, transfer_s=links.transfer_s * factor)
+
+    def _ln(self, plans: Plans, found: Estimates) -> NDArray[np.float64]:
+        """ln(time here / time answered elsewhere) of plans; shape (plans,)."""
+        accelerator = self.setting.nodes.accelerator
+        family = profile_for(accelerator).family
+        shares = shares_of(self.setting.model, self.setting.training, plans, found.time_parts_s)
+        runtimes = np.broadcast_to(plans.runtime, found.iteration_time_s.shape)
+        ln = np.zeros(found.iteration_time_s.shape)
+        for code in np.unique(runtimes).tolist():
+            groups = (family, accelerator.id, VOCABULARIES["runtime"][code], self.site.source)
+            mean, _ = self.site.correction.off(groups)
+            ln = np.where(runtimes == code, shares @ mean, ln)
+        return ln

@@ -1,0 +1,168 @@
+"""Sites in the user's data folder, one file each."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cost_models.calibrations import PROFILE_NAME
+from cost_models.catalog.names import UnknownName, normal, resolve
+from planner.data_folder import data_folder, write_whole
+from planner.problems import refuse, shown
+from planner.sites.pricing import current
+from planner.sites.site import MOST_RUNS, LearnedRun, Site
+
+MOST_BYTES = 32 * 2**20  # of a site's file
+
+
+def folder() -> Path:
+    """Where sites lie."""
+    return data_folder("sites")
+
+
+def names() -> tuple[str, ...]:
+    """Of all sites that are kept."""
+    try:
+        found = sorted(folder().glob("*.json"))
+    except (OSError, RuntimeError):  # a folder that may not be read; no home
+        return ()
+    return tuple(path.stem for path in found if re.fullmatch(PROFILE_NAME, path.stem))
+
+
+def check_name(name: str) -> str:
+    """The name, where a site may have it.  Raises RequestError."""
+    if not re.fullmatch(PROFILE_NAME, name):
+        detail = f"must be 1 to 64 of a-z, 0-9, ., _ and -, got {shown(name)!r}"
+        raise refuse("/site", "bad_name", detail, name)
+    return name
+
+
+def find(name: str) -> Site:
+    """The site of that name.
+
+    Raises UnknownName with the nearest, and ValueError where its file is no good.
+    """
+    known = resolve(name, {one: one for one in names()}, "site")
+    return _at(known)
+
+
+def everything() -> Iterator[tuple[str, Site | str]]:
+    """All sites by name; in place of one whose file is no good, what is wrong with it."""
+    for name in names():
+        try:
+            yield name, _at(name)
+        except ValueError as error:
+            yield name, str(error)
+
+
+def find_or_none(name: str) -> Site | None:
+    """The site of that name; None where nothing is kept.  Raises ValueError as `find` does."""
+    try:
+        return find(name)
+    except UnknownName:
+        return None
+
+
+def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedRun, ...]]:
+    """Keep runs with a site: (the site then, those that are new).  Raises RequestError."""
+    new: list[LearnedRun] = []
+
+    def more(site: Site) -> Site:
+        known = {run.id for run in site.runs}
+        new.extend({run.id: run for run in runs if run.id not in known}.values())
+        if len(site.runs) + len(new) > MOST_RUNS:
+            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
+            raise refuse("/site", "too_many_runs", f"{detail}: forget some")
+        return site.model_copy(update={"runs": (*site.runs, *new)})
+
+    found = _changed(check_name(name), more)
+    return found, tuple(new)
+
+
+def forget(name: str, run: str | None = None) -> None:
+    """Forget a site, or one run of it by its id or the start of it.  Raises RequestError."""
+    if run is None:
+        with _locked():
+            (folder() / f"{_known(name)}.json").unlink(missing_ok=True)
+        return
+
+    def without(site: Site) -> Site:
+        (found,) = [one for one in site.runs if one.id == which(site, run).id]
+        kept = tuple(one for one in site.runs if one is not found)
+        return site.model_copy(update={"runs": kept})
+
+    _changed(_known(name), without)
+
+
+def which(site: Site, run: str) -> LearnedRun:
+    """The run of a site with this id, or whose id alone begins with it.  Raises RequestError."""
+    found = [one for one in site.runs if run and one.id.startswith(run)]
+    if len(found) != 1:
+        several = f"{len(found)} runs begin with {shown(run)!r}" if found else "no such run"
+        detail = f"{several} in site {site.name}; `planner sites show {site.name}` lists them"
+        raise refuse("/run", "unknown_name", detail, run)
+    return found[0]
+
+
+def _known(name: str) -> str:
+    found = normal(name)
+    if found not in names():
+        raise refuse("/site", "unknown_name", f"no site {shown(name)!r}", name)
+    return found
+
+
+def _changed(name: str, change: Callable[[Site], Site]) -> Site:
+    """A site after a change, which is written.  Raises RequestError."""
+    path = folder() / f"{name}.json"
+    try:
+        with _locked():
+            site = change(_at(name) if path.exists() else Site(name=name))
+            write_whole(path, site.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+    except ValueError as error:
+        if hasattr(error, "problems"):
+            raise
+        raise refuse("/site", "inconsistent", str(error)) from None
+    return site
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Alone among those that change sites, so that no run is lost."""
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _at(name: str) -> Site:
+    path = folder() / f"{name}.json"
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ValueError(f"site {name}: {error.strerror}") from None
+    return _read(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, path: Path, changed_ns: int, size: int, node: int) -> Site:
+    """A site's file; changed_ns, size and node are the file's, so that a new one is read."""
+    if size > MOST_BYTES:
+        raise ValueError(f"site {name}: {size} bytes; at most {MOST_BYTES}")
+    try:
+        found = Site.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"site {name}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        detail = f"site {name}: its file is damaged: /{place}: {first['msg']}"
+        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
+    return found.model_copy(update={"name": name, "runs": tuple(map(current, found.runs))})

@@ -1,0 +1,151 @@
+"""What logs say, shown before anything of it is kept with a site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cost_models.spec import ClusterSpec
+from planner.answer import Document
+from planner.logs import RunLog, read_logs
+from planner.problems import MOST_PROBLEMS, Problem, RequestError, refuse
+from planner.request import PlanRequest
+from planner.sites import kept
+from planner.sites.learning import Asked, learned_run
+from planner.sites.pricing import price
+from planner.sites.site import LearnedRun, Site
+
+# A run that takes so many times the estimate, or a part of it, is hardly of this cluster.
+FAR = 2.0
+MOST_LOGS = 100
+
+
+class ReadRun(Document):
+    """A run as it was read; known: the site has it.
+
+    low_s, high_s: the 10th and 90th percentile of its steps.  doubts: what speaks against it.
+    """
+
+    run: LearnedRun
+    known: bool
+    low_s: float | None
+    high_s: float | None
+    doubts: tuple[str, ...]
+
+
+class RefusedRun(Document):
+    """A row of a table that cannot be learned, and why: sentences that name it."""
+
+    name: str
+    why: str
+
+
+class Lesson(Document):
+    """What logs say; kept: whether the site has it now, of so many runs."""
+
+    site: str
+    kept: bool
+    runs: tuple[ReadRun, ...]
+    refused: tuple[RefusedRun, ...]
+    site_runs: int
+
+    @property
+    def new(self) -> tuple[LearnedRun, ...]:
+        """What the site does not have."""
+        return tuple(one.run for one in self.runs if not one.known)
+
+
+def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
+    """What logs and tables say, by their names; nothing is kept.
+
+    Raises RequestError where a log cannot be read, or no row of a table can be learned.
+    """
+    kept.check_name(asked.site)
+    if len(logs) > MOST_LOGS:
+        raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
+    site = _site(asked.site)
+    known = {run.id for run in site.runs} if site else set()
+    runs: list[ReadRun] = []
+    refused: list[tuple[RefusedRun, RequestError]] = []
+    for name, lines in logs:
+        for log, several in _read(name, lines, asked, len(logs) > 1):
+            try:
+                run = learned_run(log, asked)
+            except RequestError as error:
+                if not several:
+                    raise _named(error, log.name) if len(logs) > 1 else error from None
+                why = "; ".join(problem.detail for problem in _named(error, log.name).problems)
+                refused.append((RefusedRun(name=log.name, why=why), error))
+                continue
+            runs.append(_described(log, run, run.id in known))
+            known.add(run.id)
+    if not runs:
+        found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
+        raise RequestError(problem for error in found for problem in error.problems)
+    return Lesson(
+        site=asked.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
+        site_runs=len(site.runs) if site else 0,
+    )  # fmt: skip
+
+
+def keep(found: Lesson) -> Lesson:
+    """Keep what the site does not have.  Raises RequestError."""
+    site, _ = kept.learn(found.site, found.new)
+    return found.model_copy(update={"kept": True, "site_runs": len(site.runs)})
+
+
+def _site(name: str) -> Site | None:
+    try:
+        return kept.find_or_none(name)
+    except ValueError as error:
+        raise refuse("/site", "inconsistent", str(error)) from None
+
+
+def _read(
+    name: str, lines: Iterable[str], asked: Asked, named: bool
+) -> Iterator[tuple[RunLog, bool]]:
+    """The runs of a log, and whether it is a table.  Raises RequestError."""
+    try:
+        runs = read_logs(lines, name, asked.files)
+    except RequestError as error:
+        raise _named(error, name) if named else error from None
+    table = any(run.code_base == "table" for run in runs)
+    if table and asked.files:
+        raise refuse("/files", "unused", f"{name} is a table: its rows have no launch script")
+    if not runs:
+        raise refuse("/log", "no_rows", f"{name} has no rows")
+    return ((run, table) for run in runs)
+
+
+def _named(error: RequestError, name: str) -> RequestError:
+    def own(problem: Problem) -> Problem:
+        if problem.detail.startswith(name):
+            return problem
+        return problem.model_copy(update={"detail": f"{name}: {problem.detail}"})
+
+    return RequestError(map(own, error.problems))
+
+
+def _described(log: RunLog, run: LearnedRun, known: bool) -> ReadRun:
+    return ReadRun(
+        run=run, known=known, low_s=log.step.low_s, high_s=log.step.high_s,
+        doubts=tuple(_doubts(run)),
+    )  # fmt: skip
+
+
+def _doubts(run: LearnedRun) -> Iterator[str]:
+    ratio = run.step_s / run.estimated_s
+    if not 1.0 / FAR < ratio < FAR:
+        yield (
+            f"takes {ratio:.2g} times the estimate: check the cluster, and that the run had it "
+            "alone; a site believes such a run less"
+        )
+    request = PlanRequest.model_validate(run.request)
+    need, have = price(request, "").peak_bytes["in use"], _capacity(request.cluster)
+    if need > have:
+        yield (
+            f"is predicted not to fit ({need / 2**30:.1f} of {have / 2**30:.1f} GiB), yet it ran"
+        )
+
+
+def _capacity(cluster: ClusterSpec) -> float:
+    return cluster.groups[0].accelerator.memory_bytes

@@ -1,0 +1,78 @@
+"""A log that comes as a document: {"log", "cluster", "script", "model", "settings", "keep"}."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+from planner.documents import parse_cluster
+from planner.lint.sources import checked
+from planner.loading import plain
+from planner.logs import lines_of
+from planner.problems import Problem, RequestError, join, unknown_field, wrong_type
+from planner.sites import kept
+from planner.sites.learned import SiteAnswer, site_answer
+from planner.sites.learning import PARTS, Asked
+from planner.sites.lesson import Lesson, keep, lesson
+from planner.validation import looked_up, require_object
+
+FIELDS = ("log", "cluster", "script", "model", "settings", "keep")
+TEXTS = ("log", "script")
+SCRIPT = "run.sh"
+
+
+def posted(document: Any, site: str) -> Lesson:
+    """What a log says; kept with the site where the document says so.  Raises RequestError."""
+    require_object("", document, "an object")
+    problems = [unknown_field("", name, FIELDS) for name in document if name not in FIELDS]
+    problems += [
+        Problem(pointer=join("", name), code="missing", detail="is required")
+        for name in ("log", "cluster")
+        if document.get(name) is None
+    ]
+    problems += [
+        wrong_type(join("", name), "a text", document[name])
+        for name in TEXTS
+        if document.get(name) is not None and not isinstance(document[name], str)
+    ]
+    keeps = document.get("keep", False)
+    if not isinstance(keeps, bool):
+        problems.append(wrong_type("/keep", "true or false", keeps))
+    settings, more = _settings(document.get("settings"))
+    problems += more
+    if problems:
+        raise RequestError(problems)
+    script = document.get("script")
+    asked = Asked(
+        site=site,
+        cluster=parse_cluster(document["cluster"]),
+        model=plain(document.get("model"), "/model"),
+        settings=settings,
+        files=None if script is None else checked({SCRIPT: script}),
+    )
+    text = BytesIO(document["log"].encode("utf-8", "replace"))
+    found = lesson([("log", lines_of(text))], asked)
+    return keep(found) if keeps else found
+
+
+def _settings(value: Any) -> tuple[dict[str, Any], list[Problem]]:
+    """Values by their path, such as {"plan.recompute": "full"}."""
+    if value is None:
+        return {}, []
+    if not isinstance(value, Mapping):
+        return {}, [wrong_type("/settings", "an object of values by their path", value)]
+    problems = []
+    for path in value:
+        part, dot, name = path.partition(".")
+        if part not in PARTS or not dot or not name:
+            detail = "must be such as plan.recompute or model.vocab_size"
+            problems.append(
+                Problem(pointer=join("/settings", path), code="not_allowed", detail=detail)
+            )
+    return dict(plain(dict(value), "/settings")), problems
+
+
+def answer_of(name: str) -> SiteAnswer:
+    """What a site has learned.  Raises RequestError."""
+    return site_answer(looked_up("/site", lambda: kept.find(name)))

@@ -1,0 +1,103 @@
+"""A site: measured runs of one machine room, and what they say of estimates for it.
+
+Its posterior is that of the published runs, given its own.  A site's runs are taken over what is
+answered without it, so that a site of no runs changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from math import log
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from cost_models.fields import Name, Spec
+from planner.posterior import FACTORS, Leaning, Posterior, SeenRun, posterior
+
+MOST_RUNS = 1_000
+Share = Annotated[float, Field(ge=0.0, le=10.0)]
+Seconds = Annotated[float, Field(gt=0.0, le=1e6)]
+Label = Annotated[str, Field(max_length=200)]
+
+
+class LearnedRun(Spec):
+    """One measured run.
+
+    id: of what its log says, so that a log counts once.  file: the name of its log.  request: what
+    it was read as, with its plan.  step_s: of one iteration, over so many steps; left_out: steps by
+    the reason why not.  estimated_s, shares, groups, experts: what the version of the planner makes
+    of the request, and what that leans on.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+    file: Name
+    code_base: Label
+    learned_at: datetime
+    request: dict[str, Any]
+    left_open: tuple[Label, ...] = ()
+    assumed: tuple[Annotated[str, Field(max_length=2_000)], ...] = ()
+    step_s: Seconds
+    steps: Annotated[int, Field(ge=1)]
+    left_out: Mapping[Label, Annotated[int, Field(ge=0)]] = {}
+    peak_bytes: Annotated[float, Field(ge=0)] | None = None
+    memory_quantity: Label | None = None
+    version: Label
+    estimated_s: Seconds
+    estimated_peak_bytes: Annotated[float, Field(ge=0)] | None = None
+    shares: Mapping[Label, Share]
+    groups: tuple[Label, Label, Label, Label]
+    experts: bool
+
+    @property
+    def leaning(self) -> Leaning:
+        """What its estimate leans on."""
+        shares = tuple(self.shares.get(name, 0.0) for name in FACTORS)
+        return Leaning(shares, self.groups, self.experts)
+
+    @property
+    def ln(self) -> float:
+        """The logarithm of measured over estimated time."""
+        return log(self.step_s / self.estimated_s)
+
+
+class Site(Spec):
+    """A named set of learned runs, the oldest first."""
+
+    name: str
+    runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
+
+    @property
+    def source(self) -> str:
+        """Its group at the level of sources."""
+        return source_of(self.name)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that decides its answers."""
+        content = [[run.id, run.step_s, run.estimated_s, *run.leaning.shares] for run in self.runs]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @cached_property
+    def seen(self) -> tuple[SeenRun, ...]:
+        """Its runs as the posterior takes them."""
+        return posterior().weighed([SeenRun(run.leaning, run.ln) for run in self.runs])
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """What is expected of estimates here, before any correction."""
+        return posterior().given(self.seen)
+
+    @cached_property
+    def correction(self) -> Posterior:
+        """Whose mean is ln of what a time here is over the time that is answered elsewhere."""
+        return posterior().as_answered().given(self.seen)
+
+
+def source_of(name: str) -> str:
+    """The group of a site at the level of sources."""
+    return f"site:{name}"
