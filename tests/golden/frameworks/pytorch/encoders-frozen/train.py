@@ -640,8 +640,9 @@ class BlockAttention(nn.Module):
         local = o.window is not None or o.chunk is not None or o.sinks
         self.chooses = o.indexer is not None
         if self.chooses:
-            self.indexer = None if o.indexer["shared"] else Indexer(o.indexer, C.hidden_size)
-            self.core = ChosenCore()
+            shared = o.indexer["shared"]
+            self.indexer = None if shared else make_indexer(o.indexer, C.hidden_size)
+            self.core = ChosenCore(o.indexer["block_size"])
         else:
             self.core = LocalAttention(o.window, o.chunk) if local else CoreAttention()
         self.output = nn.Linear(
