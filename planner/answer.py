@@ -241,11 +241,30 @@ class RankOrder(Document):
     frameworks: tuple[str, ...]
 
 
+class Contender(Document):
+    """One of the first plans of a search, with the doubt in its time counted.
+
+    chance_best: that it is the fastest of them.  chance_slower: that the first is faster than it.
+    tie: that is not sure, so the two cannot be told apart.  expected_time_s: the mean of the times
+    that it may take.
+    """
+
+    id: str
+    plan: ParallelPlan
+    iteration_time_s: float
+    expected_time_s: float
+    chance_best: float
+    chance_slower: float
+    tie: bool
+
+
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans.
 
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
-    ranks, the fastest first; none where the order is of no effect.
+    ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
+    however many are listed; none where the search is not for time.  best_expected: the id of that
+    with the lowest expected time, where it is not the first.
     """
 
     request: dict[str, Any]
@@ -257,6 +276,8 @@ class PlanAnswer(Document):
     launch: Launch | None
     replanned: Replanned | None
     plans: tuple[PlanReport, ...]
+    contenders: tuple[Contender, ...] = ()
+    best_expected: str | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]
@@ -278,7 +299,7 @@ class EstimateAnswer(Document):
 class WhyAnswer(Document):
     """The answer to `planner why`: what binds, and the smallest change that fits.
 
-    layers: as in PlanAnswer.
+    layers: as in PlanAnswer.  chance_slower: that the best plan is faster, the doubt counted.
     """
 
     request: dict[str, Any]
@@ -291,4 +312,5 @@ class WhyAnswer(Document):
     smallest_change: Change | None
     best: PlanReport | None
     slower_by: float | None
+    chance_slower: float | None = None
     differences_s: dict[str, float]

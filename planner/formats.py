@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.answer import Memory
+from planner.error_band import SURE
 
 GIB = 2**30
 _MOST_KINDS = 6  # that one line names
@@ -38,6 +39,24 @@ def gib(value: float) -> str:
 def share(value: float) -> str:
     """A share as a percentage."""
     return f"{100 * value:.1f} %"
+
+
+def chance(value: float) -> str:
+    """A chance in whole per cent; what is possible is neither 0 % nor 100 %."""
+    if 0.0 < value < 0.01:
+        return "< 1 %"
+    return "> 99 %" if 0.99 < value < 1.0 else f"{100 * value:.0f} %"
+
+
+def with_chance(value: float) -> str:
+    """How likely one plan is faster than another."""
+    told = "" if value >= SURE else ": they cannot be told apart, measure both"
+    return f"with a chance of {chance(value)}{told}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: 2, 3 and 4."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def days(value: float) -> str:

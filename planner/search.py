@@ -35,6 +35,8 @@ _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 16
+# Of them those whose chance to be the true best is told.
+CONTENDERS = 10
 # Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
 # the pipeline are not better than that.
 FASTER = 0.995
@@ -43,11 +45,23 @@ Score = Callable[[Plans, Estimates], FloatArray]
 Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
 
 
+@dataclass(frozen=True)
+class Priced:
+    """A plan and the seconds of its iteration by part."""
+
+    plan: ParallelPlan
+    parts_s: dict[str, float]
+
+
 @dataclass
 class Outcome:
-    """What a search keeps: the best rows, the front, the nearest miss, and the counts."""
+    """What a search keeps: the best rows, the front, the nearest miss, and the counts.
+
+    contenders: the first CONTENDERS, however many were asked for.
+    """
 
     best: list[ParallelPlan] = field(default_factory=list)
+    contenders: list[Priced] = field(default_factory=list)
     pareto: list[ParallelPlan] = field(default_factory=list)
     nearest: list[ParallelPlan] = field(default_factory=list)
     counts: Counts | None = None
@@ -219,7 +233,7 @@ class _Keeper:
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
         self._most = max(top_k, SHORT_LIST)
-        self._best: list[tuple[tuple[float, ...], ParallelPlan]] = []
+        self._best: list[tuple[tuple[float, ...], Priced]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
 
@@ -227,9 +241,9 @@ class _Keeper:
         """The best so far, its time and its memory."""
         if not self._best:
             return None
-        (_, seconds, peak, *_), plan = self._best[0]
+        (_, seconds, peak, *_), first = self._best[0]
         return {
-            "plan": plan.model_dump(mode="json"),
+            "plan": first.plan.model_dump(mode="json"),
             "iteration_time_s": seconds,
             "peak_bytes": peak,
         }
@@ -253,7 +267,8 @@ class _Keeper:
             close = close[order[: self._most]]
         for i in close.tolist():
             key = tuple(float(column[i]) for column in ranked)
-            self._best.append(((*key, *_field_key(plans, i)), plans.row(i)))
+            parts = {name: float(column[i]) for name, column in estimates.time_parts_s.items()}
+            self._best.append(((*key, *_field_key(plans, i)), Priced(plans.row(i), parts)))
         self._best.sort(key=lambda pair: pair[0])
         del self._best[self._most :]
         self._extend_front(plans, estimates, index)
@@ -292,14 +307,15 @@ class _Keeper:
         """The best plans and their seconds; where none fits, the nearest miss and infinity."""
         best = self._best[:SHORT_LIST]
         if best or self._miss is None:
-            return [row for _, row in best], np.array([key[1] for key, _ in best])
+            return [row.plan for _, row in best], np.array([key[1] for key, _ in best])
         return [self._miss[1]], np.array([np.inf])
 
     def outcome(self) -> Outcome:
         front = [row for _, _, row in self._front]
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
-            best=[row for _, row in self._best[: self._top_k]],
+            best=[row.plan for _, row in self._best[: self._top_k]],
+            contenders=[row for _, row in self._best[:CONTENDERS]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],
         )

@@ -26,6 +26,7 @@ from planner.answer import (
 )
 from planner.axes import SEARCHED, divisors
 from planner.constraints import RULES, Context, Rule, violations
+from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import overflow, value_words
 from planner.orders import rank_orders
@@ -78,6 +79,7 @@ def _explained(
     assert outcome.counts is not None
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
+    first = contenders(request, outcome.contenders)
     return PlanAnswer(
         **_common(request, model),
         best=best,
@@ -85,6 +87,8 @@ def _explained(
         launch=_launch(request, model, plans),
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
+        contenders=first,
+        best_expected=best_expected(first),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
         nearest=tuple(near_misses(asked, model, outcome, rules)),
         space=Space(asked, rules).axes(),
@@ -140,6 +144,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     return WhyAnswer(
         **common, verdict="slower", reasons=(), estimate=own, smallest_change=None, best=best,
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        chance_slower=compared(request, best, own).chance,
         differences_s=dict(sorted(differences.items(), key=lambda item: -abs(item[1]))),
     )  # fmt: skip
 

@@ -44,6 +44,7 @@ from planner.formats import (
     short,
     size,
     value_words,
+    with_chance,
 )
 from planner.request import PlanRequest
 from planner.tables import ranking
@@ -80,7 +81,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
         rows.append(_launch(answer.launch))
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     if len(answer.plans) > 1:
-        rows += [Text(), ranking(answer.plans, asked.request.search, min(console.width, 100))]
+        rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
     return Group(*rows, Text(), *_counts(answer))
 
 
@@ -156,6 +157,8 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         rows.append(Flow([f"  {first}", *more], indent=2))
         if answer.slower_by is not None:
             rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
+        if answer.chance_slower is not None:
+            rows.append(prose(f"  the best is faster {with_chance(answer.chance_slower)}"))
         largest = sorted(answer.differences_s.items(), key=lambda item: -abs(item[1]))
         rows += [
             Text(f"    {name:<12} {'+' if value > 0 else '-'}{seconds(abs(value))}")

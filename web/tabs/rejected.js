@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value } from "../format.js";
+import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { Trouble } from "./asked.js";
@@ -146,7 +146,7 @@ function Verdict({ found }) {
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
       ${" "}${bytes(estimate.memory.peak_bytes, units.value)} of ${bytes(estimate.memory.capacity_bytes, units.value)} on stage ${estimate.memory.worst_stage}.
       ${estimate.fits && html` <button type="button" class="link" onClick=${() => pick(estimate.plan)}>Show this plan</button>`}</p>`}
-    ${found.verdict === "slower" && html`<${Where} differences=${found.differences_s} />`}
+    ${found.verdict === "slower" && html`<p>The best is faster ${withChance(found.chance_slower)}.</p><${Where} differences=${found.differences_s} />`}
     ${change && html`<div class="smallest-change">
       <p><b>The smallest change that fits:</b> ${Object.entries(change.set).map(([name, to]) => `${fieldName(name)} ${value(to)}`).join(", ")}.
         ${" "}Then ${tokensPerSecond(change.tokens_per_s)} with ${bytes(change.peak_bytes, units.value)}.</p>
