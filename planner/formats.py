@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.answer import Memory
-from planner.error_band import SURE
 
 GIB = 2**30
 _MOST_KINDS = 6  # that one line names
@@ -46,12 +45,6 @@ def chance(value: float) -> str:
     if 0.0 < value < 0.01:
         return "< 1 %"
     return "> 99 %" if 0.99 < value < 1.0 else f"{100 * value:.0f} %"
-
-
-def with_chance(value: float) -> str:
-    """How likely one plan is faster than another."""
-    told = "" if value >= SURE else ": they cannot be told apart, measure both"
-    return f"with a chance of {chance(value)}{told}"
 
 
 def listed(names: Sequence[str]) -> str:

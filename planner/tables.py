@@ -11,6 +11,7 @@ from rich.text import Text
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.answer import Contender, PlanAnswer
+from planner.error_band import SURE
 from planner.flow import Flow, prose
 from planner.formats import (
     chance,
@@ -27,7 +28,6 @@ from planner.formats import (
     share,
     short,
     usual_schedule,
-    with_chance,
 )
 from planner.listing import AcceleratorEntry, Entry, FrameworkEntry, ModelEntry, ScheduleEntry
 from planner.model_import import ModelAnswer
@@ -196,6 +196,12 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
     if isinstance(entry, FrameworkEntry):
         return "read back" if entry.read_back else "written only", aliases, entry.versions
     return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases
+
+
+def with_chance(value: float) -> str:
+    """How likely one plan is faster than another."""
+    told = "" if value >= SURE else ": they cannot be told apart, measure both"
+    return f"with a chance of {chance(value)}{told}"
 
 
 _TITLES = {

@@ -44,10 +44,9 @@ from planner.formats import (
     short,
     size,
     value_words,
-    with_chance,
 )
 from planner.request import PlanRequest
-from planner.tables import ranking
+from planner.tables import ranking, with_chance
 
 _MOST_REASONS = 5
 _MOST_STAGES = 8  # lines of layers, for one screen
