@@ -52,13 +52,19 @@ class StageMemory(Document):
 
 
 class Memory(Document):
-    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage."""
+    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
+
+    chance_of_running_out: that the peak is more than the capacity, by how far predictions were off.
+    chance_basis: what that rests on.
+    """
 
     capacity_bytes: float
     allocated_bytes: float
     reserved_bytes: float
     peak_bytes: float
     worst_stage: int
+    chance_of_running_out: float
+    chance_basis: str
     stages: tuple[StageMemory, ...]
 
 

@@ -22,7 +22,14 @@ RESULTS = (
     "days", "cost_usd", "energy_kwh",
 )  # fmt: skip
 _QUESTION = ("model", "cluster", "training", "profile")
-_MEMORY = ("capacity_bytes", "peak_bytes", "allocated_bytes", "reserved_bytes", "worst_stage")
+_MEMORY = (
+    "capacity_bytes",
+    "peak_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "worst_stage",
+    "chance_of_running_out",
+)
 
 
 class Row(Document):

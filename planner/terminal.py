@@ -30,6 +30,7 @@ from planner.answer import (
 from planner.bars import memory_bars, time_bar
 from planner.flow import Flow, prose
 from planner.formats import (
+    chance,
     days,
     dollars,
     energy,
@@ -245,7 +246,8 @@ def _headroom(memory: Memory) -> RenderableType:
     used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight], ", ")
+    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
+    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 
 def whole_run(report: PlanReport, asked: Asked) -> list[str]:
