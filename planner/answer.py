@@ -16,6 +16,7 @@ MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
 TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
+    "memory_risk": "the chance to run out of memory is larger than the request allows",
     "world_size": "tp x cp x pp x dp is not the number of accelerators",
     "batch_identity": "the global batch is not micro batch x accumulation x dp",
     "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",
@@ -54,14 +55,16 @@ class StageMemory(Document):
 class Memory(Document):
     """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
 
-    chance_of_running_out: that the peak is more than the capacity, by how far predictions were off.
-    chance_basis: what that rests on.
+    needed_bytes: the least that the plan runs with; what the peak has beyond it, the allocator
+    gives back before it fails.  chance_of_running_out: that what is needed is more than the
+    capacity, by how far predicted peaks were off; chance_basis: what that rests on.
     """
 
     capacity_bytes: float
     allocated_bytes: float
     reserved_bytes: float
     peak_bytes: float
+    needed_bytes: float
     worst_stage: int
     chance_of_running_out: float
     chance_basis: str
@@ -312,7 +315,7 @@ class WhyAnswer(Document):
     version: str
     layers: dict[str, int] = {}
     profile: ProfileInfo
-    verdict: Literal["illegal", "does not fit", "slower", "best"]
+    verdict: Literal["illegal", "does not fit", "may run out", "slower", "best"]
     reasons: tuple[Reason, ...]
     estimate: PlanReport | None
     smallest_change: Change | None

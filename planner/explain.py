@@ -113,13 +113,15 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
         )
     worst = max(stages, key=lambda s: s.total_bytes)
     capacity = request.cluster.groups[0].accelerator.memory_bytes
+    needed = float(estimates.needed_bytes[k])
     return Memory(
         capacity_bytes=capacity,
         allocated_bytes=worst.allocated_bytes,
         reserved_bytes=worst.reserved_bytes,
         peak_bytes=worst.total_bytes,
+        needed_bytes=needed,
         worst_stage=worst.stage,
-        chance_of_running_out=peaks().chance(plan.runtime, worst.total_bytes, capacity),
+        chance_of_running_out=peaks().chance(plan.runtime, needed, capacity),
         chance_basis=peaks().basis(plan.runtime),
         stages=tuple(stages),
     )

@@ -128,6 +128,7 @@ def memory_words(plan: Mapping[str, Any]) -> list[str]:
 # The codes of planner.answer.REASONS, after "refused for": short enough for a list of counts.
 REASON_WORDS = {
     "memory": "memory",
+    "memory_risk": "the risk to run out of memory",
     "world_size": "the number of accelerators",
     "batch_identity": "the batch size",
     "heads_not_divisible": "attention heads",

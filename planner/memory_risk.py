@@ -14,8 +14,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.posterior import Array
+from cost_models.plans import ParallelPlan, Plans, code
+from cost_models.runtimes import RUNTIMES
+from planner.request import PlanRequest
+
+Array = NDArray[np.float64]
 
 FILE = Path(__file__).parents[1] / "cost_models" / "catalog" / "memory_posterior.json"
 ANY = "any"  # a runtime of which no peak was published
@@ -58,6 +63,38 @@ class Peaks:
 
     def _above(self, runtime: str) -> Array:
         return self.above_ln.get(runtime, self.above_ln[ANY])
+
+
+@dataclass(frozen=True)
+class Room:
+    """The largest predicted peak that a search keeps, in the order of the runtimes' codes."""
+
+    bytes_by_runtime: Array
+
+    def of(self, plans: Plans) -> Array:
+        """Of each plan; a number where they all have one runtime."""
+        return np.asarray(self.bytes_by_runtime[plans.runtime])
+
+    def of_plan(self, plan: ParallelPlan) -> float:
+        """Of one plan."""
+        return float(self.bytes_by_runtime[code("runtime", plan.runtime)])
+
+
+def room(capacity_bytes: float, risk: float | None) -> Room:
+    """What plans may need of a memory, so that none runs out with a larger chance than `risk`.
+
+    risk: None for as much as there is, by the predicted peak; never more than that.
+    """
+    most = np.full(len(RUNTIMES), float(capacity_bytes))
+    if risk is not None:
+        limits = [peaks().most_bytes(name, capacity_bytes, risk) for name in RUNTIMES]
+        most = np.minimum(most, limits)
+    return Room(most)
+
+
+def room_of(request: PlanRequest) -> Room:
+    """What the plans of a request may need, on the accelerators of its first group."""
+    return room(request.cluster.groups[0].accelerator.memory_bytes, request.search.memory_risk)
 
 
 @cache

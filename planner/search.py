@@ -22,6 +22,7 @@ from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
+from planner.memory_risk import Room, room_of
 from planner.progress import step
 from planner.request import PlanRequest
 from planner.space import Space
@@ -100,31 +101,31 @@ def search(
     model = cost_model(request)
     space = Space(request, rules, full, own)
     keep = _Keeper(score or objective(request), top_k or request.search.top_k)
-    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    room = room_of(request)
     rejected: Counter[str] = Counter()
     costed = feasible = fewer = 0
 
     def price(plans: Plans, estimates: Estimates) -> None:
         nonlocal costed, feasible
-        fits = estimates.peak_bytes <= capacity
+        fits = estimates.needed_bytes <= room.of(plans)
         costed += len(fits)
         count = int(np.count_nonzero(fits))
         feasible += count
-        keep.miss(plans, estimates, capacity)
+        keep.miss(plans, estimates)
         if count:
             keep.offer(plans, estimates, fits)
         if visit is not None:
             visit(plans, estimates, fits)
 
     for plans in space.chunks(CHUNK):
-        plans, left_out = _with_fewest_layers(plans, model, space, capacity)
+        plans, left_out = _with_fewest_layers(plans, model, space, room)
         fewer += left_out
         estimates = model.evaluate(plans)
-        space.seen(plans, estimates.iteration_time_s, estimates.peak_bytes <= capacity)
+        space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
     if score is None and request.search.objective != "memory_headroom" and space.deals:
-        dealt = _dealt(model, space, *keep.short_list())
+        dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
             price(*dealt)
     rejected.update(space.rejected)
@@ -144,11 +145,11 @@ def search(
 
 
 def _dealt(
-    model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray
+    model: CostModel, space: Space, room: Room, rows: list[ParallelPlan], seconds: FloatArray
 ) -> tuple[Plans, Estimates] | None:
     """Plans of a short list with their layers dealt out by time, where that is worth it."""
     worth_s = FASTER * float(seconds.min(initial=np.inf))
-    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s)])
+    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s, room)])
     if not len(plans.tp):
         return None
     estimates = model.evaluate(plans)
@@ -167,7 +168,7 @@ def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
 
 
 def _with_fewest_layers(
-    plans: Plans, model: CostModel, space: Space, capacity: float
+    plans: Plans, model: CostModel, space: Space, room: Room
 ) -> tuple[Plans, int]:
     """Add, beside full recompute of all layers, that of the fewest layers that fit.
 
@@ -185,16 +186,17 @@ def _with_fewest_layers(
     every = int(layers[several].sum())
     band = plans.take(several)
     most = layers[several]
-    fits_all = model.peak_bytes(band) <= capacity
+    fits_all = model.needed_bytes(band) <= room.of(band)
     if space.recompute_is_optional:
         without = band.with_columns(recompute=0, recompute_num_layers=0)
-        fits_all &= model.peak_bytes(without) > capacity
+        fits_all &= model.needed_bytes(without) > room.of(band)
     left_out = every - len(fits_all)
     band, most = band.take(fits_all), most[fits_all]
     if not len(most):
         return plans, left_out
     few = np.ones_like(most)
-    enough = model.peak_bytes(band.with_columns(recompute_num_layers=few)) <= capacity
+    fewest = band.with_columns(recompute_num_layers=few)
+    enough = model.needed_bytes(fewest) <= room.of(band)
     low, high = few.copy(), np.where(enough, few, most)
     # Invariant: `low` does not fit (unless it is high), `high` does.
     while True:
@@ -203,7 +205,7 @@ def _with_fewest_layers(
             break
         middle = (low[open_rows] + high[open_rows]) // 2
         tried = band.take(open_rows).with_columns(recompute_num_layers=middle)
-        fits = model.peak_bytes(tried) <= capacity
+        fits = model.needed_bytes(tried) <= room.of(tried)
         high[open_rows] = np.where(fits, middle, high[open_rows])
         low[open_rows] = np.where(fits, low[open_rows], middle)
     extra = high < most
@@ -294,14 +296,14 @@ class _Keeper:
                 front.append(row)
         self._front = front
 
-    def miss(self, plans: Plans, estimates: Estimates, capacity: float) -> None:
+    def miss(self, plans: Plans, estimates: Estimates) -> None:
         """Remember the plan that needs the least memory, in case nothing fits."""
         if self._best:
             return
-        i = int(np.argmin(estimates.peak_bytes))
-        peak = float(estimates.peak_bytes[i])
-        if self._miss is None or peak < self._miss[0]:
-            self._miss = (peak, plans.row(i))
+        needed = estimates.needed_bytes
+        i = int(np.argmin(needed))
+        if self._miss is None or needed[i] < self._miss[0]:
+            self._miss = (float(needed[i]), plans.row(i))
 
     def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
         """The best plans and their seconds; where none fits, the nearest miss and infinity."""

@@ -137,6 +137,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     verdicts = {
         "illegal": "This plan cannot run",
         "does not fit": "This plan does not fit",
+        "may run out": "This plan may run out of memory",
         "slower": "This plan runs, but is not the fastest",
         "best": "This is the best plan",
     }

@@ -12,6 +12,7 @@ import { Trouble } from "./asked.js";
 
 const REASONS = {
   memory: "Out of memory",
+  memory_risk: "Too likely to run out of memory",
   world_size: "Not the number of accelerators",
   batch_identity: "Batch is not micro batch × accumulation × dp",
   heads_not_divisible: "Attention heads do not divide",
@@ -133,6 +134,7 @@ const Whole = ({ name, value, onInput, label = fieldName(name) }) => html`<div c
 const HEADS = {
   illegal: ["alert", () => "It cannot run"],
   "does not fit": ["alert", () => "It does not fit"],
+  "may run out": ["alert", () => "It may run out of memory"],
   slower: ["info", ({ slower_by }) => `It fits, and is ${percent(slower_by)} slower than the best`],
   best: ["check", () => "It is the best plan"],
 };
