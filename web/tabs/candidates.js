@@ -144,9 +144,9 @@ function columns(fields, plan) {
     { key: "pin", label: "Pin", value: (row) => isPinned(plan(row)), show: (_, row) => html`<${Pin} plan=${plan(row)} />` },
     { key: "tokens_per_s", label: "Tokens/s", number: true, show: (item) => tokensPerSecond(item) },
     { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
+    { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
     { key: "chance_best", label: "Best?", title: "The chance that it is the fastest of the first plans", number: true,
       show: (item, { note }) => (item === undefined ? "–" : html`<span title=${note}>${chance(item)}${note && html` <span class="muted">${note}</span>`}</span>`) },
-    { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
       : { key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),
