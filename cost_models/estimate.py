@@ -47,6 +47,7 @@ class Estimates:
     iteration_time_s: FloatArray
     time_parts_s: dict[str, FloatArray]
     peak_bytes: FloatArray
+    needed_bytes: FloatArray
     memory: StageMemory
     num_micro_batches: FloatArray
     gathered: Gathered
@@ -99,8 +100,9 @@ class CostModel:
         parts["stragglers"] = straggler_s(self.setting, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
-            total, parts, memory.peak_bytes, memory, gathered.micro_batches, gathered, times.kernels
-        )
+            total, parts, memory.peak_bytes, memory.needed_bytes, memory, gathered.micro_batches,
+            gathered, times.kernels,
+        )  # fmt: skip
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
         """What the simulator needs of one plan: seconds per rank and chunk, and its messages.
@@ -153,6 +155,6 @@ class CostModel:
         again = times.again_s[0] if plan.recompute == "full" else 0.0
         return float(np.max(times.whole_s[0] + again))
 
-    def peak_bytes(self, plans: Plans) -> FloatArray:
-        """Peak memory of the worst stage, without the times."""
-        return StageMemory(self.setting, gather(self.setting, plans), False).peak_bytes
+    def needed_bytes(self, plans: Plans) -> FloatArray:
+        """The least memory that the worst stage runs with, without the times."""
+        return StageMemory(self.setting, gather(self.setting, plans), False).needed_bytes

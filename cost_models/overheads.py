@@ -106,12 +106,12 @@ def fragmentation_share(expandable_segments: Array) -> Array:
 @formula("byte", "derived")
 def fragmentation_bytes(
     transient_bytes: Array, share: Array, other_phase_bytes: Array, room_bytes: Array
-) -> Array:
-    """Bytes the allocator holds and cannot use, out of what comes and goes.
+) -> tuple[Array, Array]:
+    """Bytes the allocator holds and cannot use, out of what comes and goes: gaps, and segments.
 
     States are allocated once and fit; tensors of a step leave gaps in the segments they share.
     What another phase of the step had in segments of its own stays too, where there is room:
     before it fails, the allocator returns whole segments.
     """
     gaps = share * transient_bytes
-    return gaps + np.minimum(np.maximum(room_bytes - gaps, 0.0), other_phase_bytes)
+    return gaps, np.minimum(np.maximum(room_bytes - gaps, 0.0), other_phase_bytes)

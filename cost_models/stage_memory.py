@@ -66,7 +66,9 @@ class StageMemory:
     """Memory of stages that can be the worst, or of all: arrays of shape (rows, plans).
 
     total_bytes: what the driver has lent, which must fit; peak_bytes: that of the fullest stage.
-    Where a plan has fewer stages than there are rows, the others hold nothing.
+    spare_bytes: what of a total is held only where there is room; needed_bytes: the most that a
+    stage needs without it.  Where a plan has fewer stages than there are rows, the others hold
+    nothing.
     """
 
     def __init__(self, s: Setting, g: Gathered, all_stages: bool) -> None:
@@ -78,13 +80,18 @@ class StageMemory:
         self._places = tuple(_stages(g) if all_stages else _candidates(g))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.total_bytes = np.zeros(self._shape)
+        self.spare_bytes = np.zeros(self._shape)
         self.peak_bytes = np.zeros(self._shape[1])
+        self.needed_bytes = np.zeros(self._shape[1])
         for place in self._places:
-            total = sum_of(self._parts_at(place).values())
+            parts, spare = self._parts_at(place)
+            total = sum_of(parts.values())
             self.total_bytes[place.row, place.plans] = total
-            self.peak_bytes[place.plans] = np.maximum(self.peak_bytes[place.plans], total)
+            self.spare_bytes[place.row, place.plans] = spare
+            for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
+                most[place.plans] = np.maximum(most[place.plans], value)
 
-    def _parts_at(self, place: _Place) -> dict[str, Array]:
+    def _parts_at(self, place: _Place) -> tuple[dict[str, Array], Array]:
         return self._slots[place.slot].parts(place)
 
     @cached_property
@@ -92,7 +99,7 @@ class StageMemory:
         """MEMORY_PARTS by name, which add up to the total."""
         found = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
         for place in self._places:
-            for name, values in self._parts_at(place).items():
+            for name, values in self._parts_at(place)[0].items():
                 found[name][place.row, place.plans] = values
         return found
 
@@ -238,8 +245,8 @@ class _Slot:
             few = OFFLOAD_RESIDENT_LAYERS * kept
             self._most_resident = np.where(step.offloads, few, np.inf)
 
-    def parts(self, place: _Place) -> dict[str, Array]:
-        """MEMORY_PARTS of some plans' stages."""
+    def parts(self, place: _Place) -> tuple[dict[str, Array], Array]:
+        """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
         of, in_flight = self._of, place.in_flight
 
         def at(value: Array) -> Array:
@@ -278,7 +285,8 @@ class _Slot:
         transient = resident + logits + working + communication
         step = at(self._step)
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
-        fragmentation: Array = 0.0
+        gaps: Array = 0.0
+        spare: Array = 0.0
         driver: Array = at(of.driver)
         if of.given is not None:
             driver = of.given
@@ -286,16 +294,16 @@ class _Slot:
             room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
-            fragmentation = overheads.fragmentation_bytes(transient, at(of.share), others, room)
+            gaps, spare = overheads.fragmentation_bytes(transient, at(of.share), others, room)
         return {
             **states,
             "activations": resident,
             "logits": logits,
             "working": working + over,
             "communication": communication,
-            "fragmentation": fragmentation,
+            "fragmentation": gaps + spare,
             "driver": driver,
-        }
+        }, spare
 
 
 def _states(

@@ -16,6 +16,7 @@ MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
 TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
+    "memory_risk": "the chance to run out of memory is larger than the request allows",
     "world_size": "tp x cp x pp x dp is not the number of accelerators",
     "batch_identity": "the global batch is not micro batch x accumulation x dp",
     "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",
@@ -52,13 +53,21 @@ class StageMemory(Document):
 
 
 class Memory(Document):
-    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage."""
+    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
+
+    needed_bytes: the least that the plan runs with; what the peak has beyond it, the allocator
+    gives back before it fails.  chance_of_running_out: that what is needed is more than the
+    capacity, by how far predicted peaks were off; chance_basis: what that rests on.
+    """
 
     capacity_bytes: float
     allocated_bytes: float
     reserved_bytes: float
     peak_bytes: float
+    needed_bytes: float
     worst_stage: int
+    chance_of_running_out: float
+    chance_basis: str
     stages: tuple[StageMemory, ...]
 
 
@@ -241,11 +250,30 @@ class RankOrder(Document):
     frameworks: tuple[str, ...]
 
 
+class Contender(Document):
+    """One of the first plans of a search, with the doubt in its time counted.
+
+    chance_best: that it is the fastest of them.  chance_slower: that the first is faster than it.
+    tie: that is not sure, so the two cannot be told apart.  expected_time_s: the mean of the times
+    that it may take.
+    """
+
+    id: str
+    plan: ParallelPlan
+    iteration_time_s: float
+    expected_time_s: float
+    chance_best: float
+    chance_slower: float
+    tie: bool
+
+
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans.
 
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
-    ranks, the fastest first; none where the order is of no effect.
+    ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
+    however many are listed; none where the search is not for time.  best_expected: the id of that
+    with the lowest expected time, where it is not the first.
     """
 
     request: dict[str, Any]
@@ -257,6 +285,8 @@ class PlanAnswer(Document):
     launch: Launch | None
     replanned: Replanned | None
     plans: tuple[PlanReport, ...]
+    contenders: tuple[Contender, ...] = ()
+    best_expected: str | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]
@@ -278,17 +308,18 @@ class EstimateAnswer(Document):
 class WhyAnswer(Document):
     """The answer to `planner why`: what binds, and the smallest change that fits.
 
-    layers: as in PlanAnswer.
+    layers: as in PlanAnswer.  chance_slower: that the best plan is faster, the doubt counted.
     """
 
     request: dict[str, Any]
     version: str
     layers: dict[str, int] = {}
     profile: ProfileInfo
-    verdict: Literal["illegal", "does not fit", "slower", "best"]
+    verdict: Literal["illegal", "does not fit", "may run out", "slower", "best"]
     reasons: tuple[Reason, ...]
     estimate: PlanReport | None
     smallest_change: Change | None
     best: PlanReport | None
     slower_by: float | None
+    chance_slower: float | None = None
     differences_s: dict[str, float]

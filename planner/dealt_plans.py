@@ -15,10 +15,15 @@ from cost_models.spec import ModelSpec
 from cost_models.stages import forward_layers, virtual_stages
 from planner.dealing import FloatArray, Layers, Stages, busiest_s, dealt, held_bytes, least_s
 from planner.layouts import layout_fields
+from planner.memory_risk import Room
 
 
 def dealt_plans(
-    model: CostModel, plans: Sequence[ParallelPlan], seconds: FloatArray, worth_s: float
+    model: CostModel,
+    plans: Sequence[ParallelPlan],
+    seconds: FloatArray,
+    worth_s: float,
+    room: Room,
 ) -> Iterator[tuple[int, ParallelPlan]]:
     """(place, plan) of those whose layers may be dealt out so that a step takes less.
 
@@ -35,18 +40,23 @@ def dealt_plans(
         amounts = layer_amounts(model.setting, rows)
         for column, place in enumerate(places):
             share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
-            for other in _dealt(model, plans[place], amounts, column, share):
+            for other in _dealt(model, plans[place], amounts, column, share, room):
                 yield place, other
 
 
 def _dealt(
-    model: CostModel, plan: ParallelPlan, amounts: LayerAmounts, column: int, share: float
+    model: CostModel,
+    plan: ParallelPlan,
+    amounts: LayerAmounts,
+    column: int,
+    share: float,
+    room: Room,
 ) -> Iterator[ParallelPlan]:
     """share: what the busiest rank may do at most, of what it does in a plan that fits."""
     spec = model.setting.model
     now = forward_layers(spec.num_layers, plan)
     layers = _layers(spec, plan, amounts, column, max(now))
-    stages = _stages(model, plan, now, layers, amounts, column)
+    stages = _stages(model, plan, now, layers, amounts, column, room.of_plan(plan))
     fits = np.all(held_bytes(layers, stages, now) <= stages.room_bytes)
     if fits and least_s(layers, stages) > share * busiest_s(layers, stages, now):
         return
@@ -89,7 +99,7 @@ def _layers(
 
 def _stages(
     model: CostModel, plan: ParallelPlan, now: tuple[int, ...], layers: Layers,
-    amounts: LayerAmounts, column: int,
+    amounts: LayerAmounts, column: int, room_bytes: float,
 ) -> Stages:  # fmt: skip
     """Virtual stages with what stands on them whatever their layers."""
     spec = model.setting.model
@@ -99,9 +109,8 @@ def _stages(
     predicted = np.array(layers_of(spec).predicted, dtype=np.int64)
     seconds = amounts.layer_s + amounts.again_s * (layers.redone > 0)
     fixed[-1] += amounts.head_s[column] + seconds[predicted, column].sum()
-    capacity = model.setting.nodes.accelerator.memory_bytes
     stages = Stages(
-        owner, fixed, amounts.in_flight[: plan.pp, column], np.full(plan.pp, float(capacity))
+        owner, fixed, amounts.in_flight[: plan.pp, column], np.full(plan.pp, room_bytes)
     )
     beside = amounts.total_bytes[: plan.pp, column] - held_bytes(layers, stages, now)
-    return Stages(owner, fixed, stages.in_flight, capacity - beside)
+    return Stages(owner, fixed, stages.in_flight, room_bytes - beside)

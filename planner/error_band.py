@@ -19,6 +19,8 @@ from planner.sites.site import Site
 COVERED = "80"
 # Where no kernel of the accelerator was measured (a judgement, not a measurement).
 UNMEASURED = 2.0
+# Below this chance that a plan is faster than another, the two cannot be told apart.
+SURE = 0.95
 
 
 @dataclass(frozen=True)
@@ -95,5 +97,9 @@ def comparison(one_s: float, one: Leaning, other_s: float, other: Leaning) -> Co
     mean, deviation = known.difference(one, other)
     reach = known.quantiles[COVERED] * deviation
     gap = float(np.log(other_s / one_s)) + mean
-    chance = 0.5 * (1.0 + erf(gap / (deviation * sqrt(2.0))))
-    return Comparison(exp(gap - reach), exp(gap + reach), chance)
+    return Comparison(exp(gap - reach), exp(gap + reach), chance_above(gap, deviation))
+
+
+def chance_above(mean: float, deviation: float) -> float:
+    """The chance that what is normal is above zero."""
+    return 0.5 * (1.0 + erf(mean / (deviation * sqrt(2.0))))

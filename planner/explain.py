@@ -25,6 +25,7 @@ from cost_models.state_memory import element_bytes
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
 from planner.error_band import band
+from planner.memory_risk import peaks
 from planner.pipeline import pipeline
 from planner.posterior import leaning
 from planner.request import PlanRequest
@@ -114,12 +115,17 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
             )
         )
     worst = max(stages, key=lambda s: s.total_bytes)
+    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    needed = float(estimates.needed_bytes[k])
     return Memory(
-        capacity_bytes=request.cluster.groups[0].accelerator.memory_bytes,
+        capacity_bytes=capacity,
         allocated_bytes=worst.allocated_bytes,
         reserved_bytes=worst.reserved_bytes,
         peak_bytes=worst.total_bytes,
+        needed_bytes=needed,
         worst_stage=worst.stage,
+        chance_of_running_out=peaks().chance(plan.runtime, needed, capacity),
+        chance_basis=peaks().basis(plan.runtime),
         stages=tuple(stages),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.answer import Memory
@@ -38,6 +38,18 @@ def gib(value: float) -> str:
 def share(value: float) -> str:
     """A share as a percentage."""
     return f"{100 * value:.1f} %"
+
+
+def chance(value: float) -> str:
+    """A chance in whole per cent; what is possible is neither 0 % nor 100 %."""
+    if 0.0 < value < 0.01:
+        return "< 1 %"
+    return "> 99 %" if 0.99 < value < 1.0 else f"{100 * value:.0f} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: 2, 3 and 4."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def days(value: float) -> str:
@@ -116,6 +128,7 @@ def memory_words(plan: Mapping[str, Any]) -> list[str]:
 # The codes of planner.answer.REASONS, after "refused for": short enough for a list of counts.
 REASON_WORDS = {
     "memory": "memory",
+    "memory_risk": "the risk to run out of memory",
     "world_size": "the number of accelerators",
     "batch_identity": "the batch size",
     "heads_not_divisible": "attention heads",

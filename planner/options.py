@@ -72,6 +72,7 @@ _SEARCH = (
     Field("objective", "search", "tokens_per_s, memory_headroom, cost", "NAME"),
     Field("framework", "search", "only plans that this framework runs", "NAME"),
     Field("top_k", "search", "plans to list", "INT"),
+    Field("memory_risk", "search", "largest chance to run out of memory, such as 5%", "SHARE"),
     Field("open", "search", "further axes to search, such as cp_kind,rank_order", "NAMES"),
 )
 _PLAN = (

@@ -260,16 +260,28 @@ class Posterior:
         inverse, weighted = self.solved
         return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
 
+    def together(self, several: Sequence[Leaning]) -> tuple[Array, Array]:
+        """As `joint`, of plans in the hands of the same people, whose runs were not seen."""
+        theirs = [_by(SOMEBODY, one) for one in several]
+        if len({one.groups for one in theirs}) > 1:
+            return self.joint(theirs)
+        mean, shared = self.off(theirs[0].groups)
+        shares = np.array([one.shares for one in theirs])
+        return np.asarray(shares @ mean), np.asarray(shares @ shared @ shares.T)
+
     def difference(self, one: Leaning, other: Leaning) -> tuple[float, float]:
         """Mean and deviation of how much more the second estimate is off than the first.
 
         For two plans of one model on one cluster, in the hands of the same people.
         """
-        mean, shared = self.joint([_by(SOMEBODY, one), _by(SOMEBODY, other)])
+        mean, shared = self.together([one, other])
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
-        kinds = np.array([one.experts, other.experts])
-        noise = REPEATED * float(self.scales.noise_variance(kinds).sum())
+        noise = float(self.repeated([one, other]).sum())
         return float(mean[1] - mean[0]), sqrt(variance + noise)
+
+    def repeated(self, several: Sequence[Leaning]) -> Array:
+        """Variance of each plan's own noise beside others of its model and cluster."""
+        return REPEATED * self.scales.noise_variance(np.array([one.experts for one in several]))
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cost_models.fields import Spec
 from cost_models.plans import FIELDS, ParallelPlan
@@ -30,11 +30,25 @@ class Bounds(Spec):
         return self
 
 
+def _share(value: Any) -> Any:
+    """5% is 0.05."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return value
+    try:
+        return float(value.strip().removesuffix("%")) / 100.0
+    except ValueError:
+        return value
+
+
 class SearchSpec(Spec):
     """What the search may vary and what it looks for."""
 
     objective: Objective = "tokens_per_s"
     top_k: Annotated[int, Field(ge=1, le=1000)] = 5
+    memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] | None = Field(
+        None,
+        description="largest chance to run out of memory, such as 5%; None: the peak fits",
+    )
     framework: str | None = Field(None, description="search only what this framework accepts")
     limits: dict[str, Bounds] = Field(
         default_factory=dict, description="by plan field; `tp: 8` is short for values [8]"

@@ -23,6 +23,7 @@ from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
+from planner.memory_risk import Room, room_of
 from planner.progress import step
 from planner.request import PlanRequest
 from planner.sites import kept as sites
@@ -38,6 +39,8 @@ _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 16
+# Of them those whose chance to be the true best is told.
+CONTENDERS = 10
 # Stages of their own are worth a plan that takes so much of the best one's time: closed forms of
 # the pipeline are not better than that.
 FASTER = 0.995
@@ -46,11 +49,23 @@ Score = Callable[[Plans, Estimates], FloatArray]
 Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
 
 
+@dataclass(frozen=True)
+class Priced:
+    """A plan and the seconds of its iteration by part."""
+
+    plan: ParallelPlan
+    parts_s: dict[str, float]
+
+
 @dataclass
 class Outcome:
-    """What a search keeps: the best rows, the front, the nearest miss, and the counts."""
+    """What a search keeps: the best rows, the front, the nearest miss, and the counts.
+
+    contenders: the first CONTENDERS, however many were asked for.
+    """
 
     best: list[ParallelPlan] = field(default_factory=list)
+    contenders: list[Priced] = field(default_factory=list)
     pareto: list[ParallelPlan] = field(default_factory=list)
     nearest: list[ParallelPlan] = field(default_factory=list)
     counts: Counts | None = None
@@ -93,31 +108,31 @@ def search(
     model = cost_model(request)
     space = Space(request, rules, full, own)
     keep = _Keeper(score or objective(request), top_k or request.search.top_k)
-    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    room = room_of(request)
     rejected: Counter[str] = Counter()
     costed = feasible = fewer = 0
 
     def price(plans: Plans, estimates: Estimates) -> None:
         nonlocal costed, feasible
-        fits = estimates.peak_bytes <= capacity
+        fits = estimates.needed_bytes <= room.of(plans)
         costed += len(fits)
         count = int(np.count_nonzero(fits))
         feasible += count
-        keep.miss(plans, estimates, capacity)
+        keep.miss(plans, estimates)
         if count:
             keep.offer(plans, estimates, fits)
         if visit is not None:
             visit(plans, estimates, fits)
 
     for plans in space.chunks(CHUNK):
-        plans, left_out = _with_fewest_layers(plans, model, space, capacity)
+        plans, left_out = _with_fewest_layers(plans, model, space, room)
         fewer += left_out
         estimates = model.evaluate(plans)
-        space.seen(plans, estimates.iteration_time_s, estimates.peak_bytes <= capacity)
+        space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
     if score is None and request.search.objective != "memory_headroom" and space.deals:
-        dealt = _dealt(model, space, *keep.short_list())
+        dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
             price(*dealt)
     rejected.update(space.rejected)
@@ -137,11 +152,11 @@ def search(
 
 
 def _dealt(
-    model: CostModel, space: Space, rows: list[ParallelPlan], seconds: FloatArray
+    model: CostModel, space: Space, room: Room, rows: list[ParallelPlan], seconds: FloatArray
 ) -> tuple[Plans, Estimates] | None:
     """Plans of a short list with their layers dealt out by time, where that is worth it."""
     worth_s = FASTER * float(seconds.min(initial=np.inf))
-    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s)])
+    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s, room)])
     if not len(plans.tp):
         return None
     estimates = model.evaluate(plans)
@@ -160,7 +175,7 @@ def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
 
 
 def _with_fewest_layers(
-    plans: Plans, model: CostModel, space: Space, capacity: float
+    plans: Plans, model: CostModel, space: Space, room: Room
 ) -> tuple[Plans, int]:
     """Add, beside full recompute of all layers, that of the fewest layers that fit.
 
@@ -178,16 +193,17 @@ def _with_fewest_layers(
     every = int(layers[several].sum())
     band = plans.take(several)
     most = layers[several]
-    fits_all = model.peak_bytes(band) <= capacity
+    fits_all = model.needed_bytes(band) <= room.of(band)
     if space.recompute_is_optional:
         without = band.with_columns(recompute=0, recompute_num_layers=0)
-        fits_all &= model.peak_bytes(without) > capacity
+        fits_all &= model.needed_bytes(without) > room.of(band)
     left_out = every - len(fits_all)
     band, most = band.take(fits_all), most[fits_all]
     if not len(most):
         return plans, left_out
     few = np.ones_like(most)
-    enough = model.peak_bytes(band.with_columns(recompute_num_layers=few)) <= capacity
+    fewest = band.with_columns(recompute_num_layers=few)
+    enough = model.needed_bytes(fewest) <= room.of(band)
     low, high = few.copy(), np.where(enough, few, most)
     # Invariant: `low` does not fit (unless it is high), `high` does.
     while True:
@@ -196,7 +212,7 @@ def _with_fewest_layers(
             break
         middle = (low[open_rows] + high[open_rows]) // 2
         tried = band.take(open_rows).with_columns(recompute_num_layers=middle)
-        fits = model.peak_bytes(tried) <= capacity
+        fits = model.needed_bytes(tried) <= room.of(tried)
         high[open_rows] = np.where(fits, middle, high[open_rows])
         low[open_rows] = np.where(fits, low[open_rows], middle)
     extra = high < most
@@ -226,7 +242,7 @@ class _Keeper:
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
         self._most = max(top_k, SHORT_LIST)
-        self._best: list[tuple[tuple[float, ...], ParallelPlan]] = []
+        self._best: list[tuple[tuple[float, ...], Priced]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
 
@@ -234,9 +250,9 @@ class _Keeper:
         """The best so far, its time and its memory."""
         if not self._best:
             return None
-        (_, seconds, peak, *_), plan = self._best[0]
+        (_, seconds, peak, *_), first = self._best[0]
         return {
-            "plan": plan.model_dump(mode="json"),
+            "plan": first.plan.model_dump(mode="json"),
             "iteration_time_s": seconds,
             "peak_bytes": peak,
         }
@@ -260,7 +276,8 @@ class _Keeper:
             close = close[order[: self._most]]
         for i in close.tolist():
             key = tuple(float(column[i]) for column in ranked)
-            self._best.append(((*key, *_field_key(plans, i)), plans.row(i)))
+            parts = {name: float(column[i]) for name, column in estimates.time_parts_s.items()}
+            self._best.append(((*key, *_field_key(plans, i)), Priced(plans.row(i), parts)))
         self._best.sort(key=lambda pair: pair[0])
         del self._best[self._most :]
         self._extend_front(plans, estimates, index)
@@ -286,27 +303,28 @@ class _Keeper:
                 front.append(row)
         self._front = front
 
-    def miss(self, plans: Plans, estimates: Estimates, capacity: float) -> None:
+    def miss(self, plans: Plans, estimates: Estimates) -> None:
         """Remember the plan that needs the least memory, in case nothing fits."""
         if self._best:
             return
-        i = int(np.argmin(estimates.peak_bytes))
-        peak = float(estimates.peak_bytes[i])
-        if self._miss is None or peak < self._miss[0]:
-            self._miss = (peak, plans.row(i))
+        needed = estimates.needed_bytes
+        i = int(np.argmin(needed))
+        if self._miss is None or needed[i] < self._miss[0]:
+            self._miss = (float(needed[i]), plans.row(i))
 
     def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
         """The best plans and their seconds; where none fits, the nearest miss and infinity."""
         best = self._best[:SHORT_LIST]
         if best or self._miss is None:
-            return [row for _, row in best], np.array([key[1] for key, _ in best])
+            return [row.plan for _, row in best], np.array([key[1] for key, _ in best])
         return [self._miss[1]], np.array([np.inf])
 
     def outcome(self) -> Outcome:
         front = [row for _, _, row in self._front]
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
-            best=[row for _, row in self._best[: self._top_k]],
+            best=[row.plan for _, row in self._best[: self._top_k]],
+            contenders=[row for _, row in self._best[:CONTENDERS]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.answer import Document, EstimateAnswer, PlanReport
+from planner.contenders import compared
 from planner.documents import parse_request
 from planner.loading import plain
 from planner.problems import Problem, RequestError, from_reasons, join, unknown_field, wrong_type
@@ -20,7 +21,15 @@ RESULTS = (
     "model_flop_per_s_per_accelerator", "mfu", "mfu_causal", "hfu", "num_micro_batches", "fits",
     "days", "cost_usd", "energy_kwh",
 )  # fmt: skip
-_MEMORY = ("capacity_bytes", "peak_bytes", "allocated_bytes", "reserved_bytes", "worst_stage")
+_QUESTION = ("model", "cluster", "training", "profile")
+_MEMORY = (
+    "capacity_bytes",
+    "peak_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "worst_stage",
+    "chance_of_running_out",
+)
 
 
 class Row(Document):
@@ -39,11 +48,16 @@ class Row(Document):
 
 
 class SideBySide(Document):
-    """The answer: both estimates, and a row for each value of what was asked and answered."""
+    """The answer: both estimates, and a row for each value of what was asked and answered.
+
+    chance_b_faster: that B is faster than A; None unless both are plans of one question, so that
+    what their times are off by is shared.
+    """
 
     version: str
     a: EstimateAnswer
     b: EstimateAnswer
+    chance_b_faster: float | None = None
     rows: tuple[Row, ...]
 
 
@@ -83,7 +97,10 @@ def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
     if problems:
         raise RequestError(problems)
     first, second = answers
-    return SideBySide(version=__version__, a=first, b=second, rows=tuple(_rows(first, second)))
+    alike = all(getattr(a, name) == getattr(b, name) for name in _QUESTION)
+    chance = compared(a, second.estimate, first.estimate).chance if alike else None
+    rows = tuple(_rows(first, second))
+    return SideBySide(version=__version__, a=first, b=second, chance_b_faster=chance, rows=rows)
 
 
 def _rows(a: EstimateAnswer, b: EstimateAnswer) -> Iterator[Row]:

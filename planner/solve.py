@@ -9,7 +9,6 @@ from cost_models.calibrations import TIME_PARTS
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from cost_models.units import GIB
 from planner import frameworks
 from planner.answer import (
     Baseline,
@@ -26,8 +25,11 @@ from planner.answer import (
 )
 from planner.axes import SEARCHED, divisors
 from planner.constraints import RULES, Context, Rule, violations
+from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
-from planner.formats import overflow, value_words
+from planner.formats import value_words
+from planner.memory_reasons import memory_reasons
+from planner.memory_risk import room_of
 from planner.orders import rank_orders
 from planner.progress import within_a_step
 from planner.request import Bounds, PlanRequest
@@ -78,6 +80,7 @@ def _explained(
     assert outcome.counts is not None
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
+    first = contenders(request, outcome.contenders)
     return PlanAnswer(
         **_common(request, model),
         best=best,
@@ -85,6 +88,8 @@ def _explained(
         launch=_launch(request, model, plans),
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
+        contenders=first,
+        best_expected=best_expected(first),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
         nearest=tuple(near_misses(asked, model, outcome, rules)),
         space=Space(asked, rules).axes(),
@@ -111,19 +116,18 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     own: PlanReport | None = None
     if not illegal(request, plan):
         own = report(model, request, plan)
-        if not own.fits:
-            reasons.append(memory_reason(own))
+        reasons += memory_reasons(request, own)
     best_rows = search(asked, rules, top_k=1).best
     best = report(model, request, best_rows[0]) if best_rows else None
     common = _common(request, model)
     if reasons:
-        verdict: Literal["illegal", "does not fit"] = (
-            "does not fit" if {r.code for r in reasons} == {"memory"} else "illegal"
-        )
+        verdicts: dict[str, Literal["does not fit", "may run out"]]
+        verdicts = {"memory": "does not fit", "memory_risk": "may run out"}
+        only = reasons[0].code if len({reason.code for reason in reasons}) == 1 else ""
         with within_a_step():
             change = smallest_change(asked, model, plan, rules)
         return WhyAnswer(
-            **common, verdict=verdict, reasons=tuple(reasons), estimate=own,
+            **common, verdict=verdicts.get(only, "illegal"), reasons=tuple(reasons), estimate=own,
             smallest_change=change, best=best, slower_by=None, differences_s={},
         )  # fmt: skip
     assert own is not None
@@ -140,6 +144,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     return WhyAnswer(
         **common, verdict="slower", reasons=(), estimate=own, smallest_change=None, best=best,
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        chance_slower=compared(request, best, own).chance,
         differences_s=dict(sorted(differences.items(), key=lambda item: -abs(item[1]))),
     )  # fmt: skip
 
@@ -256,29 +261,6 @@ def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
     return reasons
 
 
-def memory_reason(own: PlanReport) -> Reason:
-    """By how much the worst stage of a plan overflows, and what fills it most."""
-    memory = own.memory
-    stage = memory.stages[memory.worst_stage]
-    beside = ("fragmentation", "driver")
-    parts = {name: value for name, value in stage.parts.items() if name not in beside}
-    largest = max(parts, key=lambda name: parts[name])
-    over = memory.peak_bytes - memory.capacity_bytes
-    return Reason(
-        code="memory",
-        text=(
-            f"{overflow(memory)}; the biggest part is {largest} with {parts[largest] / GIB:.1f} GiB"
-        ),
-        numbers={
-            "stage": float(stage.stage),
-            "need_bytes": memory.peak_bytes,
-            "have_bytes": memory.capacity_bytes,
-            "over_by_bytes": over,
-            f"{largest}_bytes": parts[largest],
-        },
-    )
-
-
 def smallest_change(
     request: PlanRequest, model: CostModel, plan: ParallelPlan, rules: tuple[Rule, ...]
 ) -> Change | None:
@@ -341,7 +323,7 @@ def near_misses(
             Nearest(
                 plan=plan,
                 stage=own.memory.worst_stage,
-                over_by_bytes=own.memory.peak_bytes - own.memory.capacity_bytes,
+                over_by_bytes=own.memory.needed_bytes - room_of(request).of_plan(plan),
                 changes=tuple(changes),
             )
         )
@@ -379,7 +361,7 @@ def _baseline(
     domain = request.cluster.groups[0].network[0].domain_accelerators or world
     experts = request.model.moe.num_experts if request.model.moe is not None else 1
     sizes = divisors(world)
-    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    room = room_of(request)
     for recompute in (False, True):
         for product in sizes:
             for tp in (t for t in reversed(sizes) if t <= domain and product % t == 0):
@@ -392,7 +374,7 @@ def _baseline(
                 )  # fmt: skip
                 if pp > request.model.num_layers or illegal(request, plan, rules):
                     continue
-                if model.peak_bytes(Plans.from_rows([plan]))[0] <= capacity:
+                if model.needed_bytes(Plans.from_rows([plan]))[0] <= room.of_plan(plan):
                     own = report(model, request, plan)
                     speedup = own.iteration_time_s / best.iteration_time_s
                     return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)

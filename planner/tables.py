@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,14 +10,19 @@ from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.answer import PlanReport
+from planner.answer import Contender, PlanAnswer
+from planner.error_band import SURE
 from planner.flow import Flow, prose
 from planner.formats import (
+    chance,
     days,
     dollars,
     energy,
     gib,
     kinds_words,
+    listed,
+    memory_words,
+    plan_words,
     recompute_words,
     seconds,
     share,
@@ -43,16 +48,17 @@ _RANKED = {
     "micro_batch_size": "mbs",
 }
 _ALWAYS_RANKED = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
+_MOST_RANKED = 5
 _LEAST_RECOMPUTE = 9  # cells for what is recomputed
 _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
 
 
-def ranking(reports: Sequence[PlanReport], search: SearchSpec, width: int) -> RenderableType:
+def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableType:
     """The first five, with the plan fields that the request varies or that say something.
 
     Where the columns are too many, those with one value stand in a line below.
     """
-    first = reports[:5]
+    first = answer.plans[:_MOST_RANKED]
     plans = [report.plan.model_dump() for report in first]
     usual = ParallelPlan().model_dump()
     shown = {*_ALWAYS_RANKED, *_varied(search)}
@@ -70,6 +76,8 @@ def ranking(reports: Sequence[PlanReport], search: SearchSpec, width: int) -> Re
         ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
         ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
     ]
+    if rivals := answer.contenders[: len(first)]:
+        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
     left = width - sum(map(_width, (*figures, *columns.values())))
     below: list[str] = []
     for name in sorted(columns, key=lambda name: name in _RANKED):
@@ -88,9 +96,23 @@ def ranking(reports: Sequence[PlanReport], search: SearchSpec, width: int) -> Re
         words = Text(recompute_words(plan))
         words.truncate(max(left, _LEAST_RECOMPUTE), overflow="ellipsis")
         table.add_row(*row, words)
-    if not below:
-        return table
-    return Group(table, Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
+    rows: list[RenderableType] = [table]
+    if below:
+        rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
+    return Group(*rows, *_doubt(answer.contenders, answer.best_expected))
+
+
+def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterator[RenderableType]:
+    """Which of the plans listed cannot be told from the first, and which is best on average."""
+    ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
+    if ties:
+        yield prose(f"{listed(ties)} cannot be told from 1: measure before you choose", hanging=2)
+    for i, one in enumerate(contenders, 1):
+        if one.id == best_expected:
+            plan = one.plan.model_dump()
+            first, *more = [*plan_words(plan), *memory_words(plan)]
+            head = f"  best when the doubt is counted: {i}, {first}"
+            yield Flow([head, *more], indent=4)
 
 
 def _width(column: Sequence[str]) -> int:
@@ -176,6 +198,12 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
     return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases
 
 
+def with_chance(value: float) -> str:
+    """How likely one plan is faster than another."""
+    told = "" if value >= SURE else ": they cannot be told apart, measure both"
+    return f"with a chance of {chance(value)}{told}"
+
+
 _TITLES = {
     "time_parts_s": "time of one iteration",
     "memory_parts_bytes": "memory of the worst stage",
@@ -213,7 +241,12 @@ def comparison_table(answer: SideBySide, every: bool) -> RenderableType:
         ratio = "" if row.ratio is None or row.equal else f"{row.ratio:.3g} x"
         cells = (_shown(row.name + unit, value) for value in (row.a, row.b))
         table.add_row(f"  {row.name}", *cells, ratio)
-    return table
+    if answer.chance_b_faster is None:
+        return table
+    ahead, behind, sure = "B", "A", answer.chance_b_faster
+    if sure < 0.5:
+        ahead, behind, sure = behind, ahead, 1.0 - sure
+    return Group(table, Text(f"{ahead} is faster than {behind} {with_chance(sure)}"))
 
 
 def _shown(name: str, value: Value) -> str:

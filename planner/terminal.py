@@ -30,6 +30,7 @@ from planner.answer import (
 from planner.bars import memory_bars, time_bar
 from planner.flow import Flow, prose
 from planner.formats import (
+    chance,
     days,
     dollars,
     energy,
@@ -46,7 +47,7 @@ from planner.formats import (
     value_words,
 )
 from planner.request import PlanRequest
-from planner.tables import ranking
+from planner.tables import ranking, with_chance
 
 _MOST_REASONS = 5
 _MOST_STAGES = 8  # lines of layers, for one screen
@@ -80,7 +81,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
         rows.append(_launch(answer.launch))
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     if len(answer.plans) > 1:
-        rows += [Text(), ranking(answer.plans, asked.request.search, min(console.width, 100))]
+        rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
     return Group(*rows, Text(), *_counts(answer))
 
 
@@ -136,6 +137,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     verdicts = {
         "illegal": "This plan cannot run",
         "does not fit": "This plan does not fit",
+        "may run out": "This plan may run out of memory",
         "slower": "This plan runs, but is not the fastest",
         "best": "This is the best plan",
     }
@@ -156,6 +158,8 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         rows.append(Flow([f"  {first}", *more], indent=2))
         if answer.slower_by is not None:
             rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
+        if answer.chance_slower is not None:
+            rows.append(prose(f"  the best is faster {with_chance(answer.chance_slower)}"))
         largest = sorted(answer.differences_s.items(), key=lambda item: -abs(item[1]))
         rows += [
             Text(f"    {name:<12} {'+' if value > 0 else '-'}{seconds(abs(value))}")
@@ -244,7 +248,8 @@ def _headroom(memory: Memory) -> RenderableType:
     used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight], ", ")
+    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
+    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 
 def whole_run(report: PlanReport, asked: Asked) -> list[str]:

@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, count, energy, foldedStages, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, chance, count, energy, foldedStages, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -145,7 +145,7 @@ function Figures({ shown }) {
       ${figure("Per iteration", seconds(time), secondsRange(band.low_s, band.high_s), band.basis)}
       ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
       ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
-      ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}`, shown.definitions.peak_bytes, html`<${Meter} used=${used} />`)}
+      ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}, ${chance(memory.chance_of_running_out)} risk to run out`, `${shown.definitions.peak_bytes}. The chance to run out is ${memory.chance_basis}`, html`<${Meter} used=${used} />`)}
       ${trained
         ? figure("Training", unit(number(shown.days), "days"), [shown.cost_usd !== null && money(shown.cost_usd), shown.energy_kwh !== null && energy(shown.energy_kwh)].filter(Boolean).join(" · "))
         : figure("Training", "–", "say how many tokens")}

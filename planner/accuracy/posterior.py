@@ -18,9 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.accuracy import memory_posterior
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
+from planner.memory_risk import FILE as MEMORY_FILE
 from planner.posterior import (
     FACTORS,
     FILE,
@@ -42,6 +44,7 @@ LEFT_OUT = ("mlm_golden",)
 # Priors of the scales: the usual deviation, and how many times more or less it may well be (ln).
 _USUAL_FACTOR, _USUAL_LEVEL, _USUAL_NOISE = 0.05, 1.0, 0.03
 _WIDTH, _NOISE_WIDTH = 1.0, 0.7
+_CHANCES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8)  # of larger peaks, to be held against what was measured
 
 
 def leaning_of(prediction: Prediction) -> Leaning | None:
@@ -181,15 +184,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=PUBLISHED_RUNS)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    runs = seen(predict(run) for run in read_runs(options.data))
-    found = fit([run for run in runs if run.leaning.groups[3] not in LEFT_OUT])
+    predictions = [predict(run) for run in read_runs(options.data)]
+    kept = [one for one in predictions if one.run.source_key not in LEFT_OUT]
+    found, measured = fit(seen(kept)), memory_posterior.measured_peaks(kept)
     document = written(found)
     for name in ("scales", "quantiles"):
         print(name, json.dumps(document[name], indent=2))
     for level in LEVELS[1:]:
         missed = held(found, level)
         print(f"left out by {level:12s} " + ", ".join(f"{k} %: {v:.1%}" for k, v in missed.items()))
+    for chance, share in memory_posterior.held(measured, _CHANCES).items():
+        print(f"peaks above what {chance:.0%} exceed, source left out: {share:.1%}")
     if options.write:
+        MEMORY_FILE.write_text(memory_posterior.text(measured), encoding="utf-8")
         rows = ",\n".join(f"    {json.dumps(row)}" for row in document.pop("runs"))
         head = json.dumps(document, indent=2)
         FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")

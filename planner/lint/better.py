@@ -98,6 +98,6 @@ def _settled(case: Case, plan: ParallelPlan, most_s: float) -> ParallelPlan:
         if tried is None or tried == plan or not case.accepts(tried):
             continue
         costs = _costs(case, tried)
-        if costs.peak_bytes[0] <= case.capacity_bytes and costs.iteration_time_s[0] <= most_s:
+        if costs.needed_bytes[0] <= case.room_bytes(tried) and costs.iteration_time_s[0] <= most_s:
             plan = tried
     return plan

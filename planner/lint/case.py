@@ -19,6 +19,7 @@ from planner.explain import report
 from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading
 from planner.lint.spellings import spellings
+from planner.memory_risk import Room, room_of
 from planner.problems import Problem
 from planner.request import PlanRequest
 from planner.search import cost_model
@@ -125,6 +126,15 @@ class Case:
     def capacity_bytes(self) -> float:
         return self.request.cluster.groups[0].accelerator.memory_bytes
 
+    def room_bytes(self, plan: ParallelPlan) -> float:
+        """What a change of the script may need: as much as the request takes, or the script."""
+        own = self.own.memory.needed_bytes if self.own is not None and self.own.fits else 0.0
+        return max(self._room.of_plan(plan), own)
+
+    @cached_property
+    def _room(self) -> Room:
+        return room_of(self.request)
+
     def fastest(
         self,
         changes: Iterable[Mapping[str, Any]],
@@ -147,7 +157,8 @@ class Case:
         if not found:
             return None
         costs = self.costs.evaluate(Plans.from_rows([plan for _, plan in found]))
-        fits = (costs.peak_bytes <= self.capacity_bytes) | (not fitting)
+        room = [self.room_bytes(plan) for _, plan in found]
+        fits = (costs.needed_bytes <= np.array(room)) | (not fitting)
         seconds = np.where(fits, costs.iteration_time_s, np.inf)
         best = int(np.argmin(seconds))
         if not np.isfinite(seconds[best]):

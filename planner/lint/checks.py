@@ -21,8 +21,8 @@ from planner.lint.case import MINIMUM_GAIN, Case, Neighbour, Place
 from planner.lint.findings import Finding, Severity
 from planner.lint.flags import ENVIRONMENT, launched
 from planner.lint.knowledge import IGNORED, needs_variable
+from planner.memory_reasons import memory_reason
 from planner.search import cost_model
-from planner.solve import memory_reason
 
 Check = Callable[[Case], Iterator[Finding]]
 

@@ -9,7 +9,8 @@ from cost_models.calibrations import TIME_PARTS
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answer import PlanReport, ProfileInfo
-from planner.error_band import comparison
+from planner.contenders import compared
+from planner.error_band import SURE
 from planner.frameworks.reading import Reading
 from planner.lint.better import best, mended, nearest
 from planner.lint.case import Case
@@ -24,12 +25,8 @@ from planner.lint.findings import (
     Verdict,
 )
 from planner.lint.sources import checked, framework_of, reading_of
-from planner.posterior import leaning
 from planner.problems import RequestError
 from planner.version import __version__
-
-# Below this chance that a better plan is faster, both should be measured.
-SURE = 0.95
 
 
 def read(
@@ -169,13 +166,7 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
 
 
 def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
-    request = case.request
-    model, cluster, training = request.model, request.cluster, request.training
-    first, second = (
-        leaning(model, cluster, training, report.plan, report.time_parts_s)
-        for report in (better, own)
-    )
-    error = comparison(better.iteration_time_s, first, own.iteration_time_s, second)
+    error = compared(case.request, better, own)
     speedup = own.iteration_time_s / better.iteration_time_s
     return Gain(
         speedup=speedup,

@@ -44,7 +44,7 @@ def find(request: PlanRequest) -> MixedAnswer:
         *(partial(_part, place=place) for place in range(len(groups))),
         _slowest,
     ]
-    mixed = Groups(request.model, request.cluster, request.training)
+    mixed = Groups(request.model, request.cluster, request.training, request.search.memory_risk)
     placed = list(_promising(request, mixed))
     total = len(alike) + len(placed)
     options = list[Option]()

@@ -21,6 +21,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times, simulate
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
+from planner.memory_risk import room
 
 FloatArray = NDArray[np.float64]
 MOST_TRIED = 8  # stages of a pipeline whose every pair is tried with the simulator
@@ -29,23 +30,27 @@ OUTSIDE = tuple(name for name, part in TIME_PARTS.items() if part.once)
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of a step; seconds of a micro-batch, bytes and capacity by stage."""
+    """Seconds of a step; seconds of a micro-batch, bytes and capacity by stage; whether it fits."""
 
     iteration_time_s: float
     stage_s: FloatArray
     stage_bytes: FloatArray
     capacity_bytes: FloatArray
-
-    @property
-    def fits(self) -> bool:
-        return bool(np.all(self.stage_bytes <= self.capacity_bytes))
+    fits: bool
 
 
 class Groups:
     """Cost models of the groups of a cluster, each as if the whole pipeline stood on it."""
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        training: TrainingSpec,
+        memory_risk: float | None = None,
+    ) -> None:
         self.model, self.cluster, self.training = model, cluster, training
+        self._memory_risk = memory_risk
         self.models = [
             CostModel(model, _alone(cluster, group), training) for group in cluster.groups
         ]
@@ -53,6 +58,12 @@ class Groups:
     @cached_property
     def capacity_bytes(self) -> FloatArray:
         return np.array([group.accelerator.memory_bytes for group in self.cluster.groups])
+
+    def room_bytes(self, plan: ParallelPlan) -> FloatArray:
+        """What a plan may need of the memory of each group."""
+        return np.array(
+            [room(size, self._memory_risk).of_plan(plan) for size in self.capacity_bytes]
+        )
 
     def evaluate(self, plan: ParallelPlan, owner: Sequence[int]) -> Result:
         """One plan with its layers by stage; owner: the group of each stage."""
@@ -76,9 +87,13 @@ class Groups:
         outside = max(
             sum(float(found[g].time_parts_s[name].max()) for name in OUTSIDE) for g in used
         )
-        totals = {g: found[g].memory.total_bytes[:, 0] for g in used}
-        stage_bytes = np.array([totals[g][s] for s, g in enumerate(owner)])
-        return Result(makespan + outside, times.work_s, stage_bytes, self.capacity_bytes[owners])
+        memory = [found[g].memory for g in owner]
+        stage_bytes = np.array([own.total_bytes[s, 0] for s, own in enumerate(memory)])
+        spare = np.array([own.spare_bytes[s, 0] for s, own in enumerate(memory)])
+        fits = bool(np.all(stage_bytes - spare <= self.room_bytes(plan)[owners]))
+        return Result(
+            makespan + outside, times.work_s, stage_bytes, self.capacity_bytes[owners], fits
+        )
 
     def rough_s(self, plan: ParallelPlan, owner: Sequence[int]) -> float:
         """A step of a plan with its layers, by the same closed form as `dealt`."""
@@ -159,8 +174,8 @@ class Groups:
         layers = np.array(even)
         slope_s = picked_s[:, 1] - picked_s[:, 0]
         slope_bytes = np.maximum(picked_bytes[:, 1] - picked_bytes[:, 0], 1.0)
-        room = self.capacity_bytes[np.asarray(owner)] - picked_bytes[:, 0]
-        most = np.floor(layers + room / slope_bytes)
+        left = self.room_bytes(plan)[np.asarray(owner)] - picked_bytes[:, 0]
+        most = np.floor(layers + left / slope_bytes)
         return _Linear(picked_s[:, 0] - slope_s * layers, slope_s, most.astype(np.int64))
 
 

@@ -8,10 +8,11 @@ from cost_models.plans import ParallelPlan
 from planner.answer import Document, PlanReport
 from planner.documents import parse_request
 from planner.explain import report
+from planner.memory_reasons import memory_reason, memory_reasons
 from planner.problems import RequestError
 from planner.request import PlanRequest
 from planner.search import SpaceTooLarge, cost_model, search
-from planner.solve import IllegalPlan, estimate, memory_reason, prepared
+from planner.solve import IllegalPlan, estimate, prepared
 
 Outcome = Literal[
     "fits",
@@ -85,7 +86,8 @@ def _answer(request: PlanRequest) -> Result:
     if found.best:
         return _figures(request, report(model, request, found.best[0]), "fits")
     if found.nearest:
-        reason = memory_reason(report(model, request, found.nearest[0])).text
+        nearest = report(model, request, found.nearest[0])
+        reason = "; ".join(one.text for one in memory_reasons(request, nearest))
     else:
         assert found.counts is not None
         reason = "no plan is legal: " + "; ".join(found.counts.examples.values())

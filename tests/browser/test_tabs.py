@@ -213,6 +213,9 @@ def test_candidates(page: Page, shot: Callable[..., None]) -> None:
     peaks = [_number(one) for one in tab.locator("tbody td:nth-child(5)").all_inner_texts()]
     assert len(peaks) > 5
     assert peaks == sorted(peaks)
+    likely = tab.locator("tbody td:nth-child(6)")
+    expect(likely.filter(has_text="%")).to_have_count(10)
+    expect(likely.filter(has_text="cannot be told from the best")).not_to_have_count(0)
     tab.get_by_label("Columns").select_option(label="Overlap")
     expect(tab.get_by_role("columnheader", name="overlap tp")).to_be_visible()
     rows.nth(1).get_by_role("button", name="Pin to compare").click()
@@ -271,6 +274,7 @@ def test_comparison(page: Page, shot: Callable[..., None]) -> None:
     expect(main.get_by_label("B", exact=True)).to_have_value("pin-1")
     table = main.get_by_role("region", name="Side by side")
     expect(table.get_by_role("row", name=re.compile("^Throughput ")).first).to_be_visible()
+    expect(main).to_contain_text("is faster with a chance of")
     assert table.get_by_role("row", name=re.compile("^num layers")).count() == 0
     main.get_by_label("Differences only").uncheck()
     expect(table.get_by_role("row", name=re.compile("^num layers"))).to_be_visible()

@@ -179,7 +179,9 @@ def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
 
 
 def test_what_other_phases_hold_gives_way_and_gaps_do_not() -> None:
-    plenty, little, none = (float(fragmentation_bytes(10.0, 0.3, 5.0, r)) for r in (99.0, 4.0, 0.0))
+    plenty, little, none = (
+        float(sum(fragmentation_bytes(10.0, 0.3, 5.0, r))) for r in (99.0, 4.0, 0.0)
+    )
     assert (plenty, little, none) == (8.0, 4.0, 3.0)
 
 

@@ -17,6 +17,7 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
 from planner import frameworks, solve
 from planner.dealt_plans import dealt_plans
+from planner.memory_risk import room
 from planner.request import Bounds, PlanRequest, SearchSpec
 from planner.search import cost_model, search
 from tests.planner.drawn import requests, with_usual_splits
@@ -95,7 +96,7 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0)]
+    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0, room(80e9, None))]
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))

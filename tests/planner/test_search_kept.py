@@ -114,7 +114,7 @@ class TestKeeper:
         def alike(self: CostModel, plans: Plans) -> Estimates:
             found = plain(self, plans)
             ones = np.ones(len(plans))
-            return replace(found, iteration_time_s=ones, peak_bytes=ones)
+            return replace(found, iteration_time_s=ones, peak_bytes=ones, needed_bytes=ones)
 
         monkeypatch.setattr(CostModel, "evaluate", alike)
         outcome, priced = searched(monkeypatch, self.ASKED, top_k=8)
@@ -177,7 +177,7 @@ class TestFewestLayers:
         model, best = cost_model(asked), outcome.best[0]
         counts = range(1, 33)
         rows = [best.model_copy(update={"recompute_num_layers": n}) for n in counts]
-        fits = model.peak_bytes(Plans.from_rows(rows)) <= (
+        fits = model.needed_bytes(Plans.from_rows(rows)) <= (
             asked.cluster.groups[0].accelerator.memory_bytes
         )
         fewest = next(n for n in counts if fits[n - 1])

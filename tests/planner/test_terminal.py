@@ -162,12 +162,12 @@ def test_opened_axes_are_columns() -> None:
             "zero_stage": Bounds(values=(1,)),
         },
     )
-    plans = answers.plan_answer().plans
-    wide = drawn(lambda console: tables.ranking(plans, search, 120), 120)
+    answer = answers.plan_answer()
+    wide = drawn(lambda console: tables.ranking(answer, search, 120), 120)
     heading = " ".join(wide.splitlines()[:2])
     for word in ("etp", "schedule", "cp kind", "rank order", "recompute"):
         assert all(part in heading for part in word.split()), word
-    narrow = drawn(lambda console: tables.ranking(plans, search, 80))
+    narrow = drawn(lambda console: tables.ranking(answer, search, 80))
     assert "in all of them: " in narrow
     assert "rank order tp-cp-ep-dp-pp" in narrow
     assert "tokens/s" in narrow.splitlines()[0] + narrow.splitlines()[1]

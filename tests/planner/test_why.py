@@ -40,6 +40,9 @@ def no_host_link(request: PlanRequest) -> PlanRequest:
 # (reason, request, plan, what the sentence must name)
 CASES: list[tuple[str, PlanRequest, dict[str, Any], tuple[str, ...]]] = [
     ("memory", ask("llama-3.1-70b"), {"tp": 8, "dp": 2}, ("stage 0", "GiB", "optimizer")),
+    ("memory_risk", ask(memory_risk=0.01),
+     {"dp": 16, "zero_stage": 2, "micro_batch_size": 2, "recompute": "selective",
+      "recompute_modules": ("layernorm",)}, ("chance", "1 %", "megatron")),
     ("world_size", ask(), {"tp": 8, "dp": 4}, ("32", "16")),
     ("batch_identity", ask(), {"dp": 16, "micro_batch_size": 3}, ("64", "16", "3")),
     ("heads_not_divisible", ask(cluster="1x6xh100-sxm", seq=1536, batch=6), {"tp": 3, "dp": 2},
@@ -116,7 +119,8 @@ def test_the_reason_is_named_and_the_smallest_change_fits(
     assert code in found
     for piece in named:
         assert piece in found[code]
-    assert answer.verdict == ("does not fit" if code == "memory" else "illegal")
+    verdicts = {"memory": "does not fit", "memory_risk": "may run out"}
+    assert answer.verdict == verdicts.get(code, "illegal")
     check_change(request_, plan, answer)
 
 

@@ -1,7 +1,7 @@
 /* Limits: any field of a plan fixed, bounded, or left to the search. */
 
 import { html } from "htm/preact";
-import { fieldName, words } from "../format.js";
+import { chance, fieldName, words } from "../format.js";
 import { change, field, problemsAt, request } from "../state.js";
 import { Bound, CheckField, parseNumber, SelectField, TextField } from "../ui/field.js";
 import { More, Section } from "./section.js";
@@ -52,6 +52,9 @@ export function Limits() {
     <//>`;
 }
 
+/* Beyond the last one only the predicted peak has to fit. */
+const RISKS = [...[0.01, 0.02, 0.05, 0.1, 0.2].map((value) => ({ value, label: `up to ${chance(value)}` })), { value: 1, label: "any, if the predicted peak fits" }];
+
 /* The goal, and axes that a search leaves closed unless told. */
 function Wishes({ spec }) {
   const open = field("/search/open") ?? [];
@@ -63,6 +66,8 @@ function Wishes({ spec }) {
   return html`
     <${Bound} pointer="/search/objective" of=${SelectField} label="Goal" usual=${spec.objective.default}
       options=${spec.objective.enum.map((value) => ({ value, label: label[value] ?? words(value) }))} />
+    <${Bound} pointer="/search/memory_risk" of=${SelectField} label="Risk to run out of memory" title="The largest chance of a plan that is kept"
+      usual=${spec.memory_risk.default ?? 1} options=${RISKS} />
     <p class="note">Also try, at the price of a longer search:</p>
     <div class="limits">${spec.open.items.enum.map((name) => html`
       <${CheckField} key=${name} id=${`f-open-${name}`} label=${words(name)} value=${open.includes(name)} onChange=${(on) => turn(name, on)} />`)}</div>`;

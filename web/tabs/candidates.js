@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call, download } from "../api.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, count, fieldName, seconds, tokensPerSecond, value } from "../format.js";
+import { bytes, chance, count, fieldName, seconds, tokensPerSecond, value } from "../format.js";
 import { answer, isPinned, persist, pick, report, togglePin, units } from "../state.js";
 import { canonical } from "../url.js";
 import { Icon } from "../ui/icon.js";
@@ -82,8 +82,9 @@ export default function CandidatesTab() {
   if (!found) return html`<div class="loading" aria-busy="true"></div>`;
   const fields = Object.keys(report.value?.plan ?? found.nearest?.[0]?.plan ?? {});
   const shown = (SETS[set.value] ?? SETS.degrees).fields ?? fields;
-  const table = rows.map((row, i) => ({ ...row, place: i + 1 }));
   const plan = (row) => planOf(row, fields);
+  const rivals = rivalsOf(found);
+  const table = rows.map((row, i) => ({ ...row, place: i + 1, ...rivals.get(canonical(plan(row))) }));
   const current = canonical(report.value?.plan ?? {});
   const csv = async () => {
     try {
@@ -130,6 +131,12 @@ export default function CandidatesTab() {
   </div>`;
 }
 
+/* By plan: how likely it is the fastest of the first ones, and what that means for the choice. */
+function rivalsOf({ contenders = [], best_expected: expected }) {
+  const note = ({ id, tie }) => [id === expected && "best when the doubt is counted", tie && "cannot be told from the best"].filter(Boolean).join(", ");
+  return new Map(contenders.map((one) => [canonical(one.plan), { chance_best: one.chance_best, note: note(one) }]));
+}
+
 function columns(fields, plan) {
   const numeric = new Set(["tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_stage", "dp_shard", "recompute_num_layers"]);
   return [
@@ -138,6 +145,8 @@ function columns(fields, plan) {
     { key: "tokens_per_s", label: "Tokens/s", number: true, show: (item) => tokensPerSecond(item) },
     { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
     { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
+    { key: "chance_best", label: "Best?", title: "The chance that it is the fastest of the first plans", number: true,
+      show: (item, { note }) => (item === undefined ? "–" : html`<span title=${note}>${chance(item)}${note && html` <span class="muted">${note}</span>`}</span>`) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
       : { key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),

@@ -5,13 +5,14 @@ import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value } from "../format.js";
+import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { Trouble } from "./asked.js";
 
 const REASONS = {
   memory: "Out of memory",
+  memory_risk: "Too likely to run out of memory",
   world_size: "Not the number of accelerators",
   batch_identity: "Batch is not micro batch × accumulation × dp",
   heads_not_divisible: "Attention heads do not divide",
@@ -133,6 +134,7 @@ const Whole = ({ name, value, onInput, label = fieldName(name) }) => html`<div c
 const HEADS = {
   illegal: ["alert", () => "It cannot run"],
   "does not fit": ["alert", () => "It does not fit"],
+  "may run out": ["alert", () => "It may run out of memory"],
   slower: ["info", ({ slower_by }) => `It fits, and is ${percent(slower_by)} slower than the best`],
   best: ["check", () => "It is the best plan"],
 };
@@ -146,7 +148,7 @@ function Verdict({ found }) {
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
       ${" "}${bytes(estimate.memory.peak_bytes, units.value)} of ${bytes(estimate.memory.capacity_bytes, units.value)} on stage ${estimate.memory.worst_stage}.
       ${estimate.fits && html` <button type="button" class="link" onClick=${() => pick(estimate.plan)}>Show this plan</button>`}</p>`}
-    ${found.verdict === "slower" && html`<${Where} differences=${found.differences_s} />`}
+    ${found.verdict === "slower" && html`<p>The best is faster ${withChance(found.chance_slower)}.</p><${Where} differences=${found.differences_s} />`}
     ${change && html`<div class="smallest-change">
       <p><b>The smallest change that fits:</b> ${Object.entries(change.set).map(([name, to]) => `${fieldName(name)} ${value(to)}`).join(", ")}.
         ${" "}Then ${tokensPerSecond(change.tokens_per_s)} with ${bytes(change.peak_bytes, units.value)}.</p>

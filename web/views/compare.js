@@ -5,7 +5,7 @@ import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { memoryParts, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, unit, value, words } from "../format.js";
+import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { useAsked, Trouble } from "../tabs/asked.js";
 import { Icon } from "../ui/icon.js";
@@ -72,6 +72,7 @@ function Side({ name, label, choice, other, all }) {
 
 function Headline({ found }) {
   const [first, second] = [found.a.estimate, found.b.estimate];
+  const sure = found.chance_b_faster ?? null;
   const ratio = second.tokens_per_s / first.tokens_per_s;
   const [winner, by] = ratio >= 1 ? ["B", ratio] : ["A", 1 / ratio];
   const gap = second.memory.peak_bytes - first.memory.peak_bytes;
@@ -79,6 +80,7 @@ function Headline({ found }) {
   return html`<p class="compare-headline">
     <b>${by - 1 < 0.0005 ? "Both are as fast" : `${winner} is ${by < 1.05 ? `${percent(by - 1, 2)} faster` : `${times(by)} as fast`}`}</b>
     <span>${tokensPerSecond(first.tokens_per_s)} → ${tokensPerSecond(second.tokens_per_s)}</span>
+    ${sure !== null && html`<span>${sure < 0.5 ? "A" : "B"} is faster ${withChance(Math.max(sure, 1 - sure))}</span>`}
     <span>${fuller}</span>
   </p>`;
 }

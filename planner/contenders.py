@@ -1,0 +1,86 @@
+"""The first plans of a search against each other: how likely each is the fastest.
+
+Their times are estimates; what all of them are off by cancels (planner/posterior.py), so that
+plans which lean on the same links are told apart by less than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import sqrt
+
+import numpy as np
+
+from planner.answer import Contender, PlanReport
+from planner.error_band import SURE, Comparison, chance_above, comparison
+from planner.explain import plan_id
+from planner.posterior import Array, Leaning, leaning, posterior
+from planner.request import PlanRequest
+from planner.search import CONTENDERS, Priced
+
+DRAWS = 4096  # of all times at once: a chance of a half is told within 1 %
+SEED = 16
+
+
+def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:
+    """The first plans of a search for time, in its order."""
+    if not first or request.search.objective == "memory_headroom":
+        return ()
+    seconds = np.array([sum(priced.parts_s.values()) for priced in first])
+    leans = [_leaning(request, priced) for priced in first]
+    mean, shared = posterior().together(leans)
+    noise = posterior().repeated(leans)
+    middle = np.log(seconds) + mean
+    best = chances_best(middle, shared + np.diag(noise))
+    expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
+    found = []
+    for i, priced in enumerate(first):
+        apart = shared[0, 0] + shared[i, i] - 2.0 * shared[0, i] + noise[0] + noise[i]
+        slower = chance_above(float(middle[i] - middle[0]), sqrt(apart)) if i else 0.5
+        found.append(
+            Contender(
+                id=plan_id(priced.plan),
+                plan=priced.plan,
+                iteration_time_s=float(seconds[i]),
+                expected_time_s=float(expected[i]),
+                chance_best=float(best[i]),
+                chance_slower=slower,
+                tie=i > 0 and 1.0 - SURE < slower < SURE,
+            )
+        )
+    return tuple(found)
+
+
+def best_expected(found: Sequence[Contender]) -> str | None:
+    """The id of the plan with the lowest expected time, where it is not the first."""
+    if not found:
+        return None
+    best = min(found, key=lambda one: one.expected_time_s)
+    return None if best is found[0] else best.id
+
+
+def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
+    """Two plans of a request: how many times faster the first is, and how likely it is faster."""
+    leans = [_leaning(request, Priced(report.plan, report.time_parts_s)) for report in (one, other)]
+    return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1])
+
+
+def chances_best(middle: Array, shared: Array) -> Array:
+    """The chance of each to be the lowest of normal values; they add up to 1.
+
+    middle: means, (n,).  shared: covariance, (n, n), n up to CONTENDERS.
+    """
+    count = len(middle)
+    drawn = middle + _draws()[:, :count] @ np.linalg.cholesky(shared).T
+    return np.bincount(drawn.argmin(axis=1), minlength=count) / DRAWS
+
+
+@cache
+def _draws() -> Array:
+    """The same at every call, so that an answer is the same at every call."""
+    return np.random.default_rng(SEED).standard_normal((DRAWS, CONTENDERS))
+
+
+def _leaning(request: PlanRequest, priced: Priced) -> Leaning:
+    return leaning(request.model, request.cluster, request.training, priced.plan, priced.parts_s)
