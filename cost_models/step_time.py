@@ -40,7 +40,7 @@ class BlockTimes:
             return {name: at_layer(getattr(block, name)) for name in names}
 
         reference = forward_share(s.model, s.training)
-        ends = (*self.NAMES[:4], *self.WITHIN)
+        ends = (*self.NAMES[:5], *self.WITHIN)
         self.layers = [
             with_reference(columns(layer, (*self.NAMES, *self.WITHIN, *self.BESIDE)), reference)
             for layer in micro.layers
@@ -64,8 +64,8 @@ class BlockTimes:
             for one, exposed in zip(self.layers, self.exposed_s, strict=True)
         ]
         self.whole_ends_s = (
-            sum_of(self.embedding[n] for n in self.NAMES[:4]) + self.exposed_ends_s[0],
-            sum_of(self.head[n] for n in self.NAMES[:4]) + self.exposed_ends_s[1],
+            sum_of(self.embedding[n] for n in self.NAMES[:5]) + self.exposed_ends_s[0],
+            sum_of(self.head[n] for n in self.NAMES[:5]) + self.exposed_ends_s[1],
         )
 
 

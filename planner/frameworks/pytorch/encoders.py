@@ -56,16 +56,17 @@ def read(config: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any
     found = []
     for one in given:
         fields = {name: one[name] for name in (*OWN, *STACK) if name in one}
-        fields["projector"] = [_product(pair) for pair in one.get("projector", [])]
+        fields["projector"] = _projector(one.get("projector", []))
         found.append(fields | {"layer_pattern": patterns.pattern(one)})
     training = {name: config[name] for name in (POSITIONS, FROZEN) if name in config}
     return found, training
 
 
-def _product(pair: Any) -> dict[str, Any]:
-    if not isinstance(pair, list) or len(pair) != 2:
+def _projector(pairs: Any) -> list[dict[str, Any]]:
+    whole = isinstance(pairs, list) and all(isinstance(pair, list) for pair in pairs)
+    if not whole or any(len(pair) != 2 for pair in pairs):
         raise ValueError("a projector is a list of pairs, inputs and outputs")
-    return {"inputs": pair[0], "outputs": pair[1]}
+    return [{"inputs": inputs, "outputs": outputs} for inputs, outputs in pairs]
 
 
 def _all(fits: Callable[[EncoderSpec, ModelSpec], bool], text: str) -> Rule:

@@ -584,6 +584,23 @@ def test_scripts_without_a_config_are_not_read(script: str, text: str) -> None:
         PYTORCH.read({"train.py": script}, None)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "text"),
+    [
+        ('"encoders": [', '"encoders": ["none", ', "a list of options by name"),
+        ("[[1024, 1024], [1024, 512]]", "[1024, 512]", "a list of pairs"),
+        ("[[1024, 1024], [1024, 512]]", "1024", "a list of pairs"),
+        ('"frozen": ["encoders"]', '"frozen": ["all"]', "frozen"),
+    ],
+)
+def test_encoders_that_make_no_sense_are_not_read(was: str, now: str, text: str) -> None:
+    files = dict(PYTORCH.write(*CASES["encoders-frozen"]).files)
+    assert PYTORCH.read
+    assert files["train.py"].count(was) == 1
+    with pytest.raises(Unreadable, match=text):
+        PYTORCH.read(files | {"train.py": files["train.py"].replace(was, now)}, None)
+
+
 def test_a_script_alone_is_read_and_leaves_the_machine_open() -> None:
     assert PYTORCH.read
     request, plan = CASES["llama-3d"]
