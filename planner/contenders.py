@@ -13,11 +13,13 @@ from math import sqrt
 import numpy as np
 
 from planner.answer import Contender, PlanReport
-from planner.error_band import SURE, Comparison, chance_above, comparison
+from planner.error_band import SURE, Comparison, chance_above, comparison, known_to
 from planner.explain import plan_id
-from planner.posterior import Array, Leaning, leaning, posterior
+from planner.posterior import Array, Leaning, leaning
 from planner.request import PlanRequest
 from planner.search import CONTENDERS, Priced
+from planner.sites import kept as sites
+from planner.sites.site import source_of
 
 DRAWS = 4096  # of all times at once: a chance of a half is told within 1 %
 SEED = 16
@@ -29,8 +31,12 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
     leans = [_leaning(request, priced) for priced in first]
-    mean, shared = posterior().together(leans)
-    noise = posterior().repeated(leans)
+    site = sites.find(request.site) if request.site else None
+    known = known_to(site)
+    mean, shared = known.together(leans)
+    if site is not None:
+        mean = mean - site.correction.together(leans)[0]  # the times have it already
+    noise = known.repeated(leans)
     middle = np.log(seconds) + mean
     best = chances_best(middle, shared + np.diag(noise))
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
@@ -63,7 +69,8 @@ def best_expected(found: Sequence[Contender]) -> str | None:
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
     """Two plans of a request: how many times faster the first is, and how likely it is faster."""
     leans = [_leaning(request, Priced(report.plan, report.time_parts_s)) for report in (one, other)]
-    return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1])
+    site = sites.find(request.site) if request.site else None
+    return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1], site)
 
 
 def chances_best(middle: Array, shared: Array) -> Array:
@@ -83,4 +90,6 @@ def _draws() -> Array:
 
 
 def _leaning(request: PlanRequest, priced: Priced) -> Leaning:
-    return leaning(request.model, request.cluster, request.training, priced.plan, priced.parts_s)
+    source = source_of(request.site) if request.site else ""
+    asked = request.model, request.cluster, request.training
+    return leaning(*asked, priced.plan, priced.parts_s, source)

@@ -12,7 +12,7 @@ from math import erf, exp, log, sqrt
 import numpy as np
 
 from cost_models.profiles import EfficiencyProfile
-from planner.posterior import FACTORS, Leaning, Predictive, posterior
+from planner.posterior import FACTORS, Leaning, Posterior, Predictive, posterior
 from planner.sites.site import Site
 
 # Per cent of runs that intervals are to hold.
@@ -57,7 +57,7 @@ def band(
 
     corrected: what the site's runs multiply it by, which is answered.
     """
-    known = site.posterior if site is not None and site.runs else posterior()
+    known = known_to(site)
     found = known.predictive(leans)
     wider = UNMEASURED if profile.kind == "fallback" else 1.0
     low, high = interval_of(found, wider * known.quantiles[COVERED], log(corrected))
@@ -82,6 +82,11 @@ def band(
     )  # fmt: skip
 
 
+def known_to(site: Site | None) -> Posterior:
+    """What is expected of estimates at a site, or of anybody's."""
+    return posterior() if site is None else site.posterior
+
+
 def interval_of(found: Predictive, deviations: float, answered: float = 0.0) -> tuple[float, float]:
     """Low and high of ln(measured / estimated); what is answered is always inside.
 
@@ -91,10 +96,17 @@ def interval_of(found: Predictive, deviations: float, answered: float = 0.0) -> 
     return min(found.mean - reach, answered), max(found.mean + reach, answered)
 
 
-def comparison(one_s: float, one: Leaning, other_s: float, other: Leaning) -> Comparison:
-    """Two estimates of one model on one cluster; what both are off by cancels."""
-    known = posterior()
+def comparison(
+    one_s: float, one: Leaning, other_s: float, other: Leaning, site: Site | None = None
+) -> Comparison:
+    """Two estimates of one model on one cluster; what both are off by cancels.
+
+    site: whose runs have corrected both times.
+    """
+    known = known_to(site)
     mean, deviation = known.difference(one, other)
+    if site is not None:
+        mean -= site.correction.difference(one, other)[0]
     reach = known.quantiles[COVERED] * deviation
     gap = float(np.log(other_s / one_s)) + mean
     return Comparison(exp(gap - reach), exp(gap + reach), chance_above(gap, deviation))

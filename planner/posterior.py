@@ -261,8 +261,8 @@ class Posterior:
         return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
 
     def together(self, several: Sequence[Leaning]) -> tuple[Array, Array]:
-        """As `joint`, of plans in the hands of the same people, whose runs were not seen."""
-        theirs = [_by(SOMEBODY, one) for one in several]
+        """As `joint`, of plans in the same hands: of nobody whose runs were seen, unless named."""
+        theirs = [one if one.groups[3] else _by(SOMEBODY, one) for one in several]
         if len({one.groups for one in theirs}) > 1:
             return self.joint(theirs)
         mean, shared = self.off(theirs[0].groups)

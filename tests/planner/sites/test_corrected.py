@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from planner import solve
-from planner.answer import PlanReport
+from planner.answer import Contender, PlanReport
+from planner.contenders import contenders
 from planner.documents import parse_request
 from planner.error_band import band, interval_of
 from planner.identity import answer_id
 from planner.posterior import Predictive, leaning, posterior
 from planner.problems import RequestError
 from planner.request import PlanRequest
-from planner.search import cost_model, search
+from planner.search import Priced, cost_model, search
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sites import kept
 from planner.sites.pricing import price
@@ -212,3 +214,27 @@ def test_what_is_answered_is_inside_its_interval() -> None:
     assert interval_of(sure, 1.0, answered=-0.5) == (-0.5, 1.01)
     far = band(2.0, run(NAMES[0]).leaning, profile_for(accelerator("v100")), corrected=1e6)
     assert far.high_s == pytest.approx(2e6, rel=1e-12)
+
+
+def contended(site: str | None) -> tuple[Contender, ...]:
+    """Two plans that lean on different things and take as long, by the times of a site."""
+    plans = [PLAN, PLAN | {"tp": 1, "pp": 128, "recompute_num_layers": 1}]
+    request = asked(site)
+    priced = []
+    for fields in plans:
+        plan = ParallelPlan(**{**request.named_plan.model_dump(), **fields})
+        found = cost_model(request).evaluate(Plans.of(plan))
+        total = float(found.iteration_time_s[0])
+        parts = {name: float(seconds[0]) / total for name, seconds in found.time_parts_s.items()}
+        priced.append(Priced(plan, parts))
+    return contenders(request, priced)
+
+
+def test_chances_are_those_of_the_site(lab: Site) -> None:
+    usual, empty, own = contended(None), contended("empty"), contended("lab")
+    assert [one.chance_best for one in empty] == [one.chance_best for one in usual]
+    assert [one.chance_best for one in own] != [one.chance_best for one in usual]
+    # What the runs say is in the times once: the wider doubt of anybody's runs is gone.
+    for one, before in zip(own, usual, strict=True):
+        more, much = (log(c.expected_time_s / c.iteration_time_s) for c in (one, before))
+        assert abs(more) < abs(much) / 2
