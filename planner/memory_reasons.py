@@ -14,7 +14,7 @@ def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:
     memory, risk = own.memory, request.search.memory_risk
     if not own.fits:
         return [memory_reason(own)]
-    if risk is None or memory.needed_bytes <= room_of(request).of_plan(own.plan):
+    if memory.needed_bytes <= room_of(request).of_plan(own.plan):
         return []
     text = (
         f"runs out of memory with a chance of {chance(memory.chance_of_running_out)}, more than "

@@ -80,16 +80,13 @@ class Room:
         return float(self.bytes_by_runtime[code("runtime", plan.runtime)])
 
 
-def room(capacity_bytes: float, risk: float | None) -> Room:
+def room(capacity_bytes: float, risk: float) -> Room:
     """What plans may need of a memory, so that none runs out with a larger chance than `risk`.
 
-    risk: None for as much as there is, by the predicted peak; never more than that.
+    Never more than there is: a risk of 1 is as much as that.
     """
-    most = np.full(len(RUNTIMES), float(capacity_bytes))
-    if risk is not None:
-        limits = [peaks().most_bytes(name, capacity_bytes, risk) for name in RUNTIMES]
-        most = np.minimum(most, limits)
-    return Room(most)
+    limits = [peaks().most_bytes(name, capacity_bytes, risk) for name in RUNTIMES]
+    return Room(np.minimum(limits, float(capacity_bytes)))
 
 
 def room_of(request: PlanRequest) -> Room:

@@ -45,9 +45,8 @@ class SearchSpec(Spec):
 
     objective: Objective = "tokens_per_s"
     top_k: Annotated[int, Field(ge=1, le=1000)] = 5
-    memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] | None = Field(
-        None,
-        description="largest chance to run out of memory, such as 5%; None: the peak fits",
+    memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] = Field(
+        0.05, description="largest chance to run out of memory, such as 5%; 100%: the peak fits"
     )
     framework: str | None = Field(None, description="search only what this framework accepts")
     limits: dict[str, Bounds] = Field(

@@ -47,7 +47,7 @@ class Groups:
         model: ModelSpec,
         cluster: ClusterSpec,
         training: TrainingSpec,
-        memory_risk: float | None = None,
+        memory_risk: float = 1.0,
     ) -> None:
         self.model, self.cluster, self.training = model, cluster, training
         self._memory_risk = memory_risk

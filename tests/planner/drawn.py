@@ -98,6 +98,7 @@ def requests(
             limits=limits,
             objective=objective,  # type: ignore[arg-type]
             top_k=3,
+            memory_risk=1.0,  # what is compared with is whether the predicted peak fits
             open=("offload_activations",) if offloaded else (),
         ),
     )

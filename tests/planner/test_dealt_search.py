@@ -96,7 +96,7 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0, room(80e9, None))]
+    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0, room(80e9, 1.0))]
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))

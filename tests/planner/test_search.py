@@ -400,7 +400,7 @@ class TestFoundByReview:
         fixed = {"tp": 1, "cp": 1, "pp": 1, "zero_stage": 1, "micro_batch_size": 2}
         limits = {name: Bounds(values=(value,)) for name, value in fixed.items()}
         limits["recompute"] = Bounds(values=("none", "full"))
-        asked = ask("llama-3.1-8b", "1x8xh100-sxm", 8192, 64, limits=limits)
+        asked = ask("llama-3.1-8b", "1x8xh100-sxm", 8192, 64, limits=limits, memory_risk=1.0)
         plan = ParallelPlan(dp=8, zero_stage=1, micro_batch_size=2, recompute="full",
                             recompute_num_layers=layers)  # fmt: skip
         capacity = float(cost_model(asked).evaluate(Plans.from_rows([plan])).peak_bytes[0])

@@ -26,7 +26,7 @@ def ask(model: str, cluster: str, seq: int, batch: int, limits: dict[str, Bounds
         model=preset(model),
         cluster=parse_shorthand(cluster),
         training=TrainingSpec(seq_length=seq, global_batch_size=batch),
-        search=SearchSpec(limits=limits),
+        search=SearchSpec(limits=limits, memory_risk=1.0),
     )
 
 

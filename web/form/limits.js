@@ -67,7 +67,7 @@ function Wishes({ spec }) {
     <${Bound} pointer="/search/objective" of=${SelectField} label="Goal" usual=${spec.objective.default}
       options=${spec.objective.enum.map((value) => ({ value, label: label[value] ?? words(value) }))} />
     <${Bound} pointer="/search/memory_risk" of=${SelectField} label="Risk to run out of memory" title="The largest chance of a plan that is kept"
-      usual=${spec.memory_risk.default ?? 1} options=${RISKS} />
+      usual=${spec.memory_risk.default} options=${RISKS} />
     <p class="note">Also try, at the price of a longer search:</p>
     <div class="limits">${spec.open.items.enum.map((name) => html`
       <${CheckField} key=${name} id=${`f-open-${name}`} label=${words(name)} value=${open.includes(name)} onChange=${(on) => turn(name, on)} />`)}</div>`;
