@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from planner.request import PlanRequest
     from planner.sites.site import Site
     from planner.tune.answer import TuneAnswer
-    from planner.tune.tuning import Question
+    from planner.tune.tuning import Budget, Question
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
 _LAUNCHER = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+_HERE = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
 
@@ -47,6 +48,7 @@ def tune(
     skip: Annotated[
         list[str] | None, typer.Option(metavar="ID", help=_SKIP, rich_help_panel=_PANEL)
     ] = None,
+    here: Annotated[bool, typer.Option("--here", help=_HERE, rich_help_panel=_PANEL)] = False,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
@@ -57,12 +59,17 @@ def tune(
     from planner import output
     from planner.progress_bar import bar
     from planner.tune.screen import tune_screen
-    from planner.tune.tuning import Budget, question, tune
+    from planner.tune.tuning import Budget, bound, question, tune
 
     if launcher is not None and emit is None:
         raise typer.BadParameter("--launcher needs --emit")
+    if here and (emit is not None or skip):
+        raise typer.BadParameter("--here goes with neither --emit nor --skip")
     source = source_of(request_file, request)
     asked, site = _asked(read_document(source, given, limits=True))
+    if here:
+        return _here(asked, site, Budget(runs, gpu_hours), json)
+    asked = bound(asked)
     with bar("searching"):
         known = question(asked, site, skip or ())
     if not known.plans:
@@ -87,7 +94,6 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     from planner.problems import RequestError, refuse, wrong_type
     from planner.sites import kept
     from planner.sites.site import Site
-    from planner.tune.tuning import bound
     from planner.validation import looked_up
 
     name = document.pop("site", None)
@@ -98,7 +104,27 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     found = looked_up("/site", partial(kept.find_or_none, name))
     if found is not None:
         document["site"] = found.name
-    return bound(parse_request(document)), found or Site(name=kept.check_name(name))
+    return parse_request(document), found or Site(name=kept.check_name(name))
+
+
+def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
+    """Run plans on this machine until the tuning ends."""
+    from planner import output
+    from planner.tune.local import bound_here, tuned_here
+    from planner.tune.screen import tune_screen
+    from planner.validate.process import RunFailed, Stopped, stoppable
+    from planner.validate.run_command import failed, progress_lines, stopped
+
+    asked = bound_here(asked)
+    try:
+        with stoppable(), progress_lines() as progress:
+            answer = tuned_here(asked, site.name, budget, progress)
+    except RunFailed as error:
+        return failed(error, json)
+    except Stopped as by:
+        return stopped(by)
+    output.show(answer, json, lambda screen: tune_screen(answer, asked))
+    return FINE
 
 
 def _nothing(json: bool) -> int:

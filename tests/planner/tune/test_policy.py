@@ -82,6 +82,14 @@ def test_one_strange_run_says_less_of_others() -> None:
     assert moved[3:].max() < 0.15
 
 
+@pytest.mark.parametrize("times", [0.1, 0.5, 3.0])
+def test_a_machine_that_is_far_off_is_so_for_every_plan(times: float) -> None:
+    one = believed(KNOWN, PLANS, PREDICTED, {0: times * PREDICTED[0]})
+    assert np.exp(one.mean[1:6]) == pytest.approx(times * PREDICTED[1:6], rel=0.1)
+    two = believed(KNOWN, PLANS, PREDICTED, {i: times * PREDICTED[i] for i in (0, 8)})
+    assert np.exp(two.mean) == pytest.approx(times * PREDICTED, rel=0.05)
+
+
 def test_expected_improvement_is_that_of_draws() -> None:
     belief = Belief(np.array([0.0, 0.1, -0.05]), np.diag([0.04, 0.09, 1e-6]))
     drawn = np.random.default_rng(0).normal(belief.mean, belief.deviation, (200_000, 3))
