@@ -2,8 +2,8 @@
 
 What estimates of plans are off by is normal together (planner/posterior.py).  Plans of one model
 on one cluster share most of a run's noise; the rest is each plan's own, and shared by plans that
-spend their time alike.  A measured plan tells its own time, and by what it shares something of all
-others.  Next is the plan with the largest expected improvement over the best measured one (Jones
+spend as much time alike.  A measured plan tells its own time, and by what it shares something of
+all others.  Next is the plan with the largest expected improvement over the best measured one (Jones
 et al. 1998); it ends where a plan that is faster by more than WORTH is unlikely.
 """
 
@@ -22,9 +22,10 @@ from planner.posterior import REPEATED, ROUNDS, Array, Leaning, Posterior, outly
 WORTH = 0.01
 # Tuning ends where the chance that there is one is below this.
 UNLIKELY = 0.05
-# How far plans' shares of time lie apart (all together) that have 61 % of this noise in common, by
-# a Gaussian.  Of published pairs of plans of one model and cluster: errors of estimates differ by
-# 2 % where the sizes of shares' differences add up to less than 0.02, by 5 to 6 % from 0.05 on.
+# How far plans lie apart (shares of time and ln(estimated time)) that have 61 % of this noise in
+# common, by a Gaussian.  Of published pairs of plans of one model and cluster: errors of estimates
+# differ by 2 % where the sizes of shares' differences add up to less than 0.02, by 5 to 6 % from
+# 0.05 on.
 ALIKE = 0.04
 # Deviation of ln(time) of one plan that is run twice on one machine (a judgement).
 AGAIN = 0.005
@@ -82,8 +83,8 @@ def believed(
     missed, covariance = known.joint(leanings)
     mean = np.log(seconds) + missed
     noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
-    shares = np.array([one.shares for one in leanings])
-    apart = np.square((shares[:, None] - shares[None]) / ALIKE).sum(2)
+    places = np.column_stack([np.array([one.shares for one in leanings]), np.log(seconds)])
+    apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
     own = REPEATED * np.exp(-0.5 * apart) * np.sqrt(np.outer(noise, noise))
     together = covariance + (1.0 - REPEATED) * np.sqrt(np.outer(noise, noise))
     at = list(measured)
