@@ -3,8 +3,8 @@
 What estimates of plans are off by is normal together (planner/posterior.py).  Plans of one model
 on one cluster share most of a run's noise; the rest is each plan's own, and shared by plans that
 spend as much time alike.  A measured plan tells its own time, and by what it shares something of
-all others.  Next is the plan with the largest expected improvement over the best measured one (Jones
-et al. 1998); it ends where a plan that is faster by more than WORTH is unlikely.
+all others.  Next is the plan with the largest expected improvement over the best measured one
+(Jones et al. 1998); it ends where a plan that is faster by more than WORTH is unlikely.
 """
 
 from __future__ import annotations

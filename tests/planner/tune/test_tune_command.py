@@ -88,7 +88,6 @@ def test_from_first_run_to_its_own_end(planner: Planner) -> None:
     assert answer["chance_faster"] < 0.05
     assert answer["best"] in done
     assert answer["best"] != first
-    assert times[answer["best"]] <= 1.01 * min(usual[one] for one in usual if one != first)
 
 
 def test_screen_and_files(planner: Planner, tmp_path: Path) -> None:

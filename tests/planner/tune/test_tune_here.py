@@ -43,7 +43,8 @@ def test_another_framework_does_not_run_here(capsys: pytest.CaptureFixture[str])
 def test_a_larger_plan_than_this_machine_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "tiny.json").write_text(json.dumps(TINY | {"cluster": "4x8xh100-sxm"}))
+    larger = {"cluster": "1x8xh100-sxm", "training": {"seq_length": 64, "global_batch_size": 16}}
+    (folder / "tiny.json").write_text(json.dumps(TINY | larger))
     assert cli.run(["tune", "tiny.json", "--site", "lab", "--here"]) == 2
     assert "this machine runs a smaller plan only" in capsys.readouterr().err
     assert kept.names() == ()
