@@ -41,6 +41,7 @@ from planner.sensitivities.command import sensitivity
 from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
+from planner.tune.command import tune
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
 from planner.validate.results_command import validations
@@ -317,6 +318,7 @@ app.command("read")(lint_commands.read)
 app.command("rl")(rl)
 app.command("learn")(site_commands.learn)
 app.add_typer(site_commands.app, name="sites")
+app.command("tune")(tune)
 app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)

@@ -41,17 +41,23 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
             raise NothingFits("nothing fits; `planner plan` says why")
         plan = best.plan
     bundle = framework.write(asked, plan)
-    if launcher is not None:
-        try:
-            bundle = launchers.launched(bundle, asked, launcher)
-        except UnknownName as error:
-            raise refuse("/launcher", "unknown_name", str(error)) from None
-        except launchers.CannotLaunch as error:
-            raise refuse("/launcher", "cannot_launch", str(error)) from None
+    bundle = launched(bundle, asked, launcher)
     memory = solve.estimate(asked, plan).estimate.memory
     if memory.peak_bytes > memory.capacity_bytes:
         raise NothingFits(f"the plan does not fit: {overflow(memory)}")
     return bundle
+
+
+def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bundle:
+    """The bundle with what starts it; None: as it is.  Raises RequestError."""
+    if launcher is None:
+        return bundle
+    try:
+        return launchers.launched(bundle, request, launcher)
+    except UnknownName as error:
+        raise refuse("/launcher", "unknown_name", str(error)) from None
+    except launchers.CannotLaunch as error:
+        raise refuse("/launcher", "cannot_launch", str(error)) from None
 
 
 def zipped(bundle: Bundle) -> bytes:

@@ -1,0 +1,162 @@
+"""`python -m planner.accuracy.tune`: runs that tuning takes on recorded tables of plans.
+
+A group is the plans of one model, cluster, batch and precision that a source measured, at least
+LEAST of them; the posterior has not seen its source.  The judge knows all times: how many runs
+until a plan within 1 % of the best was measured, by the policy of `planner tune` and in the order
+of predicted times; and after how many runs either is known to be that good: when the policy ends by
+its own rule, or when no interval of a plan that is left reaches below the best measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from math import exp, fsum, log1p
+from pathlib import Path
+
+import numpy as np
+from pydantic import FiniteFloat
+
+from planner.accuracy.intervals import left_out
+from planner.accuracy.posterior import leaning_of
+from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.accuracy.scores import counts
+from planner.answer import Document
+from planner.error_band import COVERED, interval_of
+from planner.posterior import Array, Leaning, Posterior
+from planner.tune.policy import WORTH, advised, believed
+
+LEAST = 4  # plans of a group
+
+
+class TunedGroup(Document):
+    """One group of n plans: runs until one within 1 % of the best was measured, and until known.
+
+    regret: the best measured when the policy ends over the best of all, less 1.
+    """
+
+    name: str
+    n: int
+    predicted_order: int
+    policy: int
+    predicted_order_known: int
+    policy_known: int
+    regret: FiniteFloat
+
+
+def tuned_groups(predictions: Iterable[Prediction]) -> Iterator[TunedGroup]:
+    """Every group of the scored rows."""
+    groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        if counts(prediction) and not prediction.run.is_layer and leaning_of(prediction):
+            groups[_group(prediction)].append(prediction)
+    for name, own in groups.items():
+        plans = defaultdict(list)
+        for prediction in own:
+            plans[prediction.run["config_group"] or prediction.run.id].append(prediction)
+        if len(plans) >= LEAST:
+            yield _tuned(", ".join(name), list(plans.values()))
+
+
+def _group(prediction: Prediction) -> tuple[str, ...]:
+    run, case = prediction.run, prediction.case
+    assert case is not None
+    training = case.training
+    batch = f"{training.global_batch_size} x {training.seq_length} {training.precision}"
+    return run.source_key, run["model"], f"{run['n_gpus']} x {run['gpu']}", batch
+
+
+def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
+    leanings = [leaning for plan in plans if (leaning := leaning_of(plan[0]))]
+    predicted = np.array([_mean(one.iteration_time_s for one in plan) for plan in plans])
+    true = np.array([_mean(one.run.iteration_time_s for one in plan) for plan in plans])
+    # As a site begins: over what is answered, by the other sources' runs.
+    known = left_out(leanings[0].groups[3]).as_answered()
+    order, ends = tried(known, leanings, predicted, true)
+    in_order = np.argsort(predicted, kind="stable").tolist()
+    best_then = float(true[order[:ends]].min())
+    return TunedGroup(
+        name=name,
+        n=len(plans),
+        predicted_order=_runs_until_good(in_order, true),
+        policy=_runs_until_good(order, true),
+        predicted_order_known=_runs_until_known(known, leanings, predicted, true, in_order),
+        policy_known=ends,
+        regret=best_then / float(true.min()) - 1.0,
+    )
+
+
+def tried(
+    known: Posterior, leanings: Sequence[Leaning], predicted: Array, true: Array
+) -> tuple[list[int], int]:
+    """All plans in the order that the policy tries them, and after how many it ends."""
+    measured: dict[int, float] = {}
+    ends = None
+    while True:
+        advice = advised(believed(known, leanings, predicted, measured), measured)
+        if ends is None and advice.ends:
+            ends = len(measured)
+        if advice.next is None:
+            return list(measured), len(measured) if ends is None else ends
+        measured[advice.next] = float(true[advice.next])
+
+
+def _runs_until_good(order: Sequence[int], true: Array) -> int:
+    good = np.log(true / true.min()) <= log1p(WORTH)
+    return 1 + next(place for place, plan in enumerate(order) if good[plan])
+
+
+def _runs_until_known(
+    known: Posterior, leanings: Sequence[Leaning], predicted: Array, true: Array, order: list[int]
+) -> int:
+    """Runs until no plan that is left may be worth it by its own interval: nothing is learned."""
+    low = [interval_of(known.predictive(one), known.quantiles[COVERED])[0] for one in leanings]
+    lowest = predicted * np.exp(low)
+    return next(
+        count
+        for count in range(1, len(order) + 1)
+        if lowest[order[count:]].min(initial=np.inf) >= (1.0 - WORTH) * true[order[:count]].min()
+    )
+
+
+def _mean(seconds: Iterable[float | None]) -> float:
+    """The geometric mean."""
+    logs = np.log([one for one in seconds if one is not None])
+    return exp(float(logs.mean()))
+
+
+def lines(groups: Sequence[TunedGroup]) -> Iterator[str]:
+    """A table, and the means of its columns."""
+    yield "       until measured   until known"
+    yield "plans  in order policy  in order policy  regret  group"
+    for one in groups:
+        yield (
+            f"{one.n:>5} {one.predicted_order:>9} {one.policy:>6} {one.predicted_order_known:>9} "
+            f"{one.policy_known:>6} {100 * one.regret:>5.1f} %  {one.name}"
+        )
+    columns = (
+        "n", "predicted_order", "policy", "predicted_order_known", "policy_known", "regret",
+    )  # fmt: skip
+    *means, regret = (
+        fsum(getattr(one, column) for one in groups) / max(len(groups), 1) for column in columns
+    )
+    n, *runs = (f"{mean:.2f}" for mean in means)
+    found = " ".join(f"{run:>{width}}" for run, width in zip(runs, (9, 6, 9, 6), strict=True))
+    yield f"{n:>5} {found} {100 * regret:>5.1f} %  mean of {len(groups)} groups"
+    good = sum(one.regret <= WORTH for one in groups)
+    yield f"within {WORTH:.0%} of the best when the policy ends: {good} of {len(groups)} groups"
+
+
+def main() -> None:
+    """Print every group."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=PUBLISHED_RUNS)
+    groups = list(tuned_groups(predict(run) for run in runs_in(parser.parse_args().data)))
+    for line in lines(groups):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tuning: which of the best plans to run next, until a faster one is hardly left."""

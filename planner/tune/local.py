@@ -1,0 +1,108 @@
+"""Runs of a tuning on this machine, through the validator's launchers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from cost_models.plans import ParallelPlan
+from planner.problems import refuse
+from planner.request import Bounds, PlanRequest
+from planner.sites import kept
+from planner.sites.pricing import price
+from planner.sites.site import LearnedRun, Site, source_of
+from planner.tune.answer import TuneAnswer
+from planner.tune.screen import short_id
+from planner.tune.tuning import Budget, question, tune
+from planner.validate.process import Limits, RunFailed
+from planner.validate.run import Options, own_folder, prepare_here, require_torch, run
+from planner.version import __version__
+
+FRAMEWORK = "pytorch"  # whose script the validator trains with
+
+
+def measured_here(
+    request: PlanRequest,
+    plan: ParallelPlan,
+    site: str,
+    limits: tuple[int, float],
+    progress: Callable[[str], None],
+) -> LearnedRun:
+    """A real run of a plan; limits: timed steps, and seconds.
+
+    Raises RequestError where the plan is too large for this machine, and
+    planner.validate.process.RunFailed.
+    """
+    require_torch()
+    own = request.model_copy(update={"plan": plan})
+    prepared = prepare_here(own)
+    if prepared.small.request != own:
+        detail = "this machine runs a smaller plan only: name it as the cluster (local)"
+        raise refuse("/cluster", "too_large", detail)
+    steps, wall_s = limits
+    options = Options(steps=steps, limits=Limits(wall_s=wall_s))
+    with own_folder(None) as folder:
+        report = run(prepared, options, folder, progress)
+    priced = price(own, source_of(site))
+    now, step = datetime.now(UTC), report.measured_iteration_time_s
+    content = json.dumps([own.document(), step.median, now.isoformat()])
+    return LearnedRun(
+        id=hashlib.sha256(content.encode()).hexdigest()[:12],
+        file="planner tune",
+        code_base=FRAMEWORK,
+        learned_at=now,
+        request=own.document(),
+        step_s=step.median,
+        steps=step.n,
+        left_out={"warm-up": options.warmup_steps},
+        version=__version__,
+        estimated_s=priced.seconds,
+        shares=priced.shares,
+        groups=priced.leaning.groups,
+        experts=priced.leaning.experts,
+    )
+
+
+def tuned_here(
+    request: PlanRequest, site: str, budget: Budget, progress: Callable[[str], None]
+) -> TuneAnswer:
+    """Runs the next plan and learns from it until there is none; plans that fail are left out.
+
+    Raises RequestError, and planner.validate.process.RunFailed where no plan runs at all.
+    """
+    failed: dict[str, RunFailed] = {}
+    while True:
+        found = kept.find_or_none(site)
+        asked = request if found is None else request.model_copy(update={"site": found.name})
+        known = question(asked, found or Site(name=site), tuple(failed))
+        if not known.plans and failed:
+            raise next(iter(failed.values()))
+        answer = tune(known, budget)
+        if answer.next is None:
+            return answer
+        following = answer.next
+        plan = next(one.plan for one in answer.candidates if one.id == following.id)
+        name = f"run {answer.runs + 1}, plan {short_id(following.id)}: "
+        limits = following.iterations, following.time_limit_s
+        try:
+            learned = measured_here(asked, plan, site, limits, _named(progress, name))
+        except RunFailed as error:
+            failed[following.id] = error
+            continue
+        kept.learn(site, (learned,))
+
+
+def _named(progress: Callable[[str], None], name: str) -> Callable[[str], None]:
+    return lambda text: progress(name + text)
+
+
+def bound_here(request: PlanRequest) -> PlanRequest:
+    """The request for the script that runs here; nothing is compiled, as a CPU's kernels are."""
+    if request.search.framework not in (None, FRAMEWORK):
+        detail = f"runs on this machine are of {FRAMEWORK}, not {request.search.framework}"
+        raise refuse("/search/framework", "not_allowed", detail, allowed=(FRAMEWORK,))
+    limits = {"compile": Bounds(values=(False,)), **request.search.limits}
+    search = request.search.model_copy(update={"framework": FRAMEWORK, "limits": limits})
+    return request.model_copy(update={"search": search})

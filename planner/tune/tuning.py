@@ -1,0 +1,323 @@
+"""One step of tuning: what is known of the best plans by now, and which to run next.
+
+All of its state is the site: a run of the same model, cluster and training counts as measured,
+so that asking again goes on from whatever was learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, exp, fsum, log
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import profile_for
+from cost_models.units import HOUR_S
+from planner import frameworks, profiles
+from planner.explain import plan_id, report
+from planner.posterior import Array, Leaning, shares_of
+from planner.problems import RequestError, from_reasons, refuse, shown
+from planner.request import PlanRequest
+from planner.search import cost_model, search
+from planner.sites.site import LearnedRun, Site
+from planner.solve import illegal, memory_reason, prepared
+from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
+from planner.tune.policy import UNLIKELY, WORTH, Advice, Belief, advised, believed
+from planner.version import __version__
+
+MOST_CANDIDATES = 64
+_SEARCHED = 1_000  # plans of the search that candidates are drawn from
+# Plans whose shares of time differ by less than this, added up, and times by less than a
+# thousandth, are one to the cost model: only the first is a candidate.
+_SAME, _SAME_TIME = 1e-3, 1e-3
+# Plans that split alike and cost the same run the same.
+_SPLIT = {"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute"}
+_EQUAL = 1e-9
+# Enough for a steady step by the rule of planner/logs/steps.py; what the launch files train.
+ITERATIONS = 20
+START_S = 900.0  # containers, imports, communicators, compilation (a judgement)
+_COVERED = NormalDist().inv_cdf(0.9)  # deviations to either side of 80 %
+_MOST_LIKELY = NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on the runs of one question; None: anything."""
+
+    runs: int | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """Candidates of a request in the hands of a site, and the site's runs that measured them.
+
+    seconds: estimated without the site.  site_seconds: as the site answers.
+    """
+
+    request: PlanRequest
+    site: Site
+    plans: tuple[ParallelPlan, ...]
+    measured_by: dict[int, tuple[LearnedRun, ...]]
+    seconds: Array
+    site_seconds: Array
+    leanings: tuple[Leaning, ...]
+
+    @property
+    def runs(self) -> tuple[LearnedRun, ...]:
+        """Those of this question."""
+        return tuple(run for runs in self.measured_by.values() for run in runs)
+
+    @cached_property
+    def measured(self) -> dict[int, float]:
+        """Seconds of measured candidates, the geometric mean of their runs."""
+        return {
+            i: exp(fsum(log(run.step_s) for run in runs) / len(runs))
+            for i, runs in self.measured_by.items()
+        }
+
+    @cached_property
+    def belief(self) -> Belief:
+        """What is expected of the candidates by the site's other runs, then by their own."""
+        own = {run.id for run in self.runs}
+        others = tuple(run for run in self.site.runs if run.id not in own)
+        known = Site(name=self.site.name, runs=others).correction
+        return believed(known, self.leanings, self.seconds, self.measured)
+
+    @property
+    def gpu_hours(self) -> float:
+        """The least that the runs of this question took: all of their steps at the usual time."""
+        steps = fsum((run.steps + sum(run.left_out.values())) * run.step_s for run in self.runs)
+        return steps * self.request.cluster.accelerators / HOUR_S
+
+
+def bound(request: PlanRequest) -> PlanRequest:
+    """The request for a framework, so that every candidate can be launched."""
+    if request.search.framework is not None:
+        return request
+    return request.for_framework(frameworks.PREFERRED)
+
+
+def question(request: PlanRequest, site: Site, without: Collection[str] = ()) -> Question:
+    """Candidates of a request: the best plans of its search, its own plan, and measured ones.
+
+    without: ids, or starts of ids, of plans that are no candidates.  Raises RequestError where
+    the request's own plan cannot run.
+    """
+    asked, rules = prepared(request)
+    named = [] if request.plan is None else [_checked(request, request.plan)]
+    found = search(asked, rules, top_k=_SEARCHED).best
+    before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
+    runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
+    plans = _left([*named, *found], without)
+    first = _distinct(request, plans, kept=sum(plan in named for plan in plans))
+    measured: dict[int, list[LearnedRun]] = {}
+    for run, plan in runs:
+        at = _place(request, run, plan, first)
+        if at == len(first):
+            first.append(plan)
+        measured.setdefault(at, []).append(run)
+    seconds, leanings = _priced(request, first, site.source)
+    return Question(
+        request=request,
+        site=site,
+        plans=tuple(first),
+        measured_by={i: tuple(runs) for i, runs in measured.items()},
+        seconds=seconds,
+        site_seconds=_site_seconds(request, first),
+        leanings=leanings,
+    )
+
+
+def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
+    """A named plan, where it can run.  Raises RequestError."""
+    _, rules = prepared(request)
+    if reasons := illegal(request, plan, rules):
+        raise RequestError(from_reasons(reasons))
+    own = report(cost_model(request), request, plan)
+    if not own.fits:
+        raise RequestError(from_reasons([memory_reason(own)]))
+    return plan
+
+
+def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
+    """Plans but those of these ids.  Raises RequestError where an id is of none."""
+    if not without:
+        return list(plans)
+    starts = {"pl_" + text.removeprefix("pl_"): text for text in without}
+    names = [plan_id(plan) for plan in plans]
+    for start, text in starts.items():
+        if not any(name.startswith(start) for name in names):
+            raise refuse("/skip", "unknown_name", f"no candidate is called {shown(text)}", text)
+    return [
+        plan for plan, name in zip(plans, names, strict=True) if not name.startswith(tuple(starts))
+    ]
+
+
+def _priced(
+    request: PlanRequest, plans: Sequence[ParallelPlan], source: str
+) -> tuple[Array, tuple[Leaning, ...]]:
+    """Seconds of plans without a site, and what they lean on in the hands of a source."""
+    if not plans:
+        return np.zeros(0), ()
+    chosen = profiles.find(request.profile) if request.profile else None
+    model, cluster, training = request.model, request.cluster, request.training
+    rows = Plans.from_rows(plans)
+    found = CostModel(model, cluster, training, chosen).evaluate(rows)
+    shares = shares_of(model, training, rows, found.time_parts_s)
+    accelerator = cluster.groups[0].accelerator
+    family, experts = profile_for(accelerator).family, model.moe is not None
+    leanings = tuple(
+        Leaning(tuple(row), (family, accelerator.id, plan.runtime, source), experts)
+        for row, plan in zip(shares.tolist(), plans, strict=True)
+    )
+    return found.iteration_time_s, leanings
+
+
+def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
+    """Seconds of plans as they are answered."""
+    if not plans:
+        return np.zeros(0)
+    return cost_model(request).evaluate(Plans.from_rows(plans)).iteration_time_s
+
+
+def _distinct(request: PlanRequest, plans: Sequence[ParallelPlan], kept: int) -> list[ParallelPlan]:
+    """The first MOST_CANDIDATES that are not one to the cost model; the first `kept` stay."""
+    seconds, leanings = _priced(request, plans, "")
+    shares = np.array([one.shares for one in leanings])
+    found: list[int] = []
+    for i in range(len(plans)):
+        apart = np.abs(shares[found] - shares[i]).sum(1) > _SAME
+        apart |= np.abs(np.log(seconds[found] / seconds[i])) > _SAME_TIME
+        if i < kept or bool(apart.all()):
+            found.append(i)
+        if len(found) == MOST_CANDIDATES + kept:
+            break
+    return [plans[i] for i in found]
+
+
+def _key(request: PlanRequest) -> list[Any]:
+    """The model, accelerators and training of a request: runs of others measure nothing of it."""
+    groups = [
+        (group.accelerator.id, group.nodes, group.accelerators_per_node)
+        for group in request.cluster.groups
+    ]
+    training = request.training.model_dump(exclude={"tokens"})
+    return [request.model.model_dump(exclude={"name"}), groups, training]
+
+
+def _place(
+    request: PlanRequest, run: LearnedRun, plan: ParallelPlan, plans: Sequence[ParallelPlan]
+) -> int:
+    """Which of the plans a run is of; else the end.
+
+    What its log leaves open does not tell, nor does what has no effect and was never a flag.
+    """
+    is_open = {text.split(":")[0].removeprefix("plan.") for text in run.left_open}
+    own = plan.model_dump(exclude=is_open)
+    same = [i for i, one in enumerate(plans) if one.model_dump(exclude=is_open) == own]
+    if same:
+        return same[0]
+    split = plan.model_dump(include=_SPLIT)
+    alike = [i for i, one in enumerate(plans) if one.model_dump(include=_SPLIT) == split]
+    seconds, _ = _priced(request, [plan, *(plans[i] for i in alike)], "")
+    equal = np.abs(np.log(seconds[1:] / seconds[0])) < _EQUAL
+    return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
+
+
+def tune(asked: Question, budget: Budget) -> TuneAnswer:
+    """What is known by now, and the next run or why there is none."""
+    advice = advised(asked.belief, asked.measured)
+    best = min(asked.measured, key=lambda i: asked.measured[i], default=None)
+    ending = _ending(asked, advice, budget)
+    candidates = _candidates(asked, advice)
+    following = None
+    if ending is None:
+        assert advice.next is not None
+        following = _next(asked, advice, advice.next)
+        cost = asked.gpu_hours + following.gpu_hours
+        if budget.gpu_hours is not None and cost > budget.gpu_hours:
+            text = (
+                f"another run may take {following.gpu_hours:.3g} GPU-hours: with the "
+                f"{asked.gpu_hours:.3g} spent, more than {budget.gpu_hours:g}"
+            )
+            following, ending = None, Ending(code="gpu_hours", text=text)
+    return TuneAnswer(
+        request=asked.request.document(),
+        version=__version__,
+        site=asked.site.name,
+        framework=asked.request.search.framework or "",
+        candidates=candidates,
+        runs=len(asked.runs),
+        other_runs=len(asked.site.runs) - len(asked.runs),
+        gpu_hours=asked.gpu_hours,
+        best=None if best is None else plan_id(asked.plans[best]),
+        chance_faster=advice.chance,
+        next=following,
+        ending=ending,
+    )
+
+
+def _candidates(asked: Question, advice: Advice) -> tuple[Candidate, ...]:
+    belief, deviation = asked.belief, asked.belief.deviation
+    expected = np.exp(belief.mean)
+    low, high = (np.exp(belief.mean + side * _COVERED * deviation) for side in (-1, 1))
+    order = np.lexsort((expected, -advice.chances))
+    return tuple(
+        Candidate(
+            id=plan_id(asked.plans[i]),
+            plan=asked.plans[i],
+            estimated_s=float(asked.site_seconds[i]),
+            expected_s=float(expected[i]),
+            low_s=float(low[i]),
+            high_s=float(high[i]),
+            chance_best=float(advice.chances[i]),
+            gain=float(advice.gains[i]),
+            measured_s=asked.measured.get(i),
+            runs=len(asked.measured_by.get(i, ())),
+        )
+        for i in order.tolist()
+    )
+
+
+def _ending(asked: Question, advice: Advice, budget: Budget) -> Ending | None:
+    """Why no further run is worth it, or may be made."""
+    faster = f"a plan more than {WORTH:.0%} faster than the best measured one"
+    if advice.next is None:
+        return Ending(code="all_measured", text="every candidate is measured")
+    if advice.chance < UNLIKELY:
+        text = f"the chance of {faster} is {advice.chance:.1%}, under {UNLIKELY:.0%}"
+        return Ending(code="rule", text=text)
+    if budget.runs is not None and len(asked.runs) >= budget.runs:
+        text = f"{len(asked.runs)} of {budget.runs} runs are spent"
+        left = f"; the chance of {faster} is still {advice.chance:.0%}" if asked.runs else ""
+        return Ending(code="runs", text=text + left)
+    return None
+
+
+def _next(asked: Question, advice: Advice, at: int) -> NextRun:
+    belief = asked.belief
+    slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
+    limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
+    if not asked.measured:
+        why = "expected to be the fastest; nothing is measured yet"
+    else:
+        sooner = float(np.exp(belief.mean[at]) / min(asked.measured.values()) - 1.0)
+        told = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
+        why = (
+            f"expected {told} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
+            f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
+        )
+    return NextRun(
+        id=plan_id(asked.plans[at]),
+        why=why,
+        iterations=ITERATIONS,
+        time_limit_s=limit_s,
+        gpu_hours=limit_s * asked.request.cluster.accelerators / HOUR_S,
+    )

@@ -1,0 +1,24 @@
+"""Tuning on recorded plans: how many runs until the best is measured, and known."""
+
+from __future__ import annotations
+
+from planner.accuracy.predict import predict
+from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+from planner.accuracy.tune import lines, tuned_groups
+
+MODEL = "GPT-181B (BLOOM prequel)"
+
+
+def test_a_recorded_group() -> None:
+    """22 plans of one model: known after a few, where intervals alone ask for most of them."""
+    rows = [run for run in read_runs(PUBLISHED_RUNS) if run["model"] == MODEL]
+    groups = list(tuned_groups(map(predict, rows)))
+    assert sorted(one.n for one in groups) == [6, 22]
+    largest = max(groups, key=lambda one: one.n)
+    assert largest.policy == largest.predicted_order == 1
+    assert largest.policy_known <= 5
+    assert largest.policy_known < 0.5 * largest.predicted_order_known
+    assert largest.regret < 0.01
+    *_, mean, good = lines(groups)
+    assert mean.endswith("mean of 2 groups")
+    assert good.startswith("within 1% of the best when the policy ends:")
