@@ -122,7 +122,8 @@ def test_learned_runs_are_answered_nearer() -> None:
 
 
 def test_search_ranks_by_the_site_s_times() -> None:
-    request = asked("lab", plan=None, search={"tp": 4, "recompute": "full", "schedule": "1f1b"})
+    limits = {"tp": 4, "recompute": "full", "schedule": "1f1b", "memory_risk": 1.0}
+    request = asked("lab", plan=None, search=limits)
     best = search(request, top_k=6).best
     times = cost_model(request).evaluate(Plans.from_rows(best)).iteration_time_s
     assert (times[:-1] <= times[1:]).all()
