@@ -104,14 +104,18 @@ def fragmentation_share(expandable_segments: Array) -> Array:
 
 
 @formula("byte", "derived")
-def fragmentation_bytes(
-    transient_bytes: Array, share: Array, other_phase_bytes: Array, room_bytes: Array
-) -> tuple[Array, Array]:
-    """Bytes the allocator holds and cannot use, out of what comes and goes: gaps, and segments.
+def gap_bytes(transient_bytes: Array, share: Array) -> Array:
+    """Bytes the allocator holds and cannot use, out of what comes and goes.
 
     States are allocated once and fit; tensors of a step leave gaps in the segments they share.
-    What another phase of the step had in segments of its own stays too, where there is room:
-    before it fails, the allocator returns whole segments.
     """
-    gaps = share * transient_bytes
-    return gaps, np.minimum(np.maximum(room_bytes - gaps, 0.0), other_phase_bytes)
+    return share * transient_bytes
+
+
+@formula("byte", "derived")
+def returnable_bytes(gap_bytes: Array, other_phase_bytes: Array, room_bytes: Array) -> Array:
+    """Segments that another phase of the step had for its own, and that stay where there is room.
+
+    Before it fails, the allocator returns whole segments.
+    """
+    return np.minimum(np.maximum(room_bytes - gap_bytes, 0.0), other_phase_bytes)

@@ -294,7 +294,8 @@ class _Slot:
             room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
-            gaps, spare = overheads.fragmentation_bytes(transient, at(of.share), others, room)
+            gaps = overheads.gap_bytes(transient, at(of.share))
+            spare = overheads.returnable_bytes(gaps, others, room)
         return {
             **states,
             "activations": resident,

@@ -30,10 +30,13 @@ from planner.ranks import RanksAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.reinforcement.request import parse_reinforcement
 from planner.reinforcement.screen import reinforcement_screen
+from planner.request import PlanRequest
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
+from planner.sites.learned import SiteAnswer
+from planner.sites.screen import site_screen
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing
@@ -44,6 +47,8 @@ from planner.tables import model_screen
 from planner.terminal import estimate_screen, plan_screen, why_screen
 from planner.timeline import TimelineAnswer
 from planner.timeline_commands import best_timeline
+from planner.tune.answer import TuneAnswer
+from planner.tune.screen import tune_screen
 from planner.validate.dryrun import DryRunReport
 from planner.validate.dryrun_command import dryrun_screen
 from planner.validate.report import ValidationReport
@@ -94,6 +99,8 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     ModelAnswer: lambda a: (model_screen(a), []),
     ValidationReport: lambda a: (validation_screen(a, paper()), []),
     DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),
+    SiteAnswer: lambda a: (site_screen(a), []),
+    TuneAnswer: lambda a: (tune_screen(a, PlanRequest.model_validate(a.request)), []),
     Bundle: lambda a: (_files(a), []),
 }
 

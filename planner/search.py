@@ -38,7 +38,7 @@ CHUNK = 1 << 18
 _FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
-SHORT_LIST = 16
+SHORT_LIST = 32
 # Of them those whose chance to be the true best is told.
 CONTENDERS = 10
 # Stages of their own are worth a plan that takes so much of the best one's time: closed forms of

@@ -17,6 +17,7 @@ from api.schema import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
 from planner import solve
 from planner.documents import parse_request
+from planner.memory_risk import room_of
 from planner.store import Unavailable
 from planner.store.results import Results
 from tests.fixtures.service import serving
@@ -134,8 +135,12 @@ def test_candidates_are_all_that_were_priced(client: TestClient) -> None:
     assert missed["total"] == counts["costed"] - counts["feasible"]
     peaks = [row["peak_bytes"] for row in missed["rows"]]
     assert peaks == sorted(peaks)
-    capacity = answer["best"]["memory"]["capacity_bytes"]
-    assert all(peak > capacity for peak in peaks)
+    room = room_of(request)
+    for row in missed["rows"][::7]:
+        plan = ParallelPlan(**{n: row[n] for n in FIELDS})
+        memory = solve.estimate(request, plan).estimate.memory
+        assert memory.needed_bytes > room.of_plan(plan)
+        assert memory.chance_of_running_out > request.search.memory_risk
 
 
 def test_candidates_as_a_table(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

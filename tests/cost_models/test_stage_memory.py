@@ -11,7 +11,7 @@ from cost_models.activation_memory import micro_batch, micro_batch_bytes
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel
-from cost_models.overheads import fragmentation_bytes
+from cost_models.overheads import gap_bytes, returnable_bytes
 from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
@@ -179,9 +179,8 @@ def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
 
 
 def test_what_other_phases_hold_gives_way_and_gaps_do_not() -> None:
-    plenty, little, none = (
-        float(sum(fragmentation_bytes(10.0, 0.3, 5.0, r))) for r in (99.0, 4.0, 0.0)
-    )
+    gaps = gap_bytes(10.0, 0.3)
+    plenty, little, none = (gaps + float(returnable_bytes(gaps, 5.0, r)) for r in (99.0, 4.0, 0.0))
     assert (plenty, little, none) == (8.0, 4.0, 3.0)
 
 

@@ -20,7 +20,11 @@ from planner.lint.sources import files_at
 from planner.model_import import described
 from planner.notebook import PARTS
 from planner.ranks import ranks
+from planner.sites.learned import site_answer
+from planner.sites.site import Site
 from planner.timeline import parse_timeline, timeline
+from planner.tune.tuning import Budget, bound, question, tune
+from tests.planner.sites.runs import NAMES, run
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -36,6 +40,11 @@ def _ranks() -> BaseModel:
     request = parse_request({**ASKED, "plan": {"tp": 2, "pp": 2}}, need_plan=True)
     assert request.plan is not None
     return ranks(request, request.plan, "megatron")
+
+
+def _tuned() -> BaseModel:
+    asked = bound(parse_request({**ASKED, "search": {"pp": 1, "cp": 1}}))
+    return tune(question(asked, Site(name="lab")), Budget())
 
 
 def _cluster(name: str) -> ClusterSpec:
@@ -58,6 +67,8 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
     ),
     "model": (lambda: described("llama-3.1-8b"), "parameters", 0),
     "files": (lambda: planner.emit(ASKED), "launch.sh", 0),
+    "site": (lambda: site_answer(Site(name="lab", runs=(run(NAMES[0]),))), "lab", 0),
+    "tune": (_tuned, "expected to be the fastest", 0),
 }  # fmt: skip
 
 

@@ -115,7 +115,7 @@ export default function CandidatesTab() {
       <span class="spring"></span>
       ${busy && html`<span role="status">Searching …</span>`}
       ${path && html`<fieldset class="radios"><legend class="for-readers">Which candidates</legend>
-        ${[["feasible", "Fit"], ["memory", "Out of memory"]].map(([key, label]) => html`
+        ${[["feasible", "Fit"], ["memory", "Out of memory, or likely"]].map(([key, label]) => html`
           <label key=${key}><input type="radio" name="candidates" value=${key} checked=${status.value === key}
             onChange=${() => { status.value = key; }} /> ${label}</label>`)}
       </fieldset>`}

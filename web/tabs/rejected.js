@@ -11,7 +11,7 @@ import { Icon } from "../ui/icon.js";
 import { Trouble } from "./asked.js";
 
 const REASONS = {
-  memory: "Out of memory",
+  memory: "Out of memory, or likely",
   memory_risk: "Too likely to run out of memory",
   world_size: "Not the number of accelerators",
   batch_identity: "Batch is not micro batch × accumulation × dp",
