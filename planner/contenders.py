@@ -7,22 +7,19 @@ plans which lean on the same links are told apart by less than others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import sqrt
 
 import numpy as np
 
 from planner.answer import Contender, PlanReport
+from planner.beliefs import Belief, chances_fastest
 from planner.error_band import SURE, Comparison, chance_above, comparison, known_to
 from planner.explain import plan_id
-from planner.posterior import Array, Leaning, leaning
+from planner.posterior import Leaning, leaning
 from planner.request import PlanRequest
-from planner.search import CONTENDERS, Priced
+from planner.search import Priced
 from planner.sites import kept as sites
 from planner.sites.site import source_of
-
-DRAWS = 4096  # of all times at once: a chance of a half is told within 1 %
-SEED = 16
 
 
 def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:
@@ -31,14 +28,14 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
     leans = [_leaning(request, priced) for priced in first]
-    site = sites.find(request.site) if request.site else None
+    site = sites.named(request.site)
     known = known_to(site)
     mean, shared = known.together(leans)
     if site is not None:
         mean = mean - site.correction.together(leans)[0]  # the times have it already
     noise = known.repeated(leans)
     middle = np.log(seconds) + mean
-    best = chances_best(middle, shared + np.diag(noise))
+    best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
     found = []
     for i, priced in enumerate(first):
@@ -69,24 +66,8 @@ def best_expected(found: Sequence[Contender]) -> str | None:
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
     """Two plans of a request: how many times faster the first is, and how likely it is faster."""
     leans = [_leaning(request, Priced(report.plan, report.time_parts_s)) for report in (one, other)]
-    site = sites.find(request.site) if request.site else None
+    site = sites.named(request.site)
     return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1], site)
-
-
-def chances_best(middle: Array, shared: Array) -> Array:
-    """The chance of each to be the lowest of normal values; they add up to 1.
-
-    middle: means, (n,).  shared: covariance, (n, n), n up to CONTENDERS.
-    """
-    count = len(middle)
-    drawn = middle + _draws()[:, :count] @ np.linalg.cholesky(shared).T
-    return np.bincount(drawn.argmin(axis=1), minlength=count) / DRAWS
-
-
-@cache
-def _draws() -> Array:
-    """The same at every call, so that an answer is the same at every call."""
-    return np.random.default_rng(SEED).standard_normal((DRAWS, CONTENDERS))
 
 
 def _leaning(request: PlanRequest, priced: Priced) -> Leaning:

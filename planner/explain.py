@@ -201,7 +201,7 @@ def _band(
     parts: dict[str, float],
     corrected: float,
 ) -> ErrorBand:
-    site = sites.find(request.site) if request.site else None
+    site = sites.named(request.site)
     usual = {name: value / corrected for name, value in parts.items()}
     source = site.source if site else ""
     leans = leaning(request.model, request.cluster, request.training, plan, usual, source)
@@ -214,8 +214,8 @@ def _band(
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
     """What a site's runs did to the time."""
-    if request.site is not None:
-        count = len(sites.find(request.site).runs)
+    if (site := sites.named(request.site)) is not None:
+        count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
         text = f"site {request.site}: {runs} this time by {100 * (corrected - 1):+.1f} %"
         yield Note(code="site", text=text)

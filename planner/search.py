@@ -77,9 +77,8 @@ def cost_model(request: PlanRequest, profile: EfficiencyProfile | None = None) -
     if profile is None and request.profile:
         profile = profiles.find(request.profile)
     asked = request.model, request.cluster, request.training, profile
-    if request.site is None:
-        return CostModel(*asked)
-    return SiteCostModel(*asked, site=sites.find(request.site))
+    site = sites.named(request.site)
+    return CostModel(*asked) if site is None else SiteCostModel(*asked, site=site)
 
 
 def objective(request: PlanRequest) -> Score:

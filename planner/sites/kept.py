@@ -52,6 +52,11 @@ def find(name: str) -> Site:
     return _at(known)
 
 
+def named(name: str | None) -> Site | None:
+    """The site that a request names, if it names one.  Raises as `find` does."""
+    return None if name is None else find(name)
+
+
 def everything() -> Iterator[tuple[str, Site | str]]:
     """All sites by name; in place of one whose file is no good, what is wrong with it."""
     for name in names():

@@ -16,7 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from planner.posterior import REPEATED, ROUNDS, Array, Leaning, Posterior, outlying
+from planner.beliefs import Belief, chances_fastest
+from planner.posterior import ROUNDS, Array, Leaning, Posterior, outlying
 
 # A plan that is faster by this share of the time is worth a run.
 WORTH = 0.01
@@ -29,28 +30,6 @@ UNLIKELY = 0.05
 ALIKE = 0.04
 # Deviation of ln(time) of one plan that is run twice on one machine (a judgement).
 AGAIN = 0.005
-DRAWS = 4096  # of all times at once: a chance of 5 % is told within 0.3 %
-SEED = 16
-
-
-@dataclass(frozen=True)
-class Belief:
-    """ln of the true times of plans: means, shape (n,), and covariance, (n, n)."""
-
-    mean: Array
-    covariance: Array
-
-    @property
-    def deviation(self) -> Array:
-        """Of each plan; shape (n,)."""
-        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
-
-    def draws(self) -> Array:
-        """Times that are as likely as any other, the same at every call; shape (DRAWS, n)."""
-        values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        normal = np.random.default_rng(SEED).standard_normal((DRAWS, len(self.mean)))
-        return np.asarray(self.mean + normal @ root.T)
 
 
 @dataclass(frozen=True)
@@ -83,10 +62,11 @@ def believed(
     missed, covariance = known.joint(leanings)
     mean = np.log(seconds) + missed
     noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
+    repeated = known.repeated(leanings)
     places = np.column_stack([np.array([one.shares for one in leanings]), np.log(seconds)])
     apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
-    own = REPEATED * np.exp(-0.5 * apart) * np.sqrt(np.outer(noise, noise))
-    together = covariance + (1.0 - REPEATED) * np.sqrt(np.outer(noise, noise))
+    own = np.exp(-0.5 * apart) * np.sqrt(np.outer(repeated, repeated))
+    together = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
     at = list(measured)
     found = np.log([measured[i] for i in at])
     missed_by = found - mean[at]
@@ -128,7 +108,7 @@ def advised(belief: Belief, measured: Mapping[int, float]) -> Advice:
     count = len(belief.mean)
     open_ones = np.array([i for i in range(count) if i not in measured], dtype=int)
     drawn = belief.draws()
-    chances = np.bincount(drawn.argmin(axis=1), minlength=count) / DRAWS
+    chances = chances_fastest(drawn)
     gains = np.zeros(count)
     if not len(open_ones):
         return Advice(None, gains, 0.0, chances)

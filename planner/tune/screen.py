@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.flow import Flow, prose
-from planner.formats import memory_words, plan_words, seconds
+from planner.formats import chance, memory_words, plan_words, seconds
 from planner.request import PlanRequest
 from planner.tune.answer import Candidate, TuneAnswer
 
@@ -54,7 +54,7 @@ def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
         either = (one.high_s / one.low_s) ** 0.5 - 1.0
         measured = "-" if one.measured_s is None else seconds(one.measured_s)
         yield Text(
-            f"{short_id(one.id)}  {_chance(one.chance_best):>8}  {seconds(one.expected_s):>9}  "
+            f"{short_id(one.id)}  {chance(one.chance_best):>8}  {seconds(one.expected_s):>9}  "
             f"{f'±{either:.1%}':>6}  {measured:>9}" + ("  next" if following else ""),
             style,
         )
@@ -63,7 +63,7 @@ def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
         yield Flow([f"  {first}", *words], indent=2, style="" if following else "dim")
     if (rest := len(answer.candidates) - len(rows)) > 0:
         left = 1.0 - fsum(one.chance_best for one in rows)
-        yield prose(f"and {rest} more, {_chance(max(left, 0.0))} in all: --json lists them", 0)
+        yield prose(f"and {rest} more, {chance(max(left, 0.0))} in all: --json lists them", 0)
 
 
 def _shown(answer: TuneAnswer) -> list[Candidate]:
@@ -81,12 +81,6 @@ def short_id(name: str) -> str:
     return name.removeprefix("pl_")[:6]
 
 
-def _chance(value: float) -> str:
-    if 0.0 < value < 0.005:
-        return "< 1 %"
-    return f"{100 * value:.0f} %"
-
-
 def _ending(answer: TuneAnswer) -> Iterator[RenderableType]:
     """The next run, or why there is none and what is best."""
     best = next((one for one in answer.candidates if one.id == answer.best), None)
@@ -101,7 +95,8 @@ def _ending(answer: TuneAnswer) -> Iterator[RenderableType]:
             indent=2,
         )
         yield prose(
-            f"chance that a plan not yet run is more than 1 % faster: {answer.chance_faster:.0%}"
+            "chance that a plan not yet run is more than 1 % faster: "
+            f"{chance(answer.chance_faster)}"
         )
     if answer.ending is not None:
         yield Text("Stop", "bold")

@@ -20,6 +20,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from cost_models.units import HOUR_S
 from planner import frameworks, profiles
+from planner.beliefs import Belief
 from planner.explain import plan_id, report
 from planner.memory_reasons import memory_reason
 from planner.posterior import Array, Leaning, shares_of
@@ -29,7 +30,7 @@ from planner.search import cost_model, search
 from planner.sites.site import LearnedRun, Site
 from planner.solve import illegal, prepared
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
-from planner.tune.policy import UNLIKELY, WORTH, Advice, Belief, advised, believed
+from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.version import __version__
 
 MOST_CANDIDATES = 64

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from planner import plan
 from planner.answer import PlanAnswer
-from planner.contenders import best_expected, chances_best, contenders
+from planner.beliefs import Belief, chances_fastest
+from planner.contenders import best_expected, contenders
 from planner.documents import parse_request
 from planner.error_band import SURE, comparison
 from planner.posterior import Leaning, leaning, posterior
@@ -96,7 +97,10 @@ def test_a_chance_is_that_of_the_comparison(asked: PlanRequest, first: list[Pric
 
 def test_wider_doubt_flattens() -> None:
     middle = np.log([1.0, 1.05, 1.1, 1.2])
-    chances = [chances_best(middle, np.eye(4) * width**2) for width in (0.01, 0.1, 1.0, 10.0)]
+    chances = [
+        chances_fastest(Belief(middle, np.eye(4) * width**2).draws())
+        for width in (0.01, 0.1, 1.0, 10.0)
+    ]
     spread = [float(np.ptp(found)) for found in chances]
     assert spread == sorted(spread, reverse=True)
     assert spread[0] > 0.95
@@ -104,7 +108,7 @@ def test_wider_doubt_flattens() -> None:
     for found in chances:
         assert found.sum() == pytest.approx(1.0)
     # What all share cancels.
-    shared = chances_best(middle, np.eye(4) * 0.01**2 + 1.0)
+    shared = chances_fastest(Belief(middle, np.eye(4) * 0.01**2 + 1.0).draws())
     assert shared == pytest.approx(chances[0], abs=0.02)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from planner.accuracy.tune import tried
+from planner.beliefs import Belief
 from planner.posterior import FACTORS, Leaning, posterior
-from planner.tune.policy import UNLIKELY, WORTH, Belief, advised, believed, improvement
+from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
 
 KNOWN = posterior().as_answered()
 
