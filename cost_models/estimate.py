@@ -155,6 +155,14 @@ class CostModel:
         again = times.again_s[0] if plan.recompute == "full" else 0.0
         return float(np.max(times.whole_s[0] + again))
 
+    def gathered(self, plans: Plans) -> Gathered:
+        """The distinct keys of some plans and what they hold."""
+        return gather(self.setting, plans)
+
     def needed_bytes(self, plans: Plans) -> FloatArray:
         """The least memory that the worst stage runs with, without the times."""
-        return StageMemory(self.setting, gather(self.setting, plans), False).needed_bytes
+        return self.needed_bytes_of(self.gathered(plans))
+
+    def needed_bytes_of(self, gathered: Gathered) -> FloatArray:
+        """The same of gathered plans."""
+        return StageMemory(self.setting, gathered, False).needed_bytes

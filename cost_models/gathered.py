@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from cost_models.layers import LayerKind
 from cost_models.network import Fabric
 from cost_models.objectives import reference_share
 from cost_models.placement import GROUP_FIELDS
-from cost_models.plans import VOCABULARIES, Plans
+from cost_models.plans import VOCABULARIES, IntArray, Plans
 from cost_models.profiles import EfficiencyProfile
 from cost_models.runtimes import traits
 from cost_models.runtimes.base import Traits
@@ -101,23 +102,41 @@ class Gathered:
         return self._per_layer(self.trained)
 
     @cached_property
-    def stage_parameters(self) -> list[tuple[Array, Array]]:
+    def stage_parameters(self) -> Sequence[tuple[Array, Array]]:
         """(plain, expert) parameters a rank of each stage slot holds, per plan."""
         return self._per_stage(self.held, self.layer_parameters)
 
     @cached_property
-    def trained_stage_parameters(self) -> list[tuple[Array, Array]]:
+    def trained_stage_parameters(self) -> Sequence[tuple[Array, Array]]:
         """Those of them that are trained."""
         if self.trained is self.held:
             return self.stage_parameters
         return self._per_stage(self.trained, self.trained_layer_parameters)
 
     @cached_property
-    def frozen_stage_bytes(self) -> list[tuple[Array, Array]]:
+    def frozen_stage_bytes(self) -> Sequence[tuple[Array, Array]]:
         """Bytes of the others and of a reference, as they are kept."""
         if self.frozen is None:
             return [(0.0, 0.0)] * len(self.table.stage)
         return self._per_stage(self.frozen, self.frozen_layer_bytes)
+
+    def take(self, rows: IntArray) -> Gathered:
+        """Some of the plans; amounts of keys stay as they are."""
+        return replace(
+            self,
+            plans=self.plans.take(rows),
+            layers=self.layers.take(rows),
+            state=self.state.take(rows),
+            stages=self.stages.take(rows),
+            micro_batches=self.micro_batches[rows],
+        )
+
+    def relaid(self, model: ModelSpec, plans: Plans) -> Gathered:
+        """The same for plans that differ only in what decides which stage holds or recomputes
+        which layers.
+        """
+        stages, table = stage_table(model, plans)
+        return replace(self, plans=plans, stages=stages, table=table)
 
     @cached_property
     def frozen_layer_bytes(self) -> LayerParameters:
@@ -130,7 +149,7 @@ class Gathered:
         at = self.state.spread
         return tuple((at(layer.plain), at(layer.expert)) for layer in held.layers)
 
-    def _per_stage(self, held: HeldParameters, each: LayerParameters) -> list[tuple[Array, Array]]:
+    def _per_stage(self, held: HeldParameters, each: LayerParameters) -> _PerStage:
         """The word table stands on the first stage; the head, a tied copy and what multi-token
         prediction adds stand once on the last one.
         """
@@ -139,23 +158,43 @@ class Gathered:
 
     def by_stage(
         self, layers: Iterable[tuple[Array, Array]], first: Array, last: Array
-    ) -> list[tuple[Array, Array]]:
+    ) -> _PerStage:
         """(plain, expert) sums over a stage of each slot, per plan: of a layer of each kind, and of
         what stands before the first and after the last.
         """
-        at_stage, kinds = self.stages.spread, tuple(layers)
-        slots = []
-        for slot in range(len(self.table.stage)):
-            is_first = at_stage(self.table.first[slot])
-            is_last = at_stage(self.table.last[slot]) > 0
-            plain: Array = is_first * first + is_last * last
-            expert: Array = 0.0
-            for kind, (per_layer, per_layer_expert) in enumerate(kinds):
-                count = at_stage(self.table.layers[kind][slot])
-                plain = plain + count * per_layer
-                expert = expert + count * per_layer_expert
-            slots.append((plain, expert))
-        return slots
+        return _PerStage(self.stages, self.table, tuple(layers), first, last)
+
+
+class _PerStage(Sequence[tuple[Array, Array]]):
+    """Sums over a stage of each slot, taken when they are asked for."""
+
+    def __init__(
+        self, stages: Groups, table: StageTable, layers: LayerParameters, first: Array, last: Array
+    ) -> None:
+        self._at_stage, self._table = stages.spread, table
+        self._layers, self._first, self._last = layers, first, last
+        self._found: dict[int, tuple[Array, Array]] = {}
+
+    def __len__(self) -> int:
+        return len(self._table.stage)
+
+    def __getitem__(self, slot: Any) -> Any:
+        if slot not in self._found:
+            if slot >= len(self):
+                raise IndexError(slot)
+            self._found[slot] = self._sums(slot)
+        return self._found[slot]
+
+    def _sums(self, slot: int) -> tuple[Array, Array]:
+        at_stage, table = self._at_stage, self._table
+        is_last = at_stage(table.last[slot]) > 0
+        plain: Array = at_stage(table.first[slot]) * self._first + is_last * self._last
+        expert: Array = 0.0
+        for kind, (per_layer, per_layer_expert) in enumerate(self._layers):
+            count = at_stage(table.layers[kind][slot])
+            plain = plain + count * per_layer
+            expert = expert + count * per_layer_expert
+        return plain, expert
 
 
 def gather(s: Setting, plans: Plans) -> Gathered:

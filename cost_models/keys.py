@@ -21,10 +21,17 @@ _DENSE_RANGE = 1 << 21
 
 @dataclass(frozen=True)
 class Groups:
-    """first: one row number per distinct key; inverse: each row's key (None: a single key)."""
+    """first: one row number per distinct key; inverse: each row's key (None: a single key).
+
+    Where rows were taken out of others, `first` still counts those.
+    """
 
     first: NDArray[np.int64]
     inverse: NDArray[np.int64] | None
+
+    def take(self, rows: NDArray[np.int64]) -> Groups:
+        """The keys of some rows."""
+        return self if self.inverse is None else Groups(self.first, self.inverse[rows])
 
     def key(self, row: int) -> int:
         """The number of a row's key."""

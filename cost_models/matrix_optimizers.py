@@ -9,7 +9,7 @@ its ranks gather the update in half precision and do the same products.  Gatheri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -125,20 +125,20 @@ class MatrixOptimizer:
         return part
 
     @cached_property
-    def _factors(self) -> list[tuple[Array, Array]]:
+    def _factors(self) -> Sequence[tuple[Array, Array]]:
         if not self.rule.factored:
             return [(0.0, 0.0)] * len(self._parameters)
         return self._by_stage(lambda _, own: factors(own.rows, own.columns))
 
     @cached_property
-    def _newton_schulz(self) -> list[tuple[Array, Array]]:
+    def _newton_schulz(self) -> Sequence[tuple[Array, Array]]:
         return self._by_stage(self._newton_schulz_s)
 
     def _newton_schulz_s(self, whole: Matrix, _: Matrix) -> Array:
         return newton_schulz_s(whole, self._s.machine, self.rule.newton_schulz_steps)
 
     @cached_property
-    def _gathers_s(self) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
+    def _gathers_s(self) -> tuple[Sequence[tuple[Array, Array]], Sequence[tuple[Array, Array]]]:
         places, fabric = Placement(self._g.state_plans), self._s.fabric
         cast = traits(self._g.state_plans.runtime).gathers_sharded_matrices
         element = MOMENTUM_BYTES - (MOMENTUM_BYTES - HALF_BYTES) * cast
@@ -188,7 +188,7 @@ class MatrixOptimizer:
             strict=True,
         )
 
-    def _by_stage(self, value: Value) -> list[tuple[Array, Array]]:
+    def _by_stage(self, value: Value) -> Sequence[tuple[Array, Array]]:
         """(plain, expert) sums over the matrices of each stage slot, per plan."""
         at = self._g.state.spread
 

@@ -352,3 +352,16 @@ _DEFAULTS: dict[str, int] = {name: encode(ParallelPlan(), name) for name in FIEL
 _BOOLEANS = frozenset(
     name for name, info in ParallelPlan.model_fields.items() if info.annotation is bool
 )
+
+
+def concatenate(first: Plans, second: Plans) -> Plans:
+    """Both batches as one; columns without a dimension are shared where they agree."""
+    columns = {}
+    for name, column in first.columns():
+        other: IntArray = getattr(second, name)
+        if column.ndim == 0 and other.ndim == 0 and column == other:
+            columns[name] = column
+        else:
+            a = np.broadcast_to(column, (len(first),))
+            columns[name] = np.concatenate([a, np.broadcast_to(other, (len(second),))])
+    return Plans.build(stage_layers_table=first.stage_layers_table, **columns)

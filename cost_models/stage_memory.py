@@ -7,7 +7,7 @@ of one layer; that of the embedding, with a gradient of the whole table; the opt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,8 @@ OFFLOAD_RESIDENT_LAYERS = 2.0
 
 Rows = slice | NDArray[np.int64]
 _ALL = slice(None)
+# Plans without a slot are left out of it where fewer than this share of them have it.
+_WORTH_TAKING = 0.6
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,9 @@ class StageMemory:
     """
 
     def __init__(self, s: Setting, g: Gathered, all_stages: bool) -> None:
-        amounts = _StepAmounts(s, g)
         # What does not depend on what is in flight, once for stages that are composed alike.
-        apart = OPTIMIZERS[s.training.optimizer].by_matrix
-        matrices = MatrixOptimizer(s, g) if apart else None
-        self._slots = [_Slot(s, g, slot, amounts, matrices) for slot in range(len(g.table.stage))]
-        self._places = tuple(_stages(g) if all_stages else _candidates(g))
+        self._slots = list(_slots(s, g, all_stages))
+        self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.total_bytes = np.zeros(self._shape)
         self.spare_bytes = np.zeros(self._shape)
@@ -139,10 +138,25 @@ class StageMemory:
         return rows
 
 
-def _candidates(g: Gathered) -> Iterator[_Place]:
-    """The stages that can be the worst: one for each slot of the table."""
-    for slot, stages in enumerate(g.table.stage):
-        yield _Place.of(g, slot, slot, _ALL, g.stages.spread(stages))
+def _slots(s: Setting, g: Gathered, all_stages: bool) -> Iterator[_Slot]:
+    """The compositions of stages; without all_stages each for those plans alone that have it.
+
+    Later slots belong to fewer plans (those with more stages that differ), and plans are left out
+    where that spares more than it costs.
+    """
+    apart = OPTIMIZERS[s.training.optimizer].by_matrix
+    matrices = MatrixOptimizer(s, g) if apart else None
+    counts = g.stages.spread(g.table.counts)
+    rows: Rows = _ALL
+    own, amounts = g, _StepAmounts(s, g)
+    for slot in range(len(g.table.stage)):
+        if not all_stages and np.ndim(counts):
+            has = np.flatnonzero(counts > slot)
+            if len(has) < _WORTH_TAKING * len(own.plans):
+                rows, own = has, g.take(has)
+                amounts = _StepAmounts(s, own)
+        states = 0.0 if matrices is None else _at(matrices.state_bytes(slot), rows)
+        yield _Slot(s, own, slot, rows, amounts, states)
 
 
 def _stages(g: Gathered) -> Iterator[_Place]:
@@ -211,19 +225,18 @@ class _StepAmounts:
 
 
 class _Slot:
-    """Stages of one composition: what they hold whatever is in flight, and what depends on it."""
+    """Stages of one composition: what they hold whatever is in flight, and what depends on it.
+
+    rows: the plans that g has; matrix_states: bytes that the optimizer keeps by matrix.
+    """
 
     def __init__(
-        self,
-        s: Setting,
-        g: Gathered,
-        slot: int,
-        step: _StepAmounts,
-        matrices: MatrixOptimizer | None,
-    ) -> None:
+        self, s: Setting, g: Gathered, slot: int, rows: Rows, step: _StepAmounts,
+        matrix_states: Array,
+    ) -> None:  # fmt: skip
         table, at_stage = g.table, g.stages.spread
-        self._of = step
-        self._weights, self._gradients, self._optimizer = _states(s, g, slot, matrices)
+        self._g, self._slot, self._rows, self._of = g, slot, rows, step
+        self._weights, self._gradients, self._optimizer = _states(s, g, slot, matrix_states)
         self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
         self._step = _step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
@@ -245,12 +258,19 @@ class _Slot:
             few = OFFLOAD_RESIDENT_LAYERS * kept
             self._most_resident = np.where(step.offloads, few, np.inf)
 
+    def place(self) -> _Place:
+        """The first stage of each plan that is composed so."""
+        stage = self._g.stages.spread(self._g.table.stage[self._slot])
+        place = _Place.of(self._g, self._slot, self._slot, _ALL, stage)
+        return replace(place, plans=self._rows)
+
     def parts(self, place: _Place) -> tuple[dict[str, Array], Array]:
         """MEMORY_PARTS of some plans' stages, and what of them is returned where room is short."""
         of, in_flight = self._of, place.in_flight
+        some = _ALL if place.plans is self._rows else place.plans
 
         def at(value: Array) -> Array:
-            return _at(value, place.plans)
+            return _at(value, some)
 
         states = {
             "weights": at(self._weights) * place.weight_copies,
@@ -307,16 +327,14 @@ class _Slot:
         }, spare
 
 
-def _states(
-    s: Setting, g: Gathered, slot: int, matrices: MatrixOptimizer | None
-) -> tuple[Array, Array, Array]:
+def _states(s: Setting, g: Gathered, slot: int, matrix_states: Array) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of one stage slot."""
     weights, gradients, optimizer = state_parts(
         s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
     )
-    if matrices is not None:
+    if np.ndim(matrix_states) or matrix_states:
         kept = 1.0 - g.plans.offload_optimizer
-        optimizer = optimizer + matrices.state_bytes(slot) * _copies(g) * kept
+        optimizer = optimizer + matrix_states * _copies(g) * kept
     gradients = gradients + _placeholder_bytes(g, slot)
     stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
     return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer

@@ -41,7 +41,7 @@ _PLACEMENT_OF = np.array(
 class StageTable:
     """The stages of each distinct layout that can be the worst.
 
-    Arrays of shape (slots, layouts), padded by repetition.
+    Arrays of shape (slots, layouts), padded by repetition; counts: slots of each layout without.
 
     slot_of: the slot that is composed as a stage is, shape (stages, layouts); -1: no such stage.
     layers, recomputed, inputs: shape (kinds, slots, layouts); inputs counts stored inputs of
@@ -57,6 +57,7 @@ class StageTable:
     totals: FloatArray
     recomputed_totals: FloatArray
     slot_of: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 @formula("1", "megatron-core")
@@ -356,7 +357,7 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     totals = np.stack(sums, axis=1).reshape(3, -1, len(sums))
     return groups, StageTable(
         stacked[0], stacked[1], stacked[2], per_kind[0], per_kind[1], per_kind[2], totals[0],
-        totals[1], np.stack(slot_of, axis=1),
+        totals[1], np.stack(slot_of, axis=1), np.array([table.shape[1] for table in values]),
     )  # fmt: skip
 
 

@@ -19,8 +19,10 @@ IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
 MOST_MOVES = 200
-# Dealings of several chunks that are tried, and how far over the bound one is good enough.
+# Dealings of several chunks that are tried, after how many without gain no other is, and how far
+# over the bound one is good enough.
 STARTS = 8
+PATIENCE = 3
 ENOUGH = 0.002
 
 
@@ -75,6 +77,11 @@ class Stages:
     @property
     def ranks(self) -> int:
         return len(self.room_bytes)
+
+    @cached_property
+    def on_rank(self) -> FloatArray:
+        """1 where a virtual stage stands on a rank, else 0; shape (virtual stages, ranks)."""
+        return np.asarray(self.owner[:, None] == np.arange(self.ranks), dtype=np.float64)
 
 
 def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int, ...] | None:
@@ -160,21 +167,25 @@ def _balanced(
 ) -> IntArray:
     """The best of several starts: where a rank stays busiest, its virtual stages weigh more."""
     weights = np.ones(stages.ranks)
-    found = [_levelled(layers, stages, ends, empty_ends)]
+    best = _levelled(layers, stages, ends, empty_ends)
+    least = _pressed(layers, stages, best[None])[0]
     enough = least_s(layers, stages) * (1.0 + ENOUGH)
+    without_gain = 0
     for _ in range(STARTS - 1):
-        over, busiest, *_ = _pressed(layers, stages, found[-1][None])[0]
-        if not over and busiest <= enough:
-            return found[-1]
+        if without_gain == PATIENCE or (not least[0] and least[1] <= enough):
+            break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
         again = _partition(tables, float(rank_s.max()), weights[stages.owner])
-        if again is None or any(np.array_equal(again, other) for other in found):
+        if again is None:
             break
         ends = again
-        found.append(_levelled(layers, stages, ends, empty_ends))
-    judged = _pressed(layers, stages, np.stack(found))
-    return found[int(np.lexsort(judged.T[::-1])[0])]
+        found = _levelled(layers, stages, ends, empty_ends)
+        judged = _pressed(layers, stages, found[None])[0]
+        without_gain += 1
+        if _is_better(judged, least):
+            best, least, without_gain = found, judged, 0
+    return best
 
 
 def _pressed(layers: Layers, stages: Stages, ends: IntArray) -> FloatArray:
@@ -205,26 +216,34 @@ def _loads(
     layers: Layers, stages: Stages, ends: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds of each virtual stage; seconds, and bytes over its room, of each rank."""
-    begin, end = ends[:, :-1], ends[:, 1:]
-    seconds, state, saved = (table[begin, end] for table in layers.spans)
-    seconds = seconds + stages.fixed_s
-    on_rank = stages.owner[:, None] == np.arange(stages.ranks)
-    held = state @ on_rank + stages.in_flight * (saved @ on_rank)
-    return seconds, seconds @ on_rank, held - stages.room_bytes
+    seconds, held = _amounts(layers, stages, ends[:, :-1], ends[:, 1:])
+    return seconds, seconds @ stages.on_rank, held @ stages.on_rank - stages.room_bytes
+
+
+def _amounts(
+    layers: Layers, stages: Stages, begin: IntArray, end: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds and bytes of virtual stages (the last axis) with layers `begin` to `end` - 1."""
+    span = begin * (len(layers.seconds) + 1) + end
+    seconds, state, saved = (np.take(table, span, mode="clip") for table in layers.spans)
+    return seconds + stages.fixed_s, state + stages.in_flight[stages.owner] * saved
 
 
 def _levelled(layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
     """Single layers moved to other virtual stages while that is better; those between shift on."""
     best = _pressed(layers, stages, ends[None])[0]
     for _ in range(MOST_MOVES):
-        moves = _moves(layers, stages, ends, empty_ends)
-        if not len(moves):
+        givers, judged = _moves(layers, stages, ends, empty_ends)
+        if not len(givers):
             return ends
-        judged = _pressed(layers, stages, moves)
         first = int(np.lexsort(judged.T[::-1])[0])
         if not _is_better(judged[first], best):
             return ends
-        ends, best = moves[first], judged[first]
+        best = judged[first]
+        giver, taker = givers[first // len(stages.owner)], first % len(stages.owner)
+        ends = ends.copy()
+        ends[giver + 1 : taker + 1] -= 1
+        ends[taker + 1 : giver + 1] += 1
     return ends
 
 
@@ -233,19 +252,72 @@ def _is_better(found: FloatArray, best: FloatArray) -> bool:
     return bool(len(differs) and found[differs[0]] < best[differs[0]])
 
 
-def _moves(layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
-    """Every dealing that is one layer away, of the longest virtual stage or the busiest ranks."""
+def _moves(
+    layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool
+) -> tuple[IntArray, FloatArray]:
+    """Every dealing that is one layer away: who gives it, and how it is judged (see _pressed).
+
+    Givers are the longest virtual stage and those of the busiest ranks; rows of the judged, shape
+    (givers * virtual stages, 4), are by giver, then by taker.
+    """
     count = len(stages.owner)
     least = np.ones(count, dtype=np.int64)
     if empty_ends:
         least[[0, -1]] = 0
-    load = _loads(layers, stages, ends[None])
-    worst = [int(np.argmax(amount[0])) for amount in load[1:]]
-    gives = np.isin(stages.owner, worst) | (np.arange(count) == int(np.argmax(load[0][0])))
-    gives &= np.diff(ends) > least
-    axes = np.meshgrid(np.flatnonzero(gives), np.arange(count), indexing="ij")
-    giver, taker = (axis.ravel()[:, None] for axis in axes)
-    place = np.arange(count + 1)
-    later = (place > giver) & (place <= taker)
-    earlier = (place > taker) & (place <= giver)
-    return np.asarray(ends + earlier - later)
+    now = _amounts(layers, stages, ends[:-1], ends[1:])
+    rank_s, over = (amount @ stages.on_rank for amount in now)
+    worst = [int(np.argmax(rank_s)), int(np.argmax(over - stages.room_bytes))]
+    gives = np.isin(stages.owner, worst) | (np.arange(count) == int(np.argmax(now[0])))
+    givers = np.flatnonzero(gives & (np.diff(ends) > least))
+    later = _given_on(layers, stages, ends, givers, 1)
+    earlier = _given_on(layers, stages, ends, givers, -1)
+    is_later = np.arange(count) > givers[:, None]
+    judged = np.where(is_later[..., None], later, earlier)
+    judged[np.arange(len(givers)), givers] = np.inf  # to itself
+    return givers, judged.reshape(-1, judged.shape[-1])
+
+
+def _given_on(
+    layers: Layers, stages: Stages, ends: IntArray, givers: IntArray, way: int
+) -> FloatArray:
+    """How moves are judged that give a layer to a later stage (way 1) or an earlier one (way -1).
+
+    Shape (givers, virtual stages, 4).  A stage between gives a layer on and takes one: sums over
+    those between are differences of running sums.
+    """
+    order = slice(None, None, way)
+    begin, end = ends[:-1], ends[1:]
+    first, last = int(way < 0), int(way > 0)  # which of its ends the giver moves
+    states = (begin, end), (begin + first, end - last), (begin - last, end + first)
+    shifted = begin - way, end - way
+    (now_s, now), (give_s, give), (take_s, take), (on_s, on) = (
+        tuple(amount[order] for amount in _amounts(layers, stages, *state))
+        for state in (*states, shifted)
+    )
+    on_rank = stages.on_rank[order]
+    givers = givers if way > 0 else len(now) - 1 - givers
+
+    def changed(before: FloatArray, gives: FloatArray, takes: FloatArray, passes: FloatArray,
+                spread: FloatArray) -> FloatArray:  # fmt: skip
+        run = np.cumsum((passes - before)[:, None] * spread, axis=0)
+        until = run - (passes - before)[:, None] * spread
+        given = (gives - before)[:, None] * spread - run
+        taken = (takes - before)[:, None] * spread + until
+        return np.asarray(before @ spread + given[givers][:, None] + taken)
+
+    rank_s = changed(now_s, give_s, take_s, on_s, on_rank)
+    held = changed(now, give, take, on, on_rank)
+    alone = np.ones((len(now), 1))
+    squares = changed(now_s**2, give_s**2, take_s**2, on_s**2, alone)[..., 0]
+    # The longest stage: before the giver, itself, between, the taker, after it.
+    places = np.arange(len(now))
+    before = np.concatenate([[0.0], np.maximum.accumulate(now_s)[:-1]])
+    after = np.concatenate([np.maximum.accumulate(now_s[::-1])[::-1][1:], [0.0]])
+    between = np.where(places > givers[:, None], on_s, 0.0)
+    between = np.pad(np.maximum.accumulate(between, axis=1)[:, :-1], ((0, 0), (1, 0)))
+    ends_s = np.maximum(before, give_s)[givers][:, None]
+    longest = np.maximum(np.maximum(ends_s, between), np.maximum(take_s, after))
+    too_much = np.maximum(held - stages.room_bytes, 0.0).max(axis=2)
+    squares = squares + (rank_s**2).sum(axis=2)
+    judged = np.stack([too_much, rank_s.max(axis=2), longest, squares], axis=2)
+    return judged[:, order]

@@ -17,6 +17,10 @@ from planner.dealing import FloatArray, Layers, Stages, busiest_s, dealt, held_b
 from planner.layouts import layout_fields
 from planner.memory_risk import Room
 
+# A dealing is found where it may come so near to the best before it: closed forms of the pipeline
+# are not better than that.
+CLOSE = 1.005
+
 
 def dealt_plans(
     model: CostModel,
@@ -27,9 +31,10 @@ def dealt_plans(
 ) -> Iterator[tuple[int, ParallelPlan]]:
     """(place, plan) of those whose layers may be dealt out so that a step takes less.
 
-    seconds: of a step of each plan as it is; worth_s: what a dealing must be able to beat.  Its
-    time and memory follow from those of the plan; whoever takes it prices it.  Stages of two
-    directions hold their layers twice and stay even.
+    seconds: of a step of each plan as it is; worth_s: what a dealing must be able to beat, and
+    every later one about that of those before it.  Its time and memory follow from those of the
+    plan; whoever takes it prices it.  Stages of two directions hold their layers twice and stay
+    even.
     """
     by_stages: dict[int, list[int]] = {}
     for place, plan in enumerate(plans):
@@ -40,8 +45,9 @@ def dealt_plans(
         amounts = layer_amounts(model.setting, rows)
         for column, place in enumerate(places):
             share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
-            for other in _dealt(model, plans[place], amounts, column, share, room):
+            for other, other_share in _dealt(model, plans[place], amounts, column, share, room):
                 yield place, other
+                worth_s = min(worth_s, CLOSE * other_share * float(seconds[place]))
 
 
 def _dealt(
@@ -51,14 +57,18 @@ def _dealt(
     column: int,
     share: float,
     room: Room,
-) -> Iterator[ParallelPlan]:
-    """share: what the busiest rank may do at most, of what it does in a plan that fits."""
+) -> Iterator[tuple[ParallelPlan, float]]:
+    """(plan, what its busiest rank does, of what that of the given plan does).
+
+    share: what it may do at most, of what it does in a plan that fits.
+    """
     spec = model.setting.model
     now = forward_layers(spec.num_layers, plan)
     layers = _layers(spec, plan, amounts, column, max(now))
     stages = _stages(model, plan, now, layers, amounts, column, room.of_plan(plan))
+    now_s = busiest_s(layers, stages, now)
     fits = np.all(held_bytes(layers, stages, now) <= stages.room_bytes)
-    if fits and least_s(layers, stages) > share * busiest_s(layers, stages, now):
+    if fits and least_s(layers, stages) > share * now_s:
         return
     sizes = dealt(layers, stages, empty_ends=True)
     found = {sizes}
@@ -66,7 +76,7 @@ def _dealt(
         found.add(dealt(layers, stages))
     for other in found - {None, now}:
         assert other is not None
-        yield relaid(plan, now, other)
+        yield relaid(plan, now, other), busiest_s(layers, stages, other) / now_s
 
 
 def relaid(plan: ParallelPlan, now: tuple[int, ...], sizes: tuple[int, ...]) -> ParallelPlan:

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans, code
+from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
 from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
+from planner.fewest_layers import with_fewest_layers
 from planner.memory_risk import Room, room_of
 from planner.progress import step
 from planner.request import PlanRequest
@@ -35,7 +36,6 @@ __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
 FloatArray = NDArray[np.float64]
 # Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
 CHUNK = 1 << 18
-_FULL = code("recompute", "full")
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 32
@@ -124,7 +124,7 @@ def search(
             visit(plans, estimates, fits)
 
     for plans in space.chunks(CHUNK):
-        plans, left_out = _with_fewest_layers(plans, model, space, room)
+        plans, left_out = with_fewest_layers(plans, model, space, room)
         fewer += left_out
         estimates = model.evaluate(plans)
         space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
@@ -171,68 +171,6 @@ def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
     keep = _Keeper(score, top_k=1)
     keep.offer(plans, model.evaluate(plans), np.ones(len(plans), dtype=np.bool_))
     return keep.outcome().best[0]
-
-
-def _with_fewest_layers(
-    plans: Plans, model: CostModel, space: Space, room: Room
-) -> tuple[Plans, int]:
-    """Add, beside full recompute of all layers, that of the fewest layers that fit.
-
-    Memory never grows with the number of recomputed layers, so a bisection finds the fewest.
-    Where the plan fits without recompute, that one is faster and none is added.
-    Returns the plans and how many layer counts were left out.
-    """
-    if space.every_layer_count:
-        return plans, 0
-    full = np.broadcast_to(plans.recompute == _FULL, (len(plans),))
-    layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
-    several = np.flatnonzero(full & (layers > 1))
-    if not len(several):
-        return plans, 0
-    every = int(layers[several].sum())
-    band = plans.take(several)
-    most = layers[several]
-    fits_all = model.needed_bytes(band) <= room.of(band)
-    if space.recompute_is_optional:
-        without = band.with_columns(recompute=0, recompute_num_layers=0)
-        fits_all &= model.needed_bytes(without) > room.of(band)
-    left_out = every - len(fits_all)
-    band, most = band.take(fits_all), most[fits_all]
-    if not len(most):
-        return plans, left_out
-    few = np.ones_like(most)
-    fewest = band.with_columns(recompute_num_layers=few)
-    enough = model.needed_bytes(fewest) <= room.of(band)
-    low, high = few.copy(), np.where(enough, few, most)
-    # Invariant: `low` does not fit (unless it is high), `high` does.
-    while True:
-        open_rows = np.flatnonzero(high - low > 1)
-        if not len(open_rows):
-            break
-        middle = (low[open_rows] + high[open_rows]) // 2
-        tried = band.take(open_rows).with_columns(recompute_num_layers=middle)
-        fits = model.needed_bytes(tried) <= room.of(tried)
-        high[open_rows] = np.where(fits, middle, high[open_rows])
-        low[open_rows] = np.where(fits, low[open_rows], middle)
-    extra = high < most
-    if not extra.any():
-        return plans, left_out
-    added = band.take(extra).with_columns(recompute_num_layers=high[extra])
-    left_out -= int(np.count_nonzero(extra))
-    return concatenate(plans, space.accepted(added)), left_out
-
-
-def concatenate(first: Plans, second: Plans) -> Plans:
-    """Both batches as one; columns without a dimension are shared where they agree."""
-    columns = {}
-    for name, column in first.columns():
-        other: IntArray = getattr(second, name)
-        if column.ndim == 0 and other.ndim == 0 and column == other:
-            columns[name] = column
-        else:
-            a = np.broadcast_to(column, (len(first),))
-            columns[name] = np.concatenate([a, np.broadcast_to(other, (len(second),))])
-    return Plans.build(stage_layers_table=first.stage_layers_table, **columns)
 
 
 class _Keeper:

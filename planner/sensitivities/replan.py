@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan, Plans, concatenate
 from planner.progress import within_a_step
 from planner.request import PlanRequest
-from planner.search import best_of, concatenate, cost_model, objective, search
+from planner.search import best_of, cost_model, objective, search
 from planner.sensitivities.inputs import Case, Input, changed
 from planner.solve import prepared
 

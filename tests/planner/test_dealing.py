@@ -11,6 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from cost_models.stages import spread
+from planner import dealing
 from planner.dealing import ENOUGH, Layers, Stages, busiest_s, dealt, held_bytes, least_s
 
 
@@ -122,6 +123,29 @@ def test_several_chunks_fit_and_are_no_worse_than_even_ones(
     even = spread(len(layers.seconds), len(stages.owner))
     if all(np.array(rank_bytes(layers, stages, even)) <= stages.room_bytes):
         assert busiest <= max(rank_seconds(layers, stages, even)) * (1 + ENOUGH)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(chunks=2))
+def test_moves_are_judged_as_the_dealings_they_lead_to(
+    problem: tuple[Layers, Stages, bool],
+) -> None:
+    layers, stages, empty_ends = problem
+    sizes = spread(len(layers.seconds), len(stages.owner))
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    givers, judged = dealing._moves(layers, stages, ends, empty_ends)
+    rows = iter(judged)
+    for giver in givers.tolist():
+        for taker in range(len(sizes)):
+            row = next(rows)
+            if giver == taker:
+                assert np.all(np.isinf(row))
+                continue
+            moved = np.array(sizes)
+            moved[giver] -= 1
+            moved[taker] += 1
+            after = np.concatenate([[0], np.cumsum(moved)])
+            assert row == pytest.approx(dealing._pressed(layers, stages, after[None])[0])
 
 
 @settings(max_examples=100, deadline=None)

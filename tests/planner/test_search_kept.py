@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan, Plans, concatenate
 from cost_models.spec import TrainingSpec
 from planner import search as search_module
 from planner.progress import Step, Watch, watched
@@ -205,12 +205,12 @@ def test_two_batches_as_one() -> None:
     second = [ParallelPlan(tp=4, dp=2), ParallelPlan(tp=2, dp=4, zero_stage=2)]
     table = Plans.from_rows([*first, *second])
     a, b = table.take(np.array([0, 1])), table.take(np.array([2, 3]))
-    together = search_module.concatenate(a, b)
+    together = concatenate(a, b)
     assert [together.row(i) for i in range(4)] == [*first, *second]
     # What is one value in both batches stays one value.
-    shared = search_module.concatenate(a.with_columns(cp=2), b.with_columns(cp=2))
+    shared = concatenate(a.with_columns(cp=2), b.with_columns(cp=2))
     assert shared.cp.ndim == 0
-    apart = search_module.concatenate(a.with_columns(cp=2), b.with_columns(cp=4))
+    apart = concatenate(a.with_columns(cp=2), b.with_columns(cp=4))
     assert apart.cp.tolist() == [2, 2, 4, 4]
 
 
