@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import sum_of
+from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
 from cost_models.gathered import FloatArray, Gathered, Setting, gather
 from cost_models.kernel_times import KernelTime, Machine
@@ -40,9 +41,11 @@ from cost_models.traffic import GroupTraffic, traffic
 class Estimates:
     """Time and memory of plans; arrays of shape (plans,), per stage (slots, plans).
 
-    kernels: of each kind of layer, arrays by the layer keys of `gathered`.  corrected: what the
-    times were multiplied by for one site; None: they are this model's.
+    times, dp: what they are composed of, before any correction.  corrected: what the times were
+    multiplied by for one site; None: they are this model's.
     """
+
+    model: ModelSpec
 
     iteration_time_s: FloatArray
     time_parts_s: dict[str, FloatArray]
@@ -51,8 +54,50 @@ class Estimates:
     memory: StageMemory
     num_micro_batches: FloatArray
     gathered: Gathered
-    kernels: tuple[tuple[KernelTime, ...], ...]
+    times: BlockTimes
+    dp: DataParallelSeconds
     corrected: FloatArray | None = None
+
+    @property
+    def kernels(self) -> tuple[tuple[KernelTime, ...], ...]:
+        """Of each kind of layer, arrays by the layer keys of `gathered`."""
+        return self.times.kernels
+
+    def stage_times(self, plan: ParallelPlan, row: int = 0) -> tuple[Times, Links]:
+        """What the simulator needs of one plan: seconds per rank and chunk, and its messages.
+
+        Shapes (pp, vpp).  A message holds its sender as long as the plan cannot overlap it.
+        row: where the plan stands among those estimated.
+        """
+        times, virtual = self.times, plan_stages(self.model, plan)
+        corrected = 1.0 if self.corrected is None else float(self.corrected[row])
+
+        def one(value: Array) -> float:
+            if isinstance(value, np.ndarray) and value.ndim:
+                value = value[row]
+            return corrected * float(value)
+
+        def seconds(block: dict[str, Array]) -> tuple[float, float]:
+            forward = one(block["forward_s"]) + one(block["forward_comm_s"])
+            return forward, one(block["weight_gradient_s"])
+
+        first, last = (one(whole) for whole in times.whole_ends_s)
+        # By kind of layer, then of the two ends: forward, weight gradient, and all of it.
+        parts = np.array([seconds(b) for b in (*times.layers, times.embedding, times.head)])
+        whole = np.array([*map(one, times.whole_s), first, last * (1 + self.model.mtp_num_layers)])
+        again = np.array([one(seconds) for seconds in times.again_s])
+        held = np.vstack([virtual.layers, virtual.first, virtual.last])
+        ahead, gradient = parts.T @ held
+        total = whole @ held + again @ virtual.recomputed
+
+        # The chunks of a rank are its virtual stages in forward order.
+        spots = np.argsort(virtual.owner, kind="stable")
+        shape = (plan.pp, plan.vpp)
+        forward, weight = ahead[spots].reshape(shape), gradient[spots].reshape(shape)
+        backward = np.maximum(total[spots].reshape(shape) - forward - weight, 0.0)
+        hidden = plan.overlap_p2p and plan.vpp > 1
+        message = one(message_s(self.gathered, self.dp)) if plan.pp > 1 else 0.0
+        return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
 
 
 class CostModel:
@@ -100,48 +145,13 @@ class CostModel:
         parts["stragglers"] = straggler_s(self.setting, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
-            total, parts, memory.peak_bytes, memory.needed_bytes, memory, gathered.micro_batches,
-            gathered, times.kernels,
+            self.setting.model, total, parts, memory.peak_bytes, memory.needed_bytes, memory,
+            gathered.micro_batches, gathered, times, dp,
         )  # fmt: skip
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
-        """What the simulator needs of one plan: seconds per rank and chunk, and its messages.
-
-        Shapes (pp, vpp).  A message holds its sender as long as the plan cannot overlap it.
-        """
-        s = self.setting
-        row = Plans.from_rows([plan])
-        g = gather(s, row)
-        dp = data_parallel(s, g)
-        times = BlockTimes(s, g, dp)
-        virtual = plan_stages(s.model, plan)
-
-        def one(value: Array) -> float:
-            return float(np.max(value))
-
-        shape = (plan.pp, plan.vpp)
-        forward, backward, weight = (np.zeros(shape) for _ in range(3))
-        seen = np.zeros(plan.pp, dtype=np.int64)
-        for i, rank in enumerate(virtual.owner.tolist()):
-            chunk = int(seen[rank])
-            seen[rank] += 1
-            total = virtual.first[i] * one(times.whole_ends_s[0])
-            total += virtual.last[i] * one(times.whole_ends_s[1]) * (1 + s.model.mtp_num_layers)
-            ahead = gradient = 0.0
-            for end, there in ((times.embedding, virtual.first[i]), (times.head, virtual.last[i])):
-                ahead += there * one(end["forward_s"] + end["forward_comm_s"])
-                gradient += there * one(end["weight_gradient_s"])
-            for k, block in enumerate(times.layers):
-                count, redone = virtual.layers[k][i], virtual.recomputed[k][i]
-                ahead += count * one(block["forward_s"] + block["forward_comm_s"])
-                gradient += count * one(block["weight_gradient_s"])
-                total += count * one(times.whole_s[k]) + redone * one(times.again_s[k])
-            forward[rank, chunk] = ahead
-            weight[rank, chunk] = gradient
-            backward[rank, chunk] = max(total - ahead - gradient, 0.0)
-        hidden = plan.overlap_p2p and plan.vpp > 1
-        message = one(message_s(g, dp)) if plan.pp > 1 else 0.0
-        return Times(forward, backward, weight), Links(0.0, message, blocking=not hidden)
+        """What the simulator needs of one plan (see Estimates.stage_times)."""
+        return self.evaluate(Plans.from_rows([plan])).stage_times(plan)
 
     def traffic(self, plan: ParallelPlan) -> tuple[GroupTraffic, ...]:
         """What each kind of group of a legal plan puts on the links of each tier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from cost_models.data_parallel import (
     held_parameters,
 )
 from cost_models.kernel_times import Machine
-from cost_models.keys import Groups, Key, KeyView
+from cost_models.keys import Groups, Key, KeyView, Memo
 from cost_models.layers import LayerKind
 from cost_models.network import Fabric
 from cost_models.objectives import reference_share
@@ -51,7 +51,10 @@ STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a cluster with a batch, and the rates that apply there."""
+    """A model on a cluster with a batch, and the rates that apply there.
+
+    memo: what was computed of it for single plans.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -61,6 +64,7 @@ class Setting:
     fabric: Fabric
     machine: Machine
     kinds: tuple[LayerKind, ...]
+    memo: Memo = field(default_factory=Memo, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -203,21 +207,33 @@ def gather(s: Setting, plans: Plans) -> Gathered:
     state, state_plans = STATE_KEY.distinct(plans)
     stages, table = stage_table(s.model, plans)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
-    micro = micro_batch(s.model, s.training, layer_plans)
-    held = held_parameters(s.model, state_plans, s.training, gathered_amounts(s.training))
-    trained, frozen = held, None
-    if s.training.freezes:
-        trained = held_parameters(s.model, state_plans, s.training, TRAINED)
-    reference = reference_share(s.model, s.training)
-    if s.training.freezes or reference:
-        kept = frozen_amounts(s.training, state_plans, reference)
-        frozen = held_parameters(s.model, state_plans, s.training, kept)
+    micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
+    held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
     return Gathered(
-        plans, layers, layer_plans, state, state_plans, stages, table, micro,
-        micro_batch_bytes(s.model, micro, len(layer_plans)),
+        plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
         held, trained, frozen,
         np.broadcast_to(count, (len(plans),)),
     )  # fmt: skip
+
+
+def _micro_batch(s: Setting, keys: KeyView) -> tuple[MicroBatch, MicroBatchBytes]:
+    micro = micro_batch(s.model, s.training, keys)
+    return micro, micro_batch_bytes(s.model, micro, len(keys))
+
+
+def _held(
+    s: Setting, keys: KeyView
+) -> tuple[HeldParameters, HeldParameters, HeldParameters | None]:
+    """All weights, those that are trained, and bytes of the others."""
+    held = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
+    trained, frozen = held, None
+    if s.training.freezes:
+        trained = held_parameters(s.model, keys, s.training, TRAINED)
+    reference = reference_share(s.model, s.training)
+    if s.training.freezes or reference:
+        kept = frozen_amounts(s.training, keys, reference)
+        frozen = held_parameters(s.model, keys, s.training, kept)
+    return held, trained, frozen
 
 
 def by_schedule(plans: Plans, value: Callable[[PipelineSchedule], Array]) -> Array:

@@ -6,15 +6,16 @@ reading any other field raises.  So the fields stand in one place, the key's own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.plans import FIELDS, IntArray, Plans
 
+Amounts = TypeVar("Amounts")
 # Codes up to this range are compressed by a table look-up instead of a sort.
 _DENSE_RANGE = 1 << 21
 
@@ -66,6 +67,30 @@ class KeyView(Plans):
     def columns(self) -> Iterator[tuple[str, IntArray]]:
         for name in self._fields:
             yield name, getattr(self, name)
+
+
+class Memo:
+    """Amounts of single keys, kept for the next plan that has them."""
+
+    MOST = 512
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, what: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
+        """What `compute` says of a view of keys; kept where it is of a single one, as numbers.
+
+        what: names the amounts.  Nobody may change them.
+        """
+        if any(column.ndim for _, column in keys.columns()):
+            return compute()
+        token = (what, *(int(column) for _, column in keys.columns()))
+        found = self._kept.get(token)
+        if found is None:
+            if len(self._kept) >= self.MOST:
+                self._kept.clear()
+            found = self._kept[token] = compute()
+        return cast(Amounts, found)
 
 
 class Key:

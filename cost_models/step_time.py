@@ -32,7 +32,11 @@ class BlockTimes:
     BESIDE = ("ep_hidden_s",)
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
-        micro = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
+        micro = s.memo.of(
+            "seconds",
+            g.layer_plans,
+            lambda: micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans),
+        )
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
 
@@ -82,10 +86,14 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
 
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
-    return data_parallel_seconds(
-        s.model, s.training, s.fabric, g.state_plans, g.held, g.trained,
-        frozenset(np.unique(g.plans.zero_stage).tolist()),
-    )  # fmt: skip
+    zero = frozenset(np.unique(g.plans.zero_stage).tolist())
+    return s.memo.of(
+        f"data parallel {sorted(zero)}",
+        g.state_plans,
+        lambda: data_parallel_seconds(
+            s.model, s.training, s.fabric, g.state_plans, g.held, g.trained, zero
+        ),
+    )
 
 
 def step_time(

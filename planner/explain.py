@@ -23,7 +23,7 @@ from cost_models.spec import TrainingSpec
 from cost_models.stages import rank_titles
 from cost_models.state_memory import element_bytes
 from cost_models.units import DAY_S, GIB, HOUR_S
-from planner.answer import ErrorBand, Memory, Note, PlanReport, StageMemory
+from planner.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.error_band import band
 from planner.memory_risk import peaks
 from planner.pipeline import pipeline
@@ -76,8 +76,9 @@ def reports(
             corrected = estimates.corrected
             times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, chosen[k], estimates, k)
+            run = pipeline(estimates, k, chosen[k], parts) if simulated else None
             result[i] = _report(
-                model, request, chosen[k], seconds, parts, memory, kernels, simulated, times
+                model, request, chosen[k], seconds, parts, memory, kernels, run, times
             )
     return [result[i] for i in range(len(plans))]
 
@@ -138,7 +139,7 @@ def _report(
     parts: dict[str, float],
     memory: Memory,
     kernels: tuple[tuple[dict[str, Any], ...], float],
-    simulated: bool,
+    run: Pipeline | None,
     corrected: float,
 ) -> PlanReport:
     """corrected: what a site's runs have multiplied the times by."""
@@ -182,7 +183,7 @@ def _report(
         energy_kwh=energy,
         memory=memory,
         time_parts_s=parts,
-        pipeline=pipeline(model, plan, count, parts) if simulated else None,
+        pipeline=run,
         kernels=lines,
         assumptions=(*_assumptions(model, request, plan), *_site(request, corrected)),
         not_modelled=NOT_MODELLED,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from cost_models.estimate import CostModel
+from cost_models.estimate import Estimates
 from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.schedules.simulate import simulate
+from cost_models.schedules.makespan import makespan_s
+from cost_models.schedules.simulate import Links, Times
 from planner.answer import Pipeline
 
 # Orders longer than this take seconds to run.
@@ -16,15 +17,19 @@ ROUNDS = 3
 
 
 def pipeline(
-    model: CostModel, plan: ParallelPlan, micro_batches: int, parts_s: dict[str, float]
+    estimates: Estimates, row: int, plan: ParallelPlan, parts_s: dict[str, float]
 ) -> Pipeline | None:
-    """How a plan with stages runs; None without stages."""
+    """How a plan with stages runs, that stands at `row` of the estimates; None without stages."""
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
     outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
     # An asynchronous schedule fills once per run, the simulator once per order: not a step's time.
-    stages_s = simulated_s(model, plan, micro_batches) if schedule.synchronous else None
+    stages_s = None
+    if schedule.synchronous:
+        stages_s = simulated_s(
+            plan, int(estimates.num_micro_batches[row]), *estimates.stage_times(plan, row)
+        )
     return Pipeline(
         schedule=schedule.id,
         title=schedule.title,
@@ -37,16 +42,15 @@ def pipeline(
     )
 
 
-def simulated_s(model: CostModel, plan: ParallelPlan, micro_batches: int) -> float | None:
+def simulated_s(plan: ParallelPlan, micro_batches: int, times: Times, links: Links) -> float | None:
     """Seconds from the first forward to the last backward of one step, messages included.
 
     A long step is simulated over a few rounds and continued at the pace of its steady state.
     """
     schedule, stages, chunks = SCHEDULES[plan.schedule], plan.pp, plan.vpp
-    times, links = model.stage_times(plan)
 
-    def makespan_s(count: int) -> float:
-        return simulate(schedule, stages, chunks, count, times, links).makespan_s
+    def whole_s(count: int) -> float:
+        return makespan_s(schedule, stages, chunks, count, times, links)
 
     few = ROUNDS * stages + micro_batches % stages
     if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
@@ -55,7 +59,7 @@ def simulated_s(model: CostModel, plan: ParallelPlan, micro_batches: int) -> flo
     if 3 * stages * chunks * min(more, micro_batches) > MOST_ACTIONS:
         return None
     if more >= micro_batches:
-        return makespan_s(micro_batches)
-    after = makespan_s(more)
-    pace_s = (after - makespan_s(few)) / stages
+        return whole_s(micro_batches)
+    after = whole_s(more)
+    pace_s = (after - whole_s(few)) / stages
     return after + (micro_batches - more) * pace_s

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
@@ -78,7 +80,18 @@ def cost_model(request: PlanRequest, profile: EfficiencyProfile | None = None) -
         profile = profiles.find(request.profile)
     asked = request.model, request.cluster, request.training, profile
     site = sites.named(request.site)
-    return CostModel(*asked) if site is None else SiteCostModel(*asked, site=site)
+    return _cost_model(*asked) if site is None else SiteCostModel(*asked, site=site)
+
+
+@lru_cache(maxsize=16)
+def _cost_model(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    profile: EfficiencyProfile | None,
+) -> CostModel:
+    """Kept, since it remembers what it computed for single plans."""
+    return CostModel(model, cluster, training, profile)
 
 
 def objective(request: PlanRequest) -> Score:

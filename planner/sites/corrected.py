@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import VOCABULARIES, ParallelPlan, Plans
+from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
-from cost_models.schedules.simulate import Links, Times
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.posterior import shares_of
 from planner.sites.site import Site
@@ -39,21 +38,6 @@ class SiteCostModel(CostModel):
         parts = {name: value * factor for name, value in found.time_parts_s.items()}
         seconds = found.iteration_time_s * factor
         return replace(found, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
-
-    def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
-        """As a cost model does, with the site's times."""
-        times, links = super().stage_times(plan)
-        corrected = self.evaluate(Plans.from_rows([plan])).corrected
-        if corrected is None:
-            return times, links
-        factor = float(corrected[0])
-        scaled = replace(
-            times,
-            forward_s=times.forward_s * factor,
-            input_gradient_s=times.input_gradient_s * factor,
-            weight_gradient_s=times.weight_gradient_s * factor,
-        )
-        return scaled, replace(links, transfer_s=links.transfer_s * factor)
 
     def _ln(self, plans: Plans, found: Estimates) -> NDArray[np.float64]:
         """ln(time here / time answered elsewhere) of plans; shape (plans,)."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Costs, Kind, PipelineSchedule
+from cost_models.schedules.makespan import makespan_s
 from cost_models.schedules.simulate import Links, Simulation, Times, simulate
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
@@ -49,6 +50,15 @@ def unequal_times(draw: st.DrawFn, size: Size) -> Times:
 
 
 links = st.builds(Links, st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 2.0]), st.booleans())
+
+
+@every_schedule
+@drawn
+@given(data=st.data())
+def test_a_makespan_alone_is_that_of_the_simulation(name: str, data: st.DataObject) -> None:
+    size = data.draw(sizes(name))
+    asked = SCHEDULES[name], *size, data.draw(unequal_times(size)), data.draw(links)
+    assert makespan_s(*asked) == pytest.approx(simulate(*asked).makespan_s, rel=1e-12)
 
 
 def visits(schedule: PipelineSchedule, size: Size) -> int:
