@@ -49,7 +49,7 @@ from planner.formats import (
 from planner.request import PlanRequest
 from planner.tables import ranking, with_chance
 
-_MOST_REASONS = 5
+_MOST_REASONS = 3
 _MOST_STAGES = 8  # lines of layers, for one screen
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
@@ -212,7 +212,8 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     plan = report.plan.model_dump()
     facts = Table.grid(padding=(0, 2))
     style = "bold green" if report.fits else "bold red"
-    words = [Text(word, "bold") for word in plan_words(plan)]
+    named = report.pipeline is None  # else the schedule has a row of its own
+    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
     if not report.fits:
         words.append(Text("does not fit", style))
     facts.add_row(Text(title, style), Flow(words))
@@ -223,15 +224,15 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     for line in _stages(report.layers_by_kind):
         facts.add_row("", line)
     if report.pipeline is not None:
-        facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
+        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
         if not report.pipeline.synchronous:
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
     utilisation = [
-        f"MFU {share(report.mfu)} (full attention square; causal {share(report.mfu_causal)})",
+        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
         f"HFU {share(report.hfu)}",
-        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s per accelerator",
+        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
     ]
     facts.add_row("utilisation", Flow(utilisation))
     facts.add_row("memory", _headroom(report.memory))
@@ -271,15 +272,15 @@ def whole_run(report: PlanReport, asked: Asked) -> list[str]:
     return words
 
 
-def _pipeline(pipeline: Pipeline) -> list[str | Text]:
+def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     """Who runs the schedule, and what its own order takes beside the time of the closed form."""
-    words: list[str | Text] = [pipeline.title]
+    words: list[str | Text] = [schedule]
     if pipeline.frameworks:
-        words.append(f"run by {', '.join(pipeline.frameworks)}")
+        words.append(f"by {', '.join(pipeline.frameworks)}")
     else:
-        words.append(Text("no framework known to run it", "yellow"))
+        words.append(Text("by no framework known", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} when simulated")
+        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
     return words
 
 
@@ -293,7 +294,7 @@ def speed(report: PlanReport) -> list[str]:
 
 
 def _band(band: ErrorBand) -> str:
-    return f"{seconds(band.low_s)} to {seconds(band.high_s)} per iteration: {band.basis}"
+    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
 
 
 def _layers(layers: Sequence[int]) -> str:
@@ -328,7 +329,7 @@ def _baseline(baseline: Baseline) -> RenderableType:
     speedup = Text.assemble(
         (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
         " faster than" if baseline.speedup >= 1 else " the speed of",
-        f" a careful hand-made plan: {first}",
+        f" a hand-made plan: {first}",
     )
     return Group(Text(), Flow([speedup, *more], indent=2))
 
