@@ -25,6 +25,7 @@ from planner.answer import (
     ProfileInfo,
     RankOrder,
     Replanned,
+    Unbuildable,
     WhyAnswer,
 )
 from planner.bars import memory_bars, time_bar
@@ -69,6 +70,9 @@ class Asked:
 def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    if answer.best is None and answer.unbuildable is not None:
+        rows += _unbuildable(answer.unbuildable, asked, console)
+        return Group(*rows)
     if answer.best is None:
         rows += _nothing_fits(answer)
         return Group(*rows, Text(), *_counts(answer))
@@ -358,6 +362,18 @@ def _counts(answer: PlanAnswer) -> list[RenderableType]:
 def _rejected(counts: Counts) -> list[tuple[int, str]]:
     """How many plans each reason refused, most first."""
     return sorted(((n, reason) for reason, n in counts.rejected.items() if n), reverse=True)
+
+
+def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
+    """Why the framework asked for runs none, and the best plan of those that do."""
+    yield prose(found.sentence, indent=0, hanging=2)
+    yield Text()
+    if found.instead is None and found.able:
+        yield Text("Nothing of theirs fits either", style="bold red")
+    elif found.instead is None:
+        yield prose("Without a framework the plan is priced for what would have to be written.", 0)
+    else:
+        yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
 
 
 def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:
