@@ -243,7 +243,7 @@ class Unbuildable(Document):
         """What it cannot, and who can."""
         what = "run it as asked" if self.builds else "build it"
         who = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
-        return f"{self.title} cannot {what}: {'; '.join(self.reasons)}. {who[0].upper()}{who[1:]}."
+        return f"{self.title} cannot {what}: {'; '.join(self.reasons)}; {who}."
 
 
 class Replanned(Document):

@@ -30,6 +30,8 @@ def after_plan(
         own = f"{command_line(given, source, ('framework',))} --framework "
         own += answer.unbuildable.instead.framework
         lines = [f"planner plan {own}", f"planner emit {own} > run.sh", *lines]
+    elif answer.unbuildable is not None and not answer.unbuildable.able:
+        lines = [f"planner plan {command_line(given, source, ('framework',))}", *lines]
     if source == "-":
         lines.append(f"({STANDARD_INPUT}: the request that came from standard input)")
     return lines

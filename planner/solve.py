@@ -83,18 +83,21 @@ def _explained(
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
     first = contenders(request, outcome.contenders)
+    unbuildable = None if best else _unbuildable(request)
+    # No change of the request that a near miss offers lets such a framework run.
+    missed = () if unbuildable else near_misses(asked, model, outcome, rules)
     return PlanAnswer(
         **_common(request, model),
         best=best,
         rank_orders=rank_orders(model, request, best.plan) if best else (),
         launch=_launch(request, model, plans),
-        unbuildable=None if best else _unbuildable(request),
+        unbuildable=unbuildable,
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
         contenders=first,
         best_expected=best_expected(first),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
-        nearest=tuple(near_misses(asked, model, outcome, rules)),
+        nearest=tuple(missed),
         space=Space(asked, rules).axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),

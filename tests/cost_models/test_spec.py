@@ -14,8 +14,8 @@ from cost_models.blocks.compressed_attention import Choice
 from cost_models.blocks.indexer import Indexer
 from cost_models.blocks.products import Product
 from cost_models.fields import Spec
-from cost_models.plans import ParallelPlan
 from cost_models.numerics import Numerics
+from cost_models.plans import ParallelPlan
 from cost_models.spec import (
     AcceleratorSpec,
     ClusterSpec,

@@ -150,6 +150,7 @@ FRAMEWORK = Framework(
         "overlap_param_gather": (True, False),
     },
     rules=RULES,
+    training={"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     fields=FIELDS,
     render=render,
     no_reader="a training script is Python code: what it says is known only when it runs",
