@@ -24,6 +24,7 @@ from cost_models.fields import (
     Spec,
     Width,
 )
+from cost_models.numerics import Numerics
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
@@ -282,6 +283,9 @@ class ModelSpec(StackSpec):
         0, description="before the first layer, beside what the other fields say"
     )
     encoders: tuple[EncoderSpec, ...] = Field((), max_length=8)
+    numerics: Numerics = Field(
+        Numerics(), description="values that change what is computed, not what it costs"
+    )
 
     @model_validator(mode="after")
     def _predicts(self) -> Self:

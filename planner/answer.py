@@ -224,6 +224,28 @@ class Launch(Document):
     plan: PlanReport
 
 
+class Unbuildable(Document):
+    """Why the framework asked for runs no plan at all, and who does.
+
+    builds: whether it builds the model, and refuses the rest.  able: names of frameworks that
+    train it; instead: the fastest plan among theirs that fits.
+    """
+
+    framework: str
+    title: str
+    builds: bool
+    reasons: tuple[str, ...]
+    able: tuple[str, ...]
+    instead: Launch | None
+
+    @property
+    def sentence(self) -> str:
+        """What it cannot, and who can."""
+        what = "run it as asked" if self.builds else "build it"
+        who = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
+        return f"{self.title} cannot {what}: {'; '.join(self.reasons)}; {who}."
+
+
 class Replanned(Document):
     """What planning with the request's profile changed over the accelerator's own.
 
@@ -273,7 +295,8 @@ class PlanAnswer(Document):
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
     ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
     however many are listed; none where the search is not for time.  best_expected: the id of that
-    with the lowest expected time, where it is not the first.
+    with the lowest expected time, where it is not the first.  unbuildable: where the framework
+    asked for runs no plan at all.
     """
 
     request: dict[str, Any]
@@ -283,6 +306,7 @@ class PlanAnswer(Document):
     best: PlanReport | None
     rank_orders: tuple[RankOrder, ...] = ()
     launch: Launch | None
+    unbuildable: Unbuildable | None = None
     replanned: Replanned | None
     plans: tuple[PlanReport, ...]
     contenders: tuple[Contender, ...] = ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain, repeat
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
 from planner.answer import Memory, PlanReport, StageMemory
+from planner.flow import Flow
 from planner.formats import gib, seconds, share
 
 # The letter fills the bar where there is no colour.
@@ -119,19 +121,9 @@ def _capacity_mark(line: Text, at: float, width: int, console: Console) -> Text:
 def legend(
     labels: Mapping[str, str], styles: Mapping[str, tuple[str, str]], console: Console
 ) -> RenderableType:
-    """Entries of equal width in as many columns as fit."""
-    if not labels:
-        return Text()
-    width = min(console.width, 100) - 2
-    cell = max(len(label) for label in labels.values()) + 4
-    columns = max(1, width // cell)
-    lines, line = [], Text("  ")
-    for i, (name, label) in enumerate(labels.items()):
-        if i and i % columns == 0:
-            lines.append(line)
-            line = Text("  ")
-        letter, colour = styles[name]
-        line.append(_glyph(letter, console), style=colour)
-        line.append(f" {label:<{cell - 2}}")
-    lines.append(line)
-    return Group(*lines)
+    """Each letter or colour with what it stands for, on as few lines as that takes."""
+    entries = [
+        Text.assemble((_glyph(styles[name][0], console), styles[name][1]), f" {label}")
+        for name, label in labels.items()
+    ]
+    return Padding(Flow(entries, "  "), (0, 0, 0, 2))

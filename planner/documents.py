@@ -151,8 +151,8 @@ class _Parser:
         ]
         model = self.part("model", self.model)
         cluster = self.part("cluster", self.cluster)
-        training = self.part("training", self.training)
         search = self.part("search", self.search) or SearchSpec()
+        training = self.part("training", lambda value: self.training(value, search))
         profile, site = self.part("profile", self.profile), self.part("site", self.site)
         plan = self.part("plan", lambda value: self.plan(value, cluster, search))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
@@ -272,11 +272,13 @@ class _Parser:
         }
         return _node_group(pointer, {**_fields(usual), **given})
 
-    def training(self, value: Any) -> TrainingSpec:
-        """The fields of TrainingSpec."""
+    def training(self, value: Any, search: SearchSpec) -> TrainingSpec:
+        """The fields of TrainingSpec; what is left out is as the framework asked for runs it."""
         require_object("/training", value, "an object")
         self.note_defaults("/training", value, TrainingSpec.model_fields)
-        return validate("/training", value, TrainingSpec)
+        usual = frameworks.get(search.framework).training if search.framework else {}
+        half = value.get("precision", "bf16") == "bf16"
+        return validate("/training", {**(usual if half else {}), **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:
         """The fields of SearchSpec, and limits on plan fields beside them."""

@@ -36,7 +36,10 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     framework = frameworks.get(asked.search.framework)
     plan = asked.plan
     if plan is None:
-        best = solve.find(asked).best
+        answer = solve.find(asked)
+        best = answer.best
+        if best is None and answer.unbuildable is not None:
+            raise NothingFits(answer.unbuildable.sentence)
         if best is None:
             raise NothingFits("nothing fits; `planner plan` says why")
         plan = best.plan

@@ -69,13 +69,13 @@ def band(
     if site is not None and own:
         runs += f" and {own} of site {site.name}"
     basis = (
-        f"{COVERED}% interval from {runs}, {alike or 'none'} of "
-        f"them like this ({kind}, {accelerator}, {runtime})"
+        f"{COVERED}% interval from {runs}, {alike or 'none'} "
+        f"like this ({kind}, {accelerator}, {runtime})"
     )
     if profile.kind == "fallback":
         basis += "; twice as wide: no kernel of this accelerator was measured"
     if found.main != "noise":
-        basis += f"; most of its width: {FACTORS[found.main]}"
+        basis += f"; widened most by {FACTORS[found.main]}"
     return Band(
         seconds * float(np.exp(low)), seconds * float(np.exp(high)), len(known.runs), known.sources,
         basis,

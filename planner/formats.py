@@ -90,15 +90,18 @@ def usual_schedule(plan: Mapping[str, Any]) -> bool:
     return plan["pp"] == 1 or plan["schedule"] in ("1f1b", "interleaved-1f1b")
 
 
-def plan_words(plan: Mapping[str, Any]) -> list[str]:
-    """A plan in words, what splits the work first; what is at 1 or off goes unsaid."""
+def plan_words(plan: Mapping[str, Any], *, schedule: bool = True) -> list[str]:
+    """A plan in words, what splits the work first; what is at 1 or off goes unsaid.
+
+    schedule: whether an unusual one is named.
+    """
     words = [f"tp {plan['tp']}" + (" +sp" if plan["sequence_parallel"] else "")]
     if plan["cp"] > 1:
         words.append(f"cp {plan['cp']} ({plan['cp_kind']})")
     words.append(f"pp {plan['pp']}")
     if plan["vpp"] > 1:
         words.append(f"vpp {plan['vpp']}")
-    if not usual_schedule(plan):
+    if schedule and not usual_schedule(plan):
         words.append(str(plan["schedule"]))
     words.append(f"dp {plan['dp']}")
     if plan["dp_shard"]:

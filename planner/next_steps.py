@@ -26,6 +26,12 @@ def after_plan(
             _why(request, answer.best.plan, source, given),
             *lines,
         ]
+    elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
+        own = f"{command_line(given, source, ('framework',))} --framework "
+        own += answer.unbuildable.instead.framework
+        lines = [f"planner plan {own}", f"planner emit {own} > run.sh", *lines]
+    elif answer.unbuildable is not None and not answer.unbuildable.able:
+        lines = [f"planner plan {command_line(given, source, ('framework',))}", *lines]
     if source == "-":
         lines.append(f"({STANDARD_INPUT}: the request that came from standard input)")
     return lines

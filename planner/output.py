@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from planner.problems import refuse, shown
+
+# At the end of a line, and the codes of colours behind them.
+_BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
 
 class Screen(Console):
@@ -28,6 +32,12 @@ class Screen(Console):
                 yield segment
             else:
                 yield Segment(_printable(segment.text), segment.style)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, without the blanks that fill a column up to the end of its line."""
+        with self.capture() as page:
+            super().print(*objects, **options)
+        self.file.write(_BLANKS.sub(r"\1", page.get()))
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command line, as for any other output."""

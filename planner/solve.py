@@ -21,6 +21,7 @@ from planner.answer import (
     ProfileInfo,
     Reason,
     Replanned,
+    Unbuildable,
     WhyAnswer,
 )
 from planner.axes import SEARCHED, divisors
@@ -28,6 +29,7 @@ from planner.constraints import RULES, Context, Rule, violations
 from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import value_words
+from planner.frameworks.able import obstacles, runners
 from planner.memory_reasons import memory_reasons
 from planner.memory_risk import room_of
 from planner.orders import rank_orders
@@ -81,17 +83,21 @@ def _explained(
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
     first = contenders(request, outcome.contenders)
+    unbuildable = None if best else _unbuildable(request)
+    # No change of the request that a near miss offers lets such a framework run.
+    missed = () if unbuildable else near_misses(asked, model, outcome, rules)
     return PlanAnswer(
         **_common(request, model),
         best=best,
         rank_orders=rank_orders(model, request, best.plan) if best else (),
         launch=_launch(request, model, plans),
+        unbuildable=unbuildable,
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
         contenders=first,
         best_expected=best_expected(first),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
-        nearest=tuple(near_misses(asked, model, outcome, rules)),
+        nearest=tuple(missed),
         space=Space(asked, rules).axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
@@ -162,6 +168,29 @@ def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport])
     bound, rules = prepared(request.for_framework(names[0]))
     rows = search(bound, rules, top_k=1).best
     return _launched(names[0], report(model, request, rows[0]), plans[0]) if rows else None
+
+
+def _unbuildable(request: PlanRequest) -> Unbuildable | None:
+    """Where the framework asked for runs no plan at all: why not, and the best of those that do."""
+    if not request.search.framework:
+        return None
+    framework = frameworks.get(request.search.framework)
+    context = Context(request.model, request.cluster, request.training)
+    foreign, reasons = obstacles(framework, context)
+    if not reasons:
+        return None
+    able = runners(context)
+    found: list[Launch] = []
+    for name in able:
+        bound, rules = prepared(request.for_framework(name))
+        rows = search(bound, rules, top_k=1).best
+        if rows:
+            plan = report(cost_model(bound), bound, rows[0])
+            found.append(Launch(framework=name, slower_by=0.0, plan=plan))
+    return Unbuildable(
+        framework=framework.name, title=framework.title, builds=not foreign, reasons=reasons,
+        able=able, instead=min(found, key=lambda one: one.plan.iteration_time_s, default=None),
+    )  # fmt: skip
 
 
 def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:

@@ -111,7 +111,7 @@ def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterat
         if one.id == best_expected:
             plan = one.plan.model_dump()
             first, *more = [*plan_words(plan), *memory_words(plan)]
-            head = f"  best when the doubt is counted: {i}, {first}"
+            head = f"  best on average: {i}, {first}"
             yield Flow([head, *more], indent=4)
 
 

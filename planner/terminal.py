@@ -25,6 +25,7 @@ from planner.answer import (
     ProfileInfo,
     RankOrder,
     Replanned,
+    Unbuildable,
     WhyAnswer,
 )
 from planner.bars import memory_bars, time_bar
@@ -49,7 +50,7 @@ from planner.formats import (
 from planner.request import PlanRequest
 from planner.tables import ranking, with_chance
 
-_MOST_REASONS = 5
+_MOST_REASONS = 3
 _MOST_STAGES = 8  # lines of layers, for one screen
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
@@ -69,6 +70,9 @@ class Asked:
 def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    if answer.best is None and answer.unbuildable is not None:
+        rows += _unbuildable(answer.unbuildable, asked, console)
+        return Group(*rows)
     if answer.best is None:
         rows += _nothing_fits(answer)
         return Group(*rows, Text(), *_counts(answer))
@@ -212,7 +216,8 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     plan = report.plan.model_dump()
     facts = Table.grid(padding=(0, 2))
     style = "bold green" if report.fits else "bold red"
-    words = [Text(word, "bold") for word in plan_words(plan)]
+    named = report.pipeline is None  # else the schedule has a row of its own
+    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
     if not report.fits:
         words.append(Text("does not fit", style))
     facts.add_row(Text(title, style), Flow(words))
@@ -223,15 +228,15 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
     for line in _stages(report.layers_by_kind):
         facts.add_row("", line)
     if report.pipeline is not None:
-        facts.add_row("schedule", Flow(_pipeline(report.pipeline)))
+        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
         if not report.pipeline.synchronous:
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
     utilisation = [
-        f"MFU {share(report.mfu)} (full attention square; causal {share(report.mfu_causal)})",
+        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
         f"HFU {share(report.hfu)}",
-        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s per accelerator",
+        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
     ]
     facts.add_row("utilisation", Flow(utilisation))
     facts.add_row("memory", _headroom(report.memory))
@@ -271,15 +276,15 @@ def whole_run(report: PlanReport, asked: Asked) -> list[str]:
     return words
 
 
-def _pipeline(pipeline: Pipeline) -> list[str | Text]:
+def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     """Who runs the schedule, and what its own order takes beside the time of the closed form."""
-    words: list[str | Text] = [pipeline.title]
+    words: list[str | Text] = [schedule]
     if pipeline.frameworks:
-        words.append(f"run by {', '.join(pipeline.frameworks)}")
+        words.append(f"by {', '.join(pipeline.frameworks)}")
     else:
-        words.append(Text("no framework known to run it", "yellow"))
+        words.append(Text("by no framework known", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} when simulated")
+        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
     return words
 
 
@@ -293,7 +298,7 @@ def speed(report: PlanReport) -> list[str]:
 
 
 def _band(band: ErrorBand) -> str:
-    return f"{seconds(band.low_s)} to {seconds(band.high_s)} per iteration: {band.basis}"
+    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
 
 
 def _layers(layers: Sequence[int]) -> str:
@@ -328,7 +333,7 @@ def _baseline(baseline: Baseline) -> RenderableType:
     speedup = Text.assemble(
         (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
         " faster than" if baseline.speedup >= 1 else " the speed of",
-        f" a careful hand-made plan: {first}",
+        f" a hand-made plan: {first}",
     )
     return Group(Text(), Flow([speedup, *more], indent=2))
 
@@ -357,6 +362,18 @@ def _counts(answer: PlanAnswer) -> list[RenderableType]:
 def _rejected(counts: Counts) -> list[tuple[int, str]]:
     """How many plans each reason refused, most first."""
     return sorted(((n, reason) for reason, n in counts.rejected.items() if n), reverse=True)
+
+
+def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
+    """Why the framework asked for runs none, and the best plan of those that do."""
+    yield prose(found.sentence, indent=0, hanging=2)
+    yield Text()
+    if found.instead is None and found.able:
+        yield Text("Nothing of theirs fits either", style="bold red")
+    elif found.instead is None:
+        yield prose("Without a framework the plan is priced for what would have to be written.", 0)
+    else:
+        yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
 
 
 def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:

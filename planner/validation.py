@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import NodeGroup
+from planner.numbers import written_out
 from planner.problems import (
     RequestError,
     from_validation,
@@ -43,9 +44,9 @@ def looked_up(pointer: str, find: Callable[[], T]) -> T:
 
 
 def validate(pointer: str, value: Mapping[str, Any], model: type[M]) -> M:
-    """The spec of a document, read strictly: a string is never taken for a number."""
+    """The spec of a document, read strictly: of strings only 8k and the like are numbers."""
     try:
-        return model.model_validate(_tuples(value), strict=True)
+        return model.model_validate(_tuples(written_out(value, model)), strict=True)
     except ValidationError as error:
         raise RequestError(from_validation(error, pointer, value, model)) from None
 
@@ -53,6 +54,7 @@ def validate(pointer: str, value: Mapping[str, Any], model: type[M]) -> M:
 def check_field(pointer: str, model: type[BaseModel], field: str, value: Any) -> Any:
     """One value as a field of a spec would take it."""
     try:
+        value = written_out({field: value}, model)[field]
         return _field_type(model, field).validate_python(_tuples(value), strict=True)
     except ValidationError as error:
         raise RequestError(

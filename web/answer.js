@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, chance, count, energy, foldedStages, layersLine, money, number, percent, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, chance, count, energy, foldedStages, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -23,12 +23,26 @@ export function Answer({ onEdit }) {
       <div role="status" aria-live="polite" class="answer-body ${current.value ? "" : "outdated"}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
           : found?.options ? html`<h2 class="headline none">Mixed cluster</h2><p class="lead">${found.verdict}.</p>`
+          : found?.unbuildable ? html`<${Unbuildable} of=${found.unbuildable} />`
           : found ? html`<h2 class="headline none"><${Icon} name="alert" /> Nothing fits</h2>
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
+}
+
+/* The framework asked for runs no plan of this model: why, who does, and the best of theirs. */
+function Unbuildable({ of: { title, builds, reasons, able, instead } }) {
+  const names = instead ? [instead.framework, ...able.filter((name) => name !== instead.framework)] : able;
+  return html`
+    <h2 class="headline none"><${Icon} name="alert" /> ${title} cannot ${builds ? "run it as asked" : "build it"}</h2>
+    <p class="lead">${reasons.join("; ")}.</p>
+    ${names.length > 0
+      ? html`<ul class="changes">${names.map((name) => html`<li key=${name}>
+          <button type="button" onClick=${() => change("/search/framework", name)}>Plan for ${name}</button>
+          ${name === instead?.framework && html`<span class="muted">the fastest: ${planLine(instead.plan.plan)} · ${seconds(instead.plan.iteration_time_s)}</span>`}</li>`)}</ul>`
+      : html`<p><button type="button" onClick=${() => change("/search/framework", undefined)}>Plan without a framework</button></p>`}`;
 }
 
 const LAST = "The numbers below are of the last request that was answered.";

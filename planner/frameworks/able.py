@@ -1,4 +1,4 @@
-"""Which frameworks can train a model that another one has no words for."""
+"""Which frameworks can train a model, and what keeps another one from it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import product
 import numpy as np
 
 from cost_models.plans import VOCABULARIES, Plans, code
+from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.constraints import Context
+from planner.constraints import Context, Rule
 from planner.frameworks.base import Framework
 
 # What a framework may insist on in any plan, and its choices.
@@ -21,24 +22,61 @@ CHOICES = {
     "overlap_param_gather": range(2),
     "reshard_after_forward": range(2),
 }
+# A model that every framework builds.
+PLAIN = ModelSpec(
+    num_layers=8, hidden_size=4096, num_attention_heads=32, vocab_size=32_000, gated_mlp=True,
+    norm="rmsnorm",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def able(context: Context) -> tuple[str, ...]:
     """Titles of those that run the model in some plan whose only axis is dp."""
-    every = map(frameworks.get, frameworks.FRAMEWORKS)
-    return tuple(one.title for one in every if _runs(one, context))
+    return tuple(frameworks.get(name).title for name in runners(context))
+
+
+@lru_cache(maxsize=64)
+def runners(context: Context) -> tuple[str, ...]:
+    """The names of the same."""
+    every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
+    return tuple(name for name, one in every if _runs(one, context))
+
+
+def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
+    """Whether it is the model that a framework cannot build, and why none of its plans runs.
+
+    The reasons are of rules that no plan keeps whose only axis is dp; none: some plan may run.
+    """
+    if lacking := framework.unsaid(context.model):
+        return True, lacking
+    broken = _broken(framework, context)
+    plain = Context(PLAIN, context.cluster, context.training)
+    rules = [rule for rule in _broken(framework, plain) if rule in broken]
+    plan = _plans(framework, context).row(0)
+    own = [rule for rule in broken if rule not in rules]
+    texts = dict.fromkeys(rule.explain(context, plan) for rule in own or rules)
+    return bool(own), tuple(texts)
+
+
+def _plans(framework: Framework, context: Context) -> Plans:
+    rows = np.array(list(product(*CHOICES.values())))
+    return Plans.build(
+        runtime=code("runtime", framework.runtime),
+        dp=context.cluster.accelerators,
+        **dict(zip(CHOICES, rows.T, strict=True)),
+    )
+
+
+def _broken(framework: Framework, context: Context) -> list[Rule]:
+    """The rules that no plan keeps."""
+    plans = _plans(framework, context)
+    return [rule for rule in framework.rules if not np.any(rule.legal(context, plans))]
 
 
 def _runs(framework: Framework, context: Context) -> bool:
     if framework.unsaid(context.model):
         return False
-    rows = np.array(list(product(*CHOICES.values())))
-    plans = Plans.build(
-        runtime=code("runtime", framework.runtime),
-        dp=context.cluster.accelerators,
-        **dict(zip(CHOICES, rows.T, strict=True)),
-    )
+    plans = _plans(framework, context)
     legal = np.ones(len(plans), dtype=np.bool_)
     for rule in framework.rules:
         legal = legal & rule.legal(context, plans)

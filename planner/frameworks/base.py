@@ -157,6 +157,7 @@ class Framework:
     parts: the same of planner.frameworks.parts.PARTS; lacks: sentences on what it cannot say of
     these in a model at hand.
     tuning: what it can train less than all weights with, as rules; None: untuned says why not.
+    training: fields of the training that it runs with where the request leaves them open.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Framework:
     lacks: Callable[[ModelSpec], Iterable[str]] = field(default=lambda model: (), repr=False)
     tuning: tuple[Rule, ...] | None = None
     untuned: str = "what is written for it trains every weight"
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning

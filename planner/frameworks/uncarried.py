@@ -1,29 +1,54 @@
-"""Facts of a model that its spec does not carry, because they cost neither bytes nor seconds.
+"""Facts of a model that cost neither bytes nor seconds: what is written of them, and what is not.
 
 A script that leaves them out trains another model than the config.json it was planned from, so
-the script and the bundle list those that the model at hand can have.
+the script and the bundle list those that the model states and the framework has no words for, and
+those that the model at hand can have and does not state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.frameworks.shell import comment
 
+# Numerics that every model has: unstated, they are the framework's own; others are then absent.
+ALWAYS = {"norm_epsilon", "init_std", "rope_theta"}
+MULTIPLIERS = (
+    "attention_softcap", "logit_softcap", "attention_scale", "embedding_multiplier",
+    "residual_multiplier", "logit_multiplier",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Uncarried:
-    """One such fact, how the framework says it and what it takes unsaid, and who can have it."""
+    """One such fact, how the framework says it and what it takes unsaid, and who can have it.
+
+    numerics: the fields of cost_models.numerics.Numerics that it is about.
+    """
 
     fact: str
     how: str
     exists: Callable[[ModelSpec], bool] = lambda model: True
+    numerics: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.fact}: {self.how}"
+
+    def known(self, model: ModelSpec) -> bool:
+        """Whether the model says it, or states others and thereby that there is none."""
+        stated = model.numerics.stated
+        return bool(self.numerics and stated) and not set(self.numerics) & ALWAYS - stated
+
+
+class Missing(NamedTuple):
+    """What the model at hand can have and does not state; what it states and cannot be said."""
+
+    rows: tuple[Uncarried, ...]
+    lost: tuple[str, ...]
 
 
 def rotary(model: ModelSpec) -> bool:
@@ -46,23 +71,50 @@ def predicts_several(model: ModelSpec) -> bool:
     return model.mtp_num_layers > 0
 
 
-def of(model: ModelSpec, table: Iterable[Uncarried]) -> tuple[Uncarried, ...]:
-    """What the model at hand can have."""
-    return tuple(row for row in table if row.exists(model))
+def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> Missing:
+    """What the files leave to the reader.
+
+    said: the fields of the model's numerics that are written.
+    """
+    rows = tuple(row for row in table if row.exists(model) and not row.known(model))
+    lost = sorted(model.numerics.stated - set(said))
+    return Missing(rows, tuple(f"{name} {_words(getattr(model.numerics, name))}" for name in lost))
 
 
-def note(rows: Iterable[Uncarried]) -> Note:
-    return Note(
-        code="not_carried",
-        text="Not part of the plan and left at the default; set by hand what the model's "
-        "config.json says otherwise: " + "; ".join(map(str, rows)) + ".",
-    )
+def _words(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, float | str):
+        return f"{value}"
+    stated = value.model_dump(exclude_none=True)
+    long = {
+        name: f"{len(each)} factors" for name, each in stated.items() if isinstance(each, tuple)
+    }
+    return ", ".join(f"{name} {each}" for name, each in (stated | long).items())
 
 
-def comments(rows: Iterable[Uncarried]) -> str:
+def notes(missing: Missing) -> Iterator[Note]:
+    """The same as notes of the bundle."""
+    if missing.lost:
+        yield Note(code="cannot_be_said", text=f"{_LOST}: {'; '.join(missing.lost)}.")
+    if missing.rows:
+        yield Note(
+            code="not_carried",
+            text="Not part of the plan and left at the default; set by hand what the model's "
+            f"config.json says otherwise: {'; '.join(map(str, missing.rows))}.",
+        )
+
+
+def comments(missing: Missing) -> str:
     """The same as comment lines."""
-    head = (
-        "Not part of the plan and left at the default: set by hand what the model's config.json",
-        "says otherwise.",
-    )
-    return "\n".join(map(comment, (*head, *(f"  {row}" for row in rows))))
+    lines = [f"{_LOST}:", *(f"  {row}" for row in missing.lost)] if missing.lost else []
+    if missing.rows:
+        lines += [
+            "Not part of the plan and left at the default: set by hand what the model's "
+            "config.json",
+            "says otherwise.",
+            *(f"  {row}" for row in missing.rows),
+        ]
+    return "\n".join(map(comment, lines))
+
+
+_LOST = "The model states what has no option here, so that another one is trained"

@@ -52,6 +52,17 @@ class Values:
             )
         return number
 
+    def number(self, *names: str) -> float:
+        """A positive number; it must be there."""
+        text = self.text(*names) or ""
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < MOST:
+            raise self.fault(names, f"must be a positive number, got {text[:80]!r}")
+        return number
+
     def boolean(self, *names: str, default: bool = False) -> bool:
         text = self.text(*names)
         if text is None:

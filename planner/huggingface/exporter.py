@@ -171,7 +171,7 @@ WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
     "deepseek_v3": _deepseek_v3,
 }
 # Fields that change no weight of the model that transformers builds.
-FREE = {"name", "max_position_embeddings"}
+FREE = {"name", "max_position_embeddings", "numerics"}
 # The same where families have no key for it: a buffer of the router, and what each layer is.
 UNSAID = {
     "moe.score_correction_bias",

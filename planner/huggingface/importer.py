@@ -31,6 +31,7 @@ from planner.huggingface.families import (
     TextModel,
     Wrapper,
 )
+from planner.huggingface.numerics import numerics
 from planner.huggingface.parts import Fields
 
 
@@ -91,6 +92,7 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     wrapper = WRAPPERS.get(kind) if isinstance(kind, str) else None
     reader = _reader(config) if wrapper is None else _wrapped(config, wrapper)
     fields = FAMILIES[reader.family].read(reader)
+    fields["numerics"] = numerics(reader, fields)
     _check_rest(reader)
     if wrapper is not None and wrapper.encoder is not None:
         fields |= _encoders(config, reader, wrapper.encoder, fields["hidden_size"])

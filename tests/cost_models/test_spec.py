@@ -14,6 +14,7 @@ from cost_models.blocks.compressed_attention import Choice
 from cost_models.blocks.indexer import Indexer
 from cost_models.blocks.products import Product
 from cost_models.fields import Spec
+from cost_models.numerics import Numerics
 from cost_models.plans import ParallelPlan
 from cost_models.spec import (
     AcceleratorSpec,
@@ -136,6 +137,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ModelSpec": {
         "name": "custom", "norm": "layernorm", "norms_per_layer": 2, "qk_norm": "none",
         "position": "rope", "final_norm": True, "residual_streams": 1,
+        "numerics": Numerics(),
     },
     "EncoderSpec": {
         "name": "vision", "norm": "layernorm", "norms_per_layer": 2, "qk_norm": "none",

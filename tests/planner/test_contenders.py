@@ -138,7 +138,7 @@ def test_the_list_says_which_plans_cannot_be_told_apart(answer: PlanAnswer) -> N
     assert f"{ties[-1]} cannot be told from 1" in text
     places = {one.id: i for i, one in enumerate(answer.contenders, 1)}
     assert answer.best_expected is not None
-    assert f"best when the doubt is counted: {places[answer.best_expected]}" in text
+    assert f"best on average: {places[answer.best_expected]}" in text
 
 
 def test_why_and_compare_say_how_likely_a_plan_is_faster(answer: PlanAnswer) -> None:

@@ -65,7 +65,7 @@ function Choices({ encoders }) {
       ? html`<p class="hint">LoRA trains adapters of the language model; the encoder is frozen.</p>`
       : html`<${SelectField} id="f-encoder-weights" label="Its weights" value=${isFrozen(training) ? "frozen" : "trained"}
           options=${[{ value: "trained", label: "Trained" }, { value: "frozen", label: "Frozen" }]} onChange=${set} problems=${problemsAt("/training/frozen")} />`}
-    <${Bound} pointer="/training/encoder_tokens" of=${NumberField} label=${SOUND.test(encoders[0].name) ? "Sound positions" : "Image positions"} usual=${encoders[0].tokens}
+    <${Bound} pointer="/training/encoder_tokens" of=${NumberField} length label=${SOUND.test(encoders[0].name) ? "Sound positions" : "Image positions"} usual=${encoders[0].tokens}
       title="Positions of images or sound in a sequence" />`;
 }
 

@@ -19,7 +19,7 @@ export function parseLimit(text) {
   }
   const [, min, max] = /^(\d*)(?:\.\.|-|–)(\d*)$/.exec(plain) ?? [];
   if (min || max) return { ...(min && { min: Number(min) }), ...(max && { max: Number(max) }) };
-  const items = plain.split(",").filter(Boolean).map(parseNumber);
+  const items = plain.split(",").filter(Boolean).map((word) => parseNumber(word));
   return items.length > 1 ? items : items[0];
 }
 

@@ -18,8 +18,8 @@ export function Training() {
   return html`
     <${Section} title="Training" problems=${problemsAt("/training")}>
       <div class="two">
-        <${Bound} pointer="/training/global_batch_size" of=${NumberField} label="Global batch" title="Sequences per optimizer step" />
-        <${Bound} pointer="/training/seq_length" of=${NumberField} label="Sequence length" title="Tokens per sequence" />
+        <${Bound} pointer="/training/global_batch_size" of=${NumberField} length label="Global batch" title="Sequences per optimizer step" />
+        <${Bound} pointer="/training/seq_length" of=${NumberField} length label="Sequence length" title="Tokens per sequence" />
         <${Bound} pointer="/training/precision" of=${SelectField} label="Precision" options=${PRECISIONS} />
         <${Bound} pointer="/training/tokens" of=${NumberField} label="Tokens in all" title="For days, cost and energy: 1T, 300B" />
       </div>

@@ -2,7 +2,8 @@
    service says what is wrong with it, at the field.
 
    <Field id label problems hint unit>control</Field>     label, control, unit, problems below
-   <NumberField label value onChange />                   text box for a number: 1e12, 1T, 8k, 1_000
+   <NumberField label value onChange />                   text box for a number: 1e12, 1T, 1_000
+     length       8k is 8,192: lengths and batches
    <TextField …/> <SelectField options=${[{value, label, group?}]} …/> <CheckField …/>
    <CheckList choices=${[names]} …/>                      several of a closed set
      label        shown, and the name for readers; `title` says more on hover
@@ -20,12 +21,14 @@ import { change, field, problemsAt, resolved } from "../state.js";
 import { get } from "../pointer.js";
 
 const POWERS = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 };
+const LENGTHS = { ...POWERS, k: 2 ** 10, m: 2 ** 20 };
 
-/* "1.5T" → 1.5e12; what is no number stays the text it is. */
-export function parseNumber(text) {
+/* "1.5T" → 1.5e12, "8k" of a length → 8192; what is no number stays the text it is. */
+export const parseLength = (text) => parseNumber(text, LENGTHS);
+export function parseNumber(text, powers = POWERS) {
   const plain = text.trim().replace(/[,_\s\u202f]/g, "");
   const [, digits, power] = /^(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([kmbgt])?$/i.exec(plain) ?? [];
-  return digits === undefined ? text : Number(digits) * (power ? POWERS[power.toLowerCase()] : 1);
+  return digits === undefined ? text : Number(digits) * (power ? powers[power.toLowerCase()] : 1);
 }
 
 const exact = (value) => Number(value.toPrecision(12));
@@ -75,7 +78,7 @@ function TextBox({ id, value, usual, onChange, scale = 1, read, ...rest }) {
 export const NumberField = (props) => html`
   <${Field} ...${props} onFix=${props.onChange}>
     <${TextBox} id=${props.id} value=${props.value} usual=${props.usual} onChange=${props.onChange} scale=${props.scale}
-      read=${parseNumber} inputmode="decimal" class="number" ...${described(props.id, props)} />
+      read=${props.length ? parseLength : (text) => parseNumber(text)} inputmode="decimal" class="number" ...${described(props.id, props)} />
   <//>`;
 
 export const TextField = (props) => html`

@@ -26,8 +26,8 @@ export function SizeForm() {
       <${Section} title="Training">
         <${NumberField} ...${training("tokens", { label: "Tokens", title: "of the whole training: 1T, 15e12" })} />
         <div class="two">
-          <${NumberField} ...${training("seq_length", { label: "Sequence" })} />
-          <${NumberField} ...${training("global_batch_size", { label: "Batch", unit: "seq." })} />
+          <${NumberField} ...${training("seq_length", { label: "Sequence", length: true })} />
+          <${NumberField} ...${training("global_batch_size", { label: "Batch", unit: "seq.", length: true })} />
         </div>
       <//>
       <${Section} title="Keep within">
@@ -45,7 +45,7 @@ export function SizeForm() {
         <${NumberField} ...${bound("restart_s", { label: "Restart", unit: "s", usual: assumed.restart_s })} />
         <${NumberField} ...${bound("checkpoint_s", { label: "Checkpoint", unit: "s", usual: "computed", title: "training stands still for one; empty: computed from the model's size and the host link" })} />
         <${NumberField} ...${bound("pue", { label: "PUE", usual: assumed.pue, title: "power of the site over power of the nodes" })} />
-        <${NumberField} ...${bound("critical_batch_size", { label: "Critical batch", unit: "seq.", usual: "not considered", title: "sequences at which twice the tokens are needed (arXiv 1812.06162)" })} />
+        <${NumberField} ...${bound("critical_batch_size", { label: "Critical batch", unit: "seq.", length: true, usual: "not considered", title: "sequences at which twice the tokens are needed (arXiv 1812.06162)" })} />
       <//>
     </form>`;
 }

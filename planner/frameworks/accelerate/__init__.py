@@ -19,6 +19,8 @@ from planner.frameworks.base import Bundle, Framework, cannot, says
 from planner.frameworks.parts import EVERY_BLOCK, EVERY_PART
 from planner.frameworks.rules import nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
+from planner.huggingface.exporter import config_of
+from planner.huggingface.numerics import heard
 from planner.request import PlanRequest
 
 VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
@@ -67,10 +69,23 @@ FIELDS = {
 
 
 UNCARRIED = (
-    Uncarried("norm epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
-    Uncarried("rotary base and scaling", "rope_parameters in config.json", rotary),
-    Uncarried("activation", "hidden_act, activation_function in config.json"),
-    Uncarried("spread of the initial weights", "initializer_range in config.json"),
+    Uncarried(
+        "norm epsilon",
+        "rms_norm_eps, layer_norm_epsilon in config.json",
+        numerics=("norm_epsilon",),
+    ),
+    Uncarried(
+        "rotary base and scaling",
+        "rope_parameters in config.json",
+        rotary,
+        numerics=("rope_theta", "rope_scaling"),
+    ),
+    Uncarried(
+        "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
+    ),
+    Uncarried(
+        "spread of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+    ),
     Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
     Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
     Uncarried("weights of the experts", "norm_topk_prob, routed_scaling_factor", mixture),
@@ -112,7 +127,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         list(arguments(c, plan)),
     )
     arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, heard(c.model, config_of(c.model) or {}))
     head = shell.header("Hugging Face accelerate", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
@@ -138,7 +153,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
             *yaml_files.flags("config.json", model),
             *options,
         ),
-        notes=(uncarried.note(missing),),
+        notes=tuple(uncarried.notes(missing)),
     )
 
 

@@ -12,6 +12,7 @@ from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.exporter import config_of, has_buffers
+from planner.huggingface.numerics import keys_of
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION = {"all_gather": "allgather", "p2p": "alltoall"}
@@ -87,7 +88,7 @@ def model_rows(c: Context) -> Iterator[Row]:
     """config.json."""
     keys = config_of(c.model)
     assert keys is not None  # a rule holds it
-    for name, value in keys.items():
+    for name, value in (keys | keys_of(c.model, keys)).items():
         yield name, value, "the model as planned"
     if c.model.position == "rope":
         yield "max_position_embeddings", c.training.seq_length, "the sequence length"

@@ -13,6 +13,8 @@ from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
+from planner.huggingface.exporter import config_of
+from planner.huggingface.numerics import heard
 from planner.request import PlanRequest
 
 VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
@@ -58,10 +60,23 @@ FIELDS = {
     "compile": cannot("its models are rewritten in place"),
 }
 UNCARRIED = (
-    Uncarried("norm epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
-    Uncarried("rotary base and scaling", "rope_theta, rope_scaling in config.json", rotary),
-    Uncarried("activation", "hidden_act, activation_function in config.json"),
-    Uncarried("spread of the initial weights", "initializer_range in config.json"),
+    Uncarried(
+        "norm epsilon",
+        "rms_norm_eps, layer_norm_epsilon in config.json",
+        numerics=("norm_epsilon",),
+    ),
+    Uncarried(
+        "rotary base and scaling",
+        "rope_theta, rope_scaling in config.json",
+        rotary,
+        numerics=("rope_theta", "rope_scaling"),
+    ),
+    Uncarried(
+        "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
+    ),
+    Uncarried(
+        "spread of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+    ),
     Uncarried(
         "balancing loss",
         "output_router_logits (false), router_aux_loss_coef in config.json",
@@ -74,7 +89,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with the plugin, the model's config, and the script that launches it."""
     c = Context(request.model, request.cluster, request.training)
     said, told = arguments(c, plan), tuple(constants(c, plan))
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, heard(c.model, config_of(c.model) or {}))
     head = shell.header("ColossalAI", VERSIONS, request, plan)
     built = python_source.call(f"return {plugin(c, plan)}", said, indent=4)
     lines = "\n".join(
@@ -113,7 +128,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 for key, value in keys.items()
             ),
         ),
-        notes=(uncarried.note(missing),),
+        notes=tuple(uncarried.notes(missing)),
     )
 
 
@@ -135,6 +150,7 @@ FRAMEWORK = Framework(
         "overlap_param_gather": (True, False),
     },
     rules=RULES,
+    training={"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     fields=FIELDS,
     render=render,
     no_reader="a training script is Python code: what it says is known only when it runs",

@@ -15,6 +15,7 @@ from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
 from planner.huggingface.exporter import config_of
+from planner.huggingface.numerics import keys_of
 
 VOCAB_MULTIPLE = 128
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -179,6 +180,7 @@ def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
 def config(c: Context) -> dict[str, object]:
     """config.json."""
     keys = dict(config_of(c.model) or {})
+    keys |= keys_of(c.model, keys, "flat")
     if family(c.model) != "gpt2":
         keys["max_position_embeddings"] = c.training.seq_length
     return keys

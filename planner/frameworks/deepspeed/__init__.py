@@ -14,11 +14,11 @@ from planner.answer import Note
 from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested
+from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested, said
 from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried, gated, rotary, ungated
+from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
 from planner.request import PlanRequest
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
@@ -63,14 +63,23 @@ FIELDS = {
 }
 
 UNCARRIED = (
-    Uncarried("norm epsilon", "--layernorm-epsilon (1e-5)"),
-    Uncarried("rotary base", "--rotary-position-embeddings-theta (10000)", rotary),
-    Uncarried("share of a head that rotates", "--rotary-percent (1.0)", rotary),
-    Uncarried("rope scaling", "no option", rotary),
-    Uncarried("activation", "SwiGLU, no other gate", gated),
-    Uncarried("activation", "--squared-relu, --openai-gelu (GELU)", ungated),
-    Uncarried("spread of the initial weights", "--init-method-std (0.02)"),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option"),
+    Uncarried("norm epsilon", "--layernorm-epsilon (1e-5)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base",
+        "--rotary-position-embeddings-theta (10000)",
+        rotary,
+        numerics=("rope_theta", "local_rope_theta"),
+    ),
+    Uncarried(
+        "share of a head that rotates", "--rotary-percent (1.0)", rotary, numerics=("rotary_share",)
+    ),
+    Uncarried("rope scaling", "no option", rotary, numerics=("rope_scaling",)),
+    Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
+    Uncarried(
+        "activation", "--squared-relu, --openai-gelu (GELU)", ungated, numerics=("activation",)
+    ),
+    Uncarried("spread of the initial weights", "--init-method-std (0.02)", numerics=("init_std",)),
+    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
 )
 
 SCRIPT = """\
@@ -150,7 +159,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     keys = list(config(c, plan))
     variables, options = _environment(plan), arguments(c, plan)
     arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
     exports = [shell.export(variable) for variable in variables]
     if variables:
         exports.append('export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node')
@@ -192,7 +201,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="The embedding has "
                 f"{int(padded_vocab_size(c.model.vocab_size, plan.tp, VOCAB_MULTIPLE))} rows.",
             ),
-            uncarried.note(missing),
+            *uncarried.notes(missing),
         ),
     )
 

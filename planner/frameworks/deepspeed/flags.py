@@ -12,6 +12,12 @@ from planner.frameworks.base import Flag, Row, in_group
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
 VOCAB_MULTIPLE = 128
+NUMERICS = {
+    "norm_epsilon": "--layernorm-epsilon",
+    "init_std": "--init-method-std",
+    "rope_theta": "--rotary-position-embeddings-theta",
+    "rotary_share": "--rotary-percent",
+}
 POSITIONS = {
     "rope": ("--use-rotary-position-embeddings", "rotary positions"),
     "none": ("--no-position-embedding", "no positions"),
@@ -52,6 +58,16 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "zero_allow_untested_optimizer", True, "ZeRO counts SGD as untested"
 
 
+def said(model: ModelSpec) -> frozenset[str]:
+    """Fields of the model's numerics that have an option; a rotary base is a whole number."""
+    numerics = model.numerics
+    found = numerics.stated & NUMERICS.keys()
+    base = numerics.rope_theta
+    if model.position != "rope":
+        found -= {"rope_theta", "rotary_share"}
+    return found - {"rope_theta"} if base is not None and base != int(base) else found
+
+
 def nested(pairs: dict[str, Any]) -> dict[str, Any]:
     """A document from dotted keys."""
     document: dict[str, Any] = {}
@@ -88,6 +104,10 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
     yield "--attention-dropout", model.attention_dropout, "dropout of the scores"
     yield "--no-query-key-layer-scaling", "scores are scaled by the head width only"
+    for name in sorted(said(model)):
+        value = getattr(model.numerics, name)
+        whole = name == "rope_theta"
+        yield NUMERICS[name], int(value) if whole else value, "as the model's config.json says"
 
 
 @in_group("PARALLEL_ARGS")

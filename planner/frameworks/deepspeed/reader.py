@@ -13,6 +13,7 @@ from planner.frameworks import scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
+from planner.frameworks.deepspeed.flags import NUMERICS
 from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.megatron_words import position_rows, query_groups
 from planner.frameworks.reading import Reading, Unreadable
@@ -188,6 +189,11 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         "hidden_dropout": args.share("--hidden-dropout", 0.1),
         "attention_dropout": args.share("--attention-dropout", 0.1),
         "moe": _experts(args, ffn, layers),
+        "numerics": {
+            name: value
+            for name, option in NUMERICS.items()
+            if args.has(option) and (value := args.number(option)) > 0
+        },
     }
 
 

@@ -8,12 +8,13 @@ from cost_models.spec import ModelSpec
 from planner.answer import Note
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import hybrid, launch, patterns
+from planner.frameworks.megatron import hybrid, launch, numerics, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.uncarried import (
+    MULTIPLIERS,
     Uncarried,
     gated,
     mixture,
@@ -111,23 +112,42 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 UNCARRIED = (
-    Uncarried("norm epsilon", "--norm-epsilon (1e-5)"),
-    Uncarried("rotary base", "--rotary-base (10000)", rotary),
-    Uncarried("share of a head that rotates", "--rotary-percent (1.0)", _plain_rotary),
+    Uncarried("norm epsilon", "--norm-epsilon (1e-5)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base", "--rotary-base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
+    ),
+    Uncarried(
+        "share of a head that rotates",
+        "--rotary-percent (1.0)",
+        _plain_rotary,
+        numerics=("rotary_share",),
+    ),
     Uncarried("layers without rotation", "--no-rope-freq (none)", _alike_rotary),
     Uncarried(
-        "rope scaling", "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)", _plain_rotary
+        "rope scaling",
+        "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)",
+        _plain_rotary,
+        numerics=("rope_scaling",),
     ),
     Uncarried(
         "rope scaling",
         "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)",
         lambda m: rotary(m) and m.mla is not None,
+        numerics=("rope_scaling",),
     ),
-    Uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", gated),
+    Uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", gated, numerics=("activation",)),
     Uncarried(
-        "activation", "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)", ungated
+        "activation",
+        "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)",
+        ungated,
+        numerics=("activation",),
     ),
-    Uncarried("routed scaling factor", "--moe-router-topk-scaling-factor (none)", mixture),
+    Uncarried(
+        "routed scaling factor",
+        "--moe-router-topk-scaling-factor (none)",
+        mixture,
+        numerics=("routed_scaling",),
+    ),
     Uncarried(
         "scores of the router",
         "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)",
@@ -139,8 +159,8 @@ UNCARRIED = (
         mixture,
     ),
     Uncarried("weight of the prediction loss", "--mtp-loss-scaling-factor (0.1)", predicts_several),
-    Uncarried("spread of the initial weights", "--init-method-std (0.02)"),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option"),
+    Uncarried("spread of the initial weights", "--init-method-std (0.02)", numerics=("init_std",)),
+    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
 )
 
 
@@ -153,7 +173,7 @@ def versions(model: ModelSpec) -> str:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(request.model, UNCARRIED)
+    missing = uncarried.of(request.model, UNCARRIED, numerics.said(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",
@@ -178,7 +198,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="Before core 0.18 NullTokenizer adds one id of its own: "
                 f"there, give --vocab-size {request.model.vocab_size - 1}.",
             ),
-            uncarried.note(missing),
+            *uncarried.notes(missing),
         ),
     )
 

@@ -9,7 +9,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
-from planner.frameworks.megatron import hybrid, patterns
+from planner.frameworks.megatron import hybrid, numerics, patterns
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -79,6 +79,8 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
     yield from patterns.said(model)
     if model.mtp_num_layers and not patterns.is_hybrid(model):
         yield "--mtp-num-layers", model.mtp_num_layers, "extra prediction layers"
+    for _, row in numerics.rows(model):
+        yield row
 
 
 @in_group("MODEL_ARGS")

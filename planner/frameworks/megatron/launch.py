@@ -8,7 +8,7 @@ from cost_models.plans import ParallelPlan
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Uncarried
+from planner.frameworks.uncarried import Missing
 from planner.request import PlanRequest
 
 SCRIPT = """\
@@ -37,7 +37,7 @@ def script(
     plan: ParallelPlan,
     arguments: Sequence[Flag],
     variables: Sequence[Flag],
-    missing: Sequence[Uncarried],
+    missing: Missing,
     paths: str,
     program: str,
 ) -> str:

@@ -14,6 +14,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
+from planner.frameworks.megatron import numerics
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.reading import Reading, Unreadable
@@ -147,7 +148,8 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
     _environment(args, launch)
     try:
         fields = model_fields(args, launch)
-        model = ModelSpec(**{**fields, **dialect.model(args, fields)})
+        stated = numerics.read(args, fields)
+        model = ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})
         plan, training = plan_and_training(args, model, size)
         plan = ParallelPlan(**{**plan.model_dump(), **dialect.plan(args, plan)})
     except ValidationError as error:

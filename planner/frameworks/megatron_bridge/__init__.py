@@ -103,6 +103,7 @@ IMPORTS = (
     "from megatron.bridge.training.gpt_step import forward_step",
     "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig",
     "from megatron.bridge.training.pretrain import pretrain",
+    "from megatron.core.activations import squared_relu",
     "from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants",
     "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec",
     "from megatron.core.transformer.enums import AttnBackend",
@@ -157,7 +158,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = uncarried.of(request.model, UNCARRIED)
+    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
     variables = megatron.environment(plan)
     head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(
@@ -183,7 +184,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": script, "recipe.py": recipe},
         flags=(*variables, *(one for part in ordered.values() for one in part)),
-        notes=(uncarried.note(missing),),
+        notes=tuple(uncarried.notes(missing)),
     )
 
 

@@ -98,6 +98,18 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
     "--max-position-embeddings": _NOTHING,  # the table has seq_length rows
     "--position-embedding-type": _value("model.position_embedding_type"),
     "--normalization": _value("model.normalization"),
+    "--norm-epsilon": _value("model.layernorm_epsilon"),
+    "--init-method-std": _value("model.init_method_std"),
+    "--rotary-base": _value("model.rotary_base"),
+    "--rotary-percent": _value("model.rotary_percent"),
+    "--use-rope-scaling": _source("model.rope_scaling=True"),
+    "--rope-scaling-factor": _value("model.rope_scaling_factor"),
+    "--rotary-scaling-factor": _value("model.rotary_scaling_factor"),
+    "--mscale": _value("model.mscale"),
+    "--mscale-all-dim": _value("model.mscale_all_dim"),
+    "--squared-relu": _source("model.activation_func=squared_relu"),
+    "--no-bias-gelu-fusion": _source("model.bias_activation_fusion=False"),
+    "--moe-router-topk-scaling-factor": _value("model.moe_router_topk_scaling_factor"),
     "--swiglu": _source(
         "model.gated_linear_unit=True", "model.activation_func=torch.nn.functional.silu"
     ),

@@ -82,7 +82,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that puts MindSpeed's patches under Megatron-LM."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(request.model, UNCARRIED)
+    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
     text = launch.script(
         "MindSpeed",
@@ -101,7 +101,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": text, "pretrain_gpt.py": PRETRAIN},
         flags=(*variables, *arguments),
-        notes=(uncarried.note(missing),),
+        notes=tuple(uncarried.notes(missing)),
     )
 
 

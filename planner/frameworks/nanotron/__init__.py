@@ -10,7 +10,7 @@ from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
-from planner.frameworks.nanotron.settings import rows
+from planner.frameworks.nanotron.settings import rows, said
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
@@ -57,12 +57,19 @@ FIELDS = {
 
 
 UNCARRIED = (
-    Uncarried("norm epsilon", "rms_norm_eps (1e-6)"),
-    Uncarried("rotary base", "rope_theta (10000)", rotary),
-    Uncarried("rope scaling", "rope_seq_len_interpolation_factor (none)", rotary),
+    Uncarried("norm epsilon", "rms_norm_eps (1e-6)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base", "rope_theta (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
+    ),
+    Uncarried(
+        "rope scaling",
+        "rope_seq_len_interpolation_factor (none)",
+        rotary,
+        numerics=("rope_scaling",),
+    ),
     Uncarried("layers without rotation", "no_rope_layer (none)", rotary),
-    Uncarried("activation", "hidden_act (silu)"),
-    Uncarried("spread of the initial weights", "model.init_method (0.02)"),
+    Uncarried("activation", "hidden_act (silu)", numerics=("activation",)),
+    Uncarried("spread of the initial weights", "model.init_method (0.02)", numerics=("init_std",)),
     Uncarried("weights of the chosen experts", "not scaled to one: no key", mixture),
     Uncarried("balancing loss", "none: router_aux_loss_coef is not read", mixture),
 )
@@ -104,7 +111,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
     keys, variables = list(rows(c, plan)), environment(plan)
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
     head = "\n".join(
         (
             *shell.header("nanotron", VERSIONS, request, plan).splitlines()[:-1],
@@ -124,7 +131,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": script, "config.yaml": config},
         flags=(*variables, *yaml_files.flags("config.yaml", keys)),
-        notes=(NEEDS, uncarried.note(missing)),
+        notes=(NEEDS, *uncarried.notes(missing)),
     )
 
 

@@ -15,7 +15,7 @@ from planner.frameworks.bash import Launch, slurm_variables
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
-from planner.frameworks.nanotron.settings import ENGINES
+from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.yaml_files import YamlFile
@@ -202,7 +202,20 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
         position="none" if skipped == 1 else "rope",
         sliding_window=values.integer(MODEL + "sliding_window_size") if window else None,
         moe=_experts(config, values, layers),
+        numerics=_numerics(values),
     )
+
+
+def _numerics(values: Values) -> dict[str, Any]:
+    """What costs nothing; the usual activation goes unsaid."""
+    places = {name: MODEL + key for name, key in NUMERICS.items()}
+    places["init_std"] = "model.init_method.std"
+    texts = {name: values.text(place) for name, place in places.items()}
+    stated = {name: text for name, text in texts.items() if text not in (None, "silu")}
+    return {
+        name: text if name == "activation" else values.number(places[name])
+        for name, text in stated.items()
+    }
 
 
 def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any] | None:

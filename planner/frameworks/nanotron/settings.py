@@ -13,6 +13,18 @@ from planner.frameworks.yaml_files import Row
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 NEVER = 1_000_000
 
+NUMERICS = {
+    "norm_epsilon": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+    "activation": "hidden_act",
+}
+
+
+def said(model: ModelSpec) -> frozenset[str]:
+    """Fields of the model's numerics that have a key."""
+    unused = set() if model.position == "rope" else {"rope_theta"}
+    return model.numerics.stated & {*NUMERICS, "init_std"} - unused
+
 
 def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "hidden_size", model.hidden_size, "width of the residual stream"
@@ -25,6 +37,8 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "tie_word_embeddings", model.tied_embeddings, "whether the output layer is the embedding"
     yield "attention_bias", model.qkv_bias, "bias of the query/key/value projection"
     yield "sliding_window_size", model.sliding_window, "tokens that a token sees; null: all"
+    for name in sorted(said(model) - {"init_std"}):
+        yield NUMERICS[name], getattr(model.numerics, name), "as the model's config.json says"
     if model.position == "none":
         yield "no_rope_layer", 1, "rotation is skipped in every layer"
     yield "is_qwen2_config", True, "the model class, which also builds Llama's layers"
@@ -110,7 +124,8 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         key = "model.model_config.moe_config.token_dispatcher_type"
         yield key, plan.moe_dispatcher, "of no effect while experts are not split"
     yield "model.dtype", "bfloat16", "type of weights and activations"
-    yield "model.init_method.std", 0.02, "spread of the initial weights"
+    std = model.numerics.init_std or 0.02
+    yield "model.init_method.std", std, "spread of the initial weights"
     yield "model.make_vocab_size_divisible_by", 1, "rows of the embedding are padded to this x tp"
     yield "model.ddp_bucket_cap_mb", 25, "gradients are reduced in buckets of so many MB"
     yield from _under("optimizer", _optimizer(training, plan))

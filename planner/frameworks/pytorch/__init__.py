@@ -14,12 +14,12 @@ from planner.constraints import Context
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.pytorch import encoders, patterns
-from planner.frameworks.pytorch.config import WIDTH, flags
+from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
 from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.uncarried import Uncarried, gated, mixture, rotary, ungated
+from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, mixture, rotary, ungated
 from planner.request import PlanRequest
 
 VERSIONS = "torch 2.13"
@@ -60,17 +60,21 @@ FIELDS = {
     "compile": says("compile"),
 }
 UNCARRIED = (
-    Uncarried("norm epsilon", "norm_epsilon (1e-5)"),
-    Uncarried("rotary base", "rotary_base (10000)", rotary),
-    Uncarried("share of a head that rotates", "all of it, no entry", rotary),
-    Uncarried("rope scaling", "no entry", rotary),
-    Uncarried("activation", "SwiGLU, no other gate", gated),
-    Uncarried("activation", "GELU, no other", ungated),
+    Uncarried("norm epsilon", "norm_epsilon (1e-5)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base", "rotary_base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
+    ),
+    Uncarried(
+        "share of a head that rotates", "all of it, no entry", rotary, numerics=("rotary_share",)
+    ),
+    Uncarried("rope scaling", "no entry", rotary, numerics=("rope_scaling",)),
+    Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
+    Uncarried("activation", "GELU, no other", ungated, numerics=("activation",)),
     Uncarried("scores of the router", "a softmax; those chosen are made to add up to 1", mixture),
-    Uncarried("routed scaling factor", "none, no entry", mixture),
+    Uncarried("routed scaling factor", "none, no entry", mixture, numerics=("routed_scaling",)),
     Uncarried("balance of the experts", "left to itself, no entry", mixture),
-    Uncarried("spread of the initial weights", "init_std (0.02)"),
-    Uncarried("soft-capping of logits or scores, multipliers", "no entry"),
+    Uncarried("spread of the initial weights", "init_std (0.02)", numerics=("init_std",)),
+    Uncarried("soft-capping of logits or scores, multipliers", "no entry", numerics=MULTIPLIERS),
 )
 LAUNCHER = """\
 #!/usr/bin/env bash
@@ -109,7 +113,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with its CONFIG, and the launch script."""
     c = Context(request.model, request.cluster, request.training)
     entries = flags(c, plan)
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, {field for _, _, field in NUMERICS})
     allocator = flag(
         "environment",
         "PYTORCH_CUDA_ALLOC_CONF",
@@ -133,7 +137,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main=LAUNCH,
         files={LAUNCH: launcher, SCRIPT: template},
         flags=(allocator, *entries),
-        notes=(uncarried.note(missing),),
+        notes=tuple(uncarried.notes(missing)),
     )
 
 

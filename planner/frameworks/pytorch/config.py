@@ -58,15 +58,19 @@ EXPERTS = {
 }
 # Of these older scripts say nothing.
 LATER = {"zero_experts", "latent_size", "latent_bias"}
+# Numerics: entry, value where the model states none, field.
+NUMERICS = (
+    ("norm_epsilon", 1e-5, "norm_epsilon"),
+    ("rotary_base", 10000.0, "rope_theta"),
+    ("init_std", 0.02, "init_std"),
+)
 # What a plan does not carry: entry, value, why.
 FREE: tuple[tuple[str, Any, str], ...] = (
-    ("norm_epsilon", 1e-5, "NOT of the plan: as in the model's config.json"),
-    ("rotary_base", 10000.0, "NOT of the plan: as in the model's config.json"),
-    ("init_std", 0.02, "NOT of the plan: spread of the initial weights"),
     ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
     ("seed", 1234, "of weights and data, the same however the model is split"),
 )
+SAID = "as the model's config.json says"
 PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
@@ -83,7 +87,7 @@ RARE = {
 }
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
-     "dp_shard", "train_iters", *(name for name, _, _ in FREE))
+     "dp_shard", "train_iters", *(name for name, _, _ in (*NUMERICS, *FREE)))
 )  # fmt: skip
 
 
@@ -152,6 +156,10 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "recompute_num_layers", plan.recompute_num_layers, "when full by block: first of a stage"
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
+    for name, usual, field in NUMERICS:
+        stated = getattr(model.numerics, field)
+        why = "NOT stated: set what the model's config.json says" if stated is None else SAID
+        yield name, usual if stated is None else stated, why
     yield from FREE
 
 
@@ -220,6 +228,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         moe=experts if config["num_experts"] else None,
         **{name: config[name] for name in RARE if name in config},
         layer_pattern=patterns.pattern(config),
+        numerics={field: config[name] for name, _, field in NUMERICS},
     )
     training = TrainingSpec(**{name: config[name] for name in TRAINING}, **tuned)
     replicate, shard = config["dp_replicate"], config["dp_shard"]

@@ -17,11 +17,12 @@ from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
-from planner.frameworks.uncarried import Uncarried, mixture, predicts_several
+from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture, predicts_several
 from planner.request import PlanRequest
 
 VERSIONS = "0.3.0 with torch 2.13"
@@ -71,18 +72,22 @@ FIELDS = {
 }
 
 UNCARRIED = (
-    Uncarried("norm epsilon", "DEFAULTS.norm_eps (1e-5)"),
-    Uncarried("rotary base", "DEFAULTS.rope_theta (10000)"),
-    Uncarried("rope scaling", "rope(): scaling, rope_factor and others (none)"),
-    Uncarried("activation", "SwiGLU, in gpt_oss with its limits"),
+    Uncarried("norm epsilon", "DEFAULTS.norm_eps (1e-5)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base", "DEFAULTS.rope_theta (10000)", numerics=("rope_theta", "local_rope_theta")
+    ),
+    Uncarried(
+        "rope scaling", "rope(): scaling, rope_factor and others (none)", numerics=("rope_scaling",)
+    ),
+    Uncarried("activation", "SwiGLU, in gpt_oss with its limits", numerics=("activation",)),
     Uncarried(
         "scores of the router and their factor",
         "DEFAULTS.score_func, route_norm, route_scale",
         mixture,
     ),
     Uncarried("weight of the prediction loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
-    Uncarried("spread of the initial weights", "DEFAULTS.init_std (0.02)"),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option"),
+    Uncarried("spread of the initial weights", "DEFAULTS.init_std (0.02)", numerics=("init_std",)),
+    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
 )
 
 SCRIPT = """\
@@ -117,7 +122,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     variables = environment()
     arrays, names = shell.arrays(arguments)
-    missing = uncarried.of(c.model, UNCARRIED)
+    missing = uncarried.of(c.model, UNCARRIED, numerics.said(c.model))
     head = shell.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
@@ -143,7 +148,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="For torchtitan 0.3.0. Up to 0.2.2 it reads TOML, and since August 2026 its "
                 "main branch counts batches in tokens: neither takes this module.",
             ),
-            uncarried.note(missing),
+            *uncarried.notes(missing),
         ),
     )
 

@@ -9,6 +9,7 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, one_line
 from planner.frameworks.shell import comment
+from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import Package, package_of
 
 # Longest line of the module.
@@ -25,7 +26,9 @@ def norm(width):
 
 
 def rope(width):
-    return @ROPE@.Config(dim=width, max_seq_len=MODEL.max_seq_len, theta=DEFAULTS.rope_theta)
+    return @ROPE@.Config(
+        dim=width, max_seq_len=MODEL.max_seq_len, theta=DEFAULTS.rope_theta@SCALING@
+    )
 
 
 """
@@ -113,7 +116,7 @@ def attention(index):
         v_head_dim=MODEL.v_head_dim,
         inner_attention=get_attention_config(KERNELS.attn_backend),
         rope=rope(MODEL.qk_rope_head_dim),
-    )
+@MSCALE@    )
 
 
 """
@@ -424,6 +427,7 @@ def _blocks(model: ModelSpec, package: Package) -> str:
     weights = "w1_EFD w2_EDF w3_EFD"
     if oss:
         weights = "mlp1_weight_EGD mlp1_bias_EG mlp2_weight_EDF mlp2_bias_ED"
+    scaling = numerics.rope_arguments(model)
     pieces = (
         COMMON,
         MLP if "dense" in kinds or shared else "",
@@ -447,6 +451,8 @@ def _blocks(model: ModelSpec, package: Package) -> str:
         PARTS=PARTS["both" if len(kinds) > 1 else min(kinds)],
         PREDICTION=prediction if model.mtp_num_layers else "",
         ROPE=package.rope,
+        SCALING=scaling,
+        MSCALE=f"        {numerics.MSCALE}=DEFAULTS.{numerics.MSCALE},\n" if scaling else "",
         BLOCK=package.block,
         MODEL=package.model,
     )

@@ -18,6 +18,7 @@ from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
+from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.rules import (
     ATTENTION,
@@ -116,14 +117,12 @@ def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Row]:
 @in_group("defaults", _set)
 def _defaults(model: ModelSpec) -> Iterator[Row]:
     """What no plan says: where config.json says otherwise, it is set here."""
-    yield "norm_eps", 1e-5, "norm epsilon"
-    yield "rope_theta", 10000.0, "rotary base"
-    yield "init_std", 0.02, "spread of the initial weights"
+    yield from numerics.rows(model)
     if model.moe is not None:
         score = "sigmoid" if model.moe.score_correction_bias else "softmax"
         yield "score_func", score, "scores of the router"
         yield "route_norm", True, "scores of the chosen experts add up to 1"
-        yield "route_scale", 1.0, "routed scaling factor"
+        yield "route_scale", model.numerics.routed_scaling or 1.0, "routed scaling factor"
     if model.mtp_num_layers:
         yield "mtp_scale", 0.3, "weight of the prediction loss"
 

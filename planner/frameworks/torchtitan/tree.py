@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.frameworks.reading import Unreadable
+from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.python import Call, Unknown, Value
 
 # Class of the whole model -> package.
@@ -112,7 +113,20 @@ class Tree:
         }
         self.attention(result, layers)
         self.mlps(result, layers)
+        result.model["numerics"] = self.numerics(layers)
         return result
+
+    def numerics(self, layers: Sequence[Call]) -> dict[str, Any]:
+        """What the first layer says, and the router of the first one that has experts."""
+        norm = layers[0].kwargs.get("attention_norm")
+        moes = (one.kwargs.get("moe") for one in layers)
+        moe = next((one for one in moes if isinstance(one, Call)), None)
+        router = moe.kwargs.get("router") if moe is not None else None
+        return numerics.read(
+            self.part(layers[0], "attention"),
+            norm if isinstance(norm, Call) else None,
+            router if isinstance(router, Call) else None,
+        )
 
     # Attention.
 

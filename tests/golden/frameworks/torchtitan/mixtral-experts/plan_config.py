@@ -67,9 +67,9 @@ KERNELS = SimpleNamespace(
 #   spread of the initial weights: DEFAULTS.init_std (0.02)
 #   soft-capping of logits or scores, multipliers: no option
 DEFAULTS = SimpleNamespace(
-    norm_eps=1e-05,  # norm epsilon
-    rope_theta=10000.0,  # rotary base
-    init_std=0.02,  # spread of the initial weights
+    norm_eps=1e-05,  # norm epsilon, not stated: torchtitan's own
+    rope_theta=10000.0,  # rotary base, not stated: torchtitan's own
+    init_std=0.02,  # spread of the initial weights, not stated: torchtitan's own
     score_func="softmax",  # scores of the router
     route_norm=True,  # scores of the chosen experts add up to 1
     route_scale=1.0,  # routed scaling factor
@@ -97,7 +97,9 @@ def norm(width):
 
 
 def rope(width):
-    return CosSinRoPE.Config(dim=width, max_seq_len=MODEL.max_seq_len, theta=DEFAULTS.rope_theta)
+    return CosSinRoPE.Config(
+        dim=width, max_seq_len=MODEL.max_seq_len, theta=DEFAULTS.rope_theta
+    )
 
 
 def attention(index):

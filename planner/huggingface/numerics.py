@@ -1,0 +1,183 @@
+"""Bases, epsilons, caps and multipliers: the keys of config.json that cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from cost_models.numerics import RopeScaling
+from cost_models.spec import ModelSpec
+from planner.huggingface.config import Config, shown
+
+Keys = dict[str, Any]
+
+# By field, the keys that families have for it; the first is the one that is written.
+NAMES: dict[str, tuple[str, ...]] = {
+    "norm_epsilon": (
+        "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon",
+        "norm_epsilon", "norm_eps",
+    ),
+    "init_std": ("initializer_range", "init_std"),
+    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "local_rope_theta": ("rope_local_base_freq", "swa_rope_theta"),
+    "rotary_share": ("partial_rotary_factor", "rotary_pct"),
+    "attention_softcap": ("attn_logit_softcapping",),
+    "logit_softcap": ("final_logit_softcapping",),
+    "attention_scale": ("attention_multiplier",),
+    "embedding_multiplier": ("embedding_multiplier", "scale_emb"),
+    "residual_multiplier": ("residual_multiplier",),
+    "logit_multiplier": ("logit_scale",),
+    "routed_scaling": ("routed_scaling_factor", "moe_router_scaling_factor"),
+}  # fmt: skip
+ACTIVATIONS = (
+    "hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation",
+)  # fmt: skip
+KINDS: tuple[str, ...] = get_args(RopeScaling.model_fields["kind"].annotation)
+OLD_KINDS = {"su": "longrope"}
+# Spellings of SiLU, and of GELU and its approximations by tanh.
+SILU = ("silu", "swish")
+GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python")
+
+
+def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
+    """What the file states, as the fields of a Numerics.
+
+    fields: of the model, read before.
+    """
+    full, local = _rotary(config)
+    found = {name: _number(config, *keys) for name, keys in NAMES.items()}
+    found["rope_theta"] = _first(found["rope_theta"], _number(full, "rope_theta"))
+    found["local_rope_theta"] = _first(
+        found["local_rope_theta"], _number(local, "rope_theta") if local else None
+    )
+    share = _first(found["rotary_share"], _number(full, "partial_rotary_factor"))
+    if share is None and (width := _number(config, "rotary_dim")) is not None:
+        share = width / fields.get("head_dim", width)
+    found["rotary_share"] = share if share is not None and share <= 1 else None
+    if (scalar := _number(config, "query_pre_attn_scalar")) is not None:
+        found["attention_scale"] = scalar**-0.5
+    if (divisor := _number(config, "logits_scaling")) is not None:
+        found["logit_multiplier"] = 1.0 / divisor
+    if fields.get("position", "rope") != "rope":
+        for name in ("rope_theta", "local_rope_theta", "rotary_share"):
+            found[name] = None
+        full = Config({}, config.family)
+    if not fields.get("moe"):
+        found["routed_scaling"] = None
+    if (eps := found["norm_epsilon"]) is not None and eps >= 1:
+        config.refuse(NAMES["norm_epsilon"][0], "must be below 1")
+        found["norm_epsilon"] = None
+    scaling = _scaling(full)
+    activation = _activation(config, bool(fields.get("gated_mlp")))
+    stated = {name: value for name, value in found.items() if value is not None}
+    return stated | {
+        name: value
+        for name, value in (("rope_scaling", scaling), ("activation", activation))
+        if value is not None
+    }
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _number(config: Config | None, *names: str) -> float | None:
+    """The positive number under the first of these keys that is stated."""
+    name = next((name for name in names if config and config.data.get(name) is not None), None)
+    if name is None or config is None:
+        return None
+    value = config.data[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e12:
+        config.refuse(name, "must be a positive number")
+        return None
+    return float(value)
+
+
+def _rotary(config: Config) -> tuple[Config, Config | None]:
+    """Where rotary positions are described, of full layers and of windowed ones."""
+    name = "rope_parameters" if config.states("rope_parameters") else "rope_scaling"
+    if not isinstance(config.data.get(name), Mapping):
+        attention = config.data.get("attn_config")  # DBRX
+        inner = isinstance(attention, Mapping) and "rope_theta" in attention
+        return (config.nested("attn_config") if inner else Config({}, config.family)), None
+    found = config.nested(name)
+    if isinstance(found.data.get("full_attention"), Mapping):
+        local = found.nested("sliding_attention") if found.states("sliding_attention") else None
+        return found.nested("full_attention"), local
+    return found, None
+
+
+def _scaling(rope: Config) -> Keys | None:
+    """The stretching of positions; what kinds there are beyond these is left out, and said so."""
+    kind = rope.data.get("rope_type", rope.data.get("type"))
+    if kind in (None, "default", "mrope"):
+        return None
+    kind = OLD_KINDS.get(kind, kind) if isinstance(kind, str) else kind
+    if kind not in KINDS:
+        rope.left_out.append(f"rope_scaling: {shown(kind)} is no kind that is known, left out")
+        return None
+    found: Keys = {"kind": kind}
+    for name in RopeScaling.model_fields:
+        value = rope.data.get(name)
+        if name == "kind" or value is None:
+            continue
+        found[name] = value
+    try:
+        RopeScaling(**found)
+    except ValueError:
+        rope.refuse("factor", "the numbers of rope_scaling must be positive")
+        return None
+    return found
+
+
+def _activation(config: Config, gated: bool) -> str | None:
+    """The activation, where it is not the usual one."""
+    named = next((config.data[name] for name in ACTIVATIONS if config.states(name)), None)
+    if not isinstance(named, str) or not named.isprintable() or not 0 < len(named) <= 200:
+        return None
+    return None if named in (SILU if gated else GELU) else named
+
+
+# What the code of every family here computes with, and of some besides.
+HEARD = frozenset({"norm_epsilon", "init_std", "activation", "rope_theta", "rope_scaling"})
+HEARD_BY = {
+    "deepseek_v3": {"routed_scaling"},
+    "deepseek_v32": {"routed_scaling"},
+    "glm_moe_dsa": {"routed_scaling"},
+    "qwen3_next": {"rotary_share"},
+    "qwen3_5_text": {"rotary_share"},
+    "qwen3_5_moe_text": {"rotary_share"},
+    "nemotron_h": {"routed_scaling"},
+}
+
+
+def heard(model: ModelSpec, config: Keys) -> frozenset[str]:
+    """Numerics that the family of a config.json computes with."""
+    rotary = {"rope_theta", "rope_scaling", "rotary_share"}
+    found = HEARD | HEARD_BY.get(config.get("model_type", ""), set())
+    return found if model.position == "rope" else found - rotary
+
+
+def keys_of(model: ModelSpec, config: Keys, style: Literal["nested", "flat"] = "nested") -> Keys:
+    """The keys that say the numerics of a model, beside those in a config.json.
+
+    style: nested: one object rope_parameters, as transformers 5 writes it; flat: rope_theta and
+    rope_scaling, as every version reads it.
+    """
+    gpt2 = config["model_type"] == "gpt2"
+    said = model.numerics.model_dump(
+        mode="json", exclude_none=True, include=set(heard(model, config))
+    )
+    names = {name: keys[0] for name, keys in NAMES.items()} | {"activation": "hidden_act"}
+    if gpt2:
+        names |= {"norm_epsilon": "layer_norm_epsilon", "activation": "activation_function"}
+    stretch = said.pop("rope_scaling", {})
+    if stretch:
+        stretch["rope_type"] = stretch.pop("kind")
+    rope = {names[name]: said.pop(name) for name in ("rope_theta", "rotary_share") if name in said}
+    found = {names[name]: value for name, value in said.items()}
+    if style == "flat":
+        return found | rope | ({"rope_scaling": stretch} if stretch else {})
+    if rope or stretch:
+        found["rope_parameters"] = {"rope_type": "default", **rope, **stretch}
+    return found
