@@ -135,6 +135,9 @@ class Traits:
     """Workspaces of cuBLAS."""
     expandable_segments: Array = 0.0
     """Segments of the allocator grow, so that little is lost between them."""
+    # Recompute.
+    leaves_out_last_product: Array = 0.0
+    """A layer that is computed again leaves out its last product, which no backward pass reads."""
     # What it can run.
     recomputes_operators: Array = 0.0
     """Selective recompute may name operators (`op`)."""
