@@ -30,6 +30,7 @@ class Recipe:
 
 
 _BY_OPERATOR = {"recompute": "selective", "recompute_modules": ("op",)}
+_FULL = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 _OFFLOADED = {"offload_activations": True}
 RECIPES: tuple[Recipe, ...] = (
     Recipe("megatron", "test_cases/moe/.*_fine_grained_offloading", "",
@@ -48,9 +49,9 @@ RECIPES: tuple[Recipe, ...] = (
            "maxtext_trillium_model_configs.py: weight_dtype=bfloat16, which moments inherit",
            {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}),
     Recipe("maxtext", "gemma-?3", "v6e",
-           {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+           _FULL,
            "maxtext_trillium_model_configs.py: layer inputs on the device, the rest remat"),
-    Recipe("maxtext", "gpt-?oss", "v7", {**_BY_OPERATOR, **_OFFLOADED},
+    Recipe("maxtext", "deepseek|gpt-?oss|qwen3-235", "v5p|v7", {**_FULL, **_OFFLOADED},
            "tpu-recipes training/ironwood: remat_policy=custom, decoder_layer_input=offload"),
 )  # fmt: skip
 
