@@ -98,7 +98,10 @@ def case_of(run: Run) -> Case:
     if "titan" in run["stack"] and needs and not fixed.get("compile"):
         fixed["compile"] = True
         assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
+    if re.match(r"thunder\b", run.notes.lower()):
+        fixed["compile"] = True  # by torch.compile and nvFuser
     fixed.update(_loss(run, fixed))
+    fixed.update(_redistributed(run, model.value, assumptions))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
@@ -130,6 +133,25 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     if titan and (run.integer("year") or 0) >= COMPILED_LOSS_SINCE:
         return {"cross_entropy": "fused"}
     return {}
+
+
+def _redistributed(run: Run, model: ModelSpec, assumptions: list[str]) -> dict[str, Any]:
+    """Layers of each stage where a run made up for its vocabulary on the last one.
+
+    The head counts as so many layers as it has their FLOP (arXiv 2411.05288, section 6.1).
+    """
+    pp, layers, hidden = run.integer("pp") or 1, model.num_layers, float(model.hidden_size)
+    if pp < 2 or "layers redistributed" not in run.notes.lower():
+        return {}
+    per_layer = 12.0 * hidden * (1.0 + (run.integer("seq_len") or 0) / (6.0 * hidden))
+    head = model.vocab_size / per_layer
+
+    def busiest(last: int) -> tuple[float, int]:
+        return max(-(-(layers - last) // (pp - 1)), last + head), -last
+
+    last = min(range(layers - pp + 2), key=busiest)
+    assumptions.append(f"{last} layers beside the head, which counts as {head:.1f}")
+    return {"stage_layers": (*spread(layers - last, pp - 1), last)}
 
 
 def _tensor_domain(nodes: NodeGroup) -> int:
