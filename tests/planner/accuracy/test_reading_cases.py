@@ -52,6 +52,7 @@ def test_a_complete_row_is_one_plan() -> None:
         ({**MOE, "ep": ""}, {"ep", "etp"}),
         ({**MOE, "ep": "8", "notes": "etp 1"}, set()),
         ({**MOE, "ep": "8"}, {"etp"}),
+        ({**MOE, "ep": "8", "stack": "nemo-mlperf"}, set()),
     ],
 )
 def test_what_a_row_leaves_open_is_tried(cells: dict[str, str], opened: set[str]) -> None:
