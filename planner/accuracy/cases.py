@@ -31,7 +31,7 @@ from planner.accuracy.labels import (
     schedule_of,
 )
 from planner.accuracy.models import model_of
-from planner.accuracy.recipes import Recipe, recipe_for, recipe_plan
+from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -85,10 +85,8 @@ def case_of(run: Run) -> Case:
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
     if "deepep" in run.notes.lower():
         fixed["moe_dispatcher"] = "deepep"
-    if model.value.moe is not None:
-        chosen, recipe_notes = recipe_plan(run)
-        fixed.update(chosen)
-        assumptions += recipe_notes
+    fixed.update(recipe.plan)
+    assumptions += recipe.notes
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
@@ -106,9 +104,6 @@ def case_of(run: Run) -> Case:
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
     fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
-    if recipe is not None:
-        fixed.update(recipe.plan)
-        assumptions.append(f"what its recipe does: {recipe.source}")
     if re.search(r"host offload|offloaded remat", said):
         fixed["offload_activations"] = True
     opened = list(degrees.opened)
@@ -164,7 +159,7 @@ def _training(
     software: Software,
     precision: str,
     assumptions: list[str],
-    recipe: Recipe | None = None,
+    recipe: Recipe,
 ) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
@@ -183,7 +178,7 @@ def _training(
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **{**gradient_dtypes(run, software, precision), **(recipe.training if recipe else {})},
+            **{**gradient_dtypes(run, software, precision), **recipe.training},
             **tuning,
         )  # fmt: skip
     except ValidationError as error:
@@ -198,11 +193,11 @@ def _variants(
     arrangements: tuple[dict[str, Any], ...],
     opened: list[str],
     assumptions: list[str],
-    recipe: Recipe | None,
+    recipe: Recipe,
 ) -> Iterator[ParallelPlan]:
     """The plans that a row may mean, over what it leaves open."""
     torch = RUNTIMES[fixed["runtime"]].lineage == "torch"
-    settled = recipe is not None and "recompute" in recipe.plan
+    settled = "recompute" in recipe.plan
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (
