@@ -241,7 +241,12 @@ def _gemm_time(
     element = NARROW_BYTES[precision] if narrow else width
 
     one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
-    fractions = machine.profile.grouped_gemm if kernel.grouped else one
+    fractions: tuple[Array, ...] = machine.profile.grouped_gemm if kernel.grouped else one
+    if kernel.grouped:
+        alone = (np.asarray(groups) == 1.0) & (np.asarray(d.runtime.calls_one_expert_plainly) > 0)
+        fractions = tuple(
+            np.where(alone, plain, share) for plain, share in zip(one, fractions, strict=True)
+        )
     if not kernel.tensor_cores:
         fractions = (VECTOR_FRACTION,) * 3
 

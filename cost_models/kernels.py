@@ -35,7 +35,7 @@ def gemm_s(
     m: Array,
     n: Array,
     k: Array,
-    peak_flop_per_s: float,
+    peak_flop_per_s: Array,
     memory_bytes_per_s: float,
     efficiency: GemmEfficiency,
     element_bytes: float = 2.0,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import MicroBatch
 from cost_models.arrays import sum_of
-from cost_models.blocks.records import HostWait, Kernel, Record
+from cost_models.blocks.records import Gemm, HostWait, Kernel, Record
 from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
 from cost_models.ends import Encoded
@@ -87,6 +87,7 @@ class _Priced:
     def __init__(self, model: ModelSpec, machine: Machine, d: Dims, plans: Plans) -> None:
         self._machine, self._d, self._plans, self._size = machine, d, plans, (len(plans),)
         self._network = Collectives(model, plans, d, machine)
+        self._post_norms = model.norms_per_layer > 2.0
 
     def _full(self, values: Array) -> FloatArray:
         if isinstance(values, np.ndarray) and values.shape == self._size:
@@ -112,13 +113,23 @@ class _Priced:
             weight_gradient_s=full(np.minimum(_weights(times), backward)),
             forward_comm_s=full(comm.forward_s),
             recompute_s=full(again + comm.recompute_s),
-            full_recompute_s=full(forward + comm.forward_s),
+            full_recompute_s=full(forward + comm.forward_s - self._unread_s(times)),
             tp_s=full(tp.both_s),
             cp_s=full(cp.both_s),
             ep_s=full(ep.both_s),
             ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
         )
+
+    def _unread_s(self, times: Mapping[Kernel, KernelTime]) -> Array:
+        """Forward seconds of a layer's last product, where recompute leaves it out.
+
+        A norm after it reads it, and so do the weights of routed experts, for their gradient.
+        """
+        products = [kernel for kernel in times if isinstance(kernel, Gemm)]
+        if not products or products[-1].grouped or self._post_norms:
+            return 0.0
+        return times[products[-1]].forward_s * self._d.runtime.leaves_out_last_product
 
     def end(
         self,

@@ -27,6 +27,8 @@ _RING_STEP_S = 1.9e-6
 # by size of 4 to 512 nodes of H100s (arXiv 2411.13055, read off; NVIDIA GTC24 S62129).
 RAMP_SHARE, RAMP_BYTES = 0.35, 200e6
 TREE_STEP, CHUNK_S, CHUNK_PAYLOAD_BYTES = 1.4, 16e-6, 64 * 2**20
+# Axes of a torus, and ranks along one of the cubes that it is built of (Google, TPU v5p and TPU7x).
+TORUS_AXES, TORUS_SIDE = {"torus-2d": 2, "torus-3d": 3}, 4
 _TINY_S = 1e-30  # keeps a division by "no time" finite where the result is not used
 
 
@@ -176,7 +178,9 @@ def _shared(fabric: Fabric, tier: NetworkTier, axis: Axis) -> Array:
 def send_s(fabric: Fabric, payload_bytes: Array, axis: Axis) -> Array:
     """Seconds of one message to the next member of a group, over the group's slowest hop."""
     size = np.asarray(axis.size)
-    link = np.full(size.shape, fabric.tiers[0].bandwidth_bytes_per_s)
+    first = fabric.tiers[0]
+    alone = _links(first, "send", size) if first.topology in TORUS_AXES else 1.0
+    link = np.full(size.shape, first.bandwidth_bytes_per_s * alone)
     latency = np.full(size.shape, fabric.tiers[0].latency_s)
     for hop in crossings(fabric, axis):
         link = np.where(hop.used, hop.link_bytes_per_s, link)
@@ -255,6 +259,24 @@ def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> lis
     return [inside, *(np.where(hop.used, passed / hop.inner, 0.0) for hop in hops)]
 
 
+def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
+    """Share of an accelerator's links inside a domain that a group of so many ranks uses.
+
+    Of a torus a group lies along as few axes as hold it, 4 ranks deep each (the cubes that slices
+    are built of), and its rings use both links of each; messages and all-to-alls pass through
+    others, so that they see one axis.
+    """
+    if tier.topology in TORUS_AXES:
+        axes = TORUS_AXES[tier.topology]
+        if op in ("send", "all_to_all"):
+            return 1.0 / axes
+        used: Array = np.ceil(np.log2(np.maximum(ranks, 2.0)) / np.log2(TORUS_SIDE))
+        share: Array = np.minimum(used, axes) / axes
+        return share
+    domain = tier.domain_accelerators or 2
+    return (ranks - 1.0) / (domain - 1.0) if tier.topology == "mesh" and domain > 1 else 1.0
+
+
 def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Array, Array]:
     """(seconds, seconds of the smallest message) inside one fastest domain.
 
@@ -265,8 +287,7 @@ def _domain_s(fabric: Fabric, op: str, payload: Array, ranks: Array) -> tuple[Ar
     grid = fabric.grids.get(op)
     alone = ranks <= 1
     if grid is None:
-        domain = tier.domain_accelerators or 2
-        links = (ranks - 1.0) / (domain - 1.0) if tier.topology == "mesh" and domain > 1 else 1.0
+        links = _links(tier, op, ranks)
         bus = np.maximum(tier.bandwidth_bytes_per_s * profile.domain_fraction * links, 1.0)
         latency = np.log2(np.maximum(ranks, 1.0)) * _BUS_PASSES[op] * tier.latency_s
         seconds = ring_s(payload, bus_factor(_BUS_PASSES[op], ranks), bus, latency)

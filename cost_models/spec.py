@@ -343,9 +343,10 @@ class NetworkTier(Spec):
     bandwidth_bytes_per_s: BytesPerSecond = Field(description="per accelerator and direction")
     latency_s: Annotated[float, Field(ge=0, le=10)] = Field(description="of one message")
     oversubscription: Annotated[float, Field(ge=1, le=10_000)] = 1.0
-    topology: Literal["switch", "mesh", "rail"] = Field(
+    topology: Literal["switch", "mesh", "torus-2d", "torus-3d", "rail"] = Field(
         "switch",
         description="mesh: direct links, a group of m sees (m-1)/(domain-1) of the bandwidth; "
+        "torus: rings along each axis, a group of up to 4 lies along one, of up to 16 along two; "
         "rail: a switch for each place in a node, so that only groups over several places are "
         "oversubscribed",
     )

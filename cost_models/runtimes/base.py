@@ -52,6 +52,8 @@ class Traits:
     """One kernel joins the parts of latent attention's keys and rotates them."""
     fuses_expert_activation: Array = 0.0
     """The grouped GEMMs of experts apply the activation themselves."""
+    calls_one_expert_plainly: Array = 0.0
+    """The product of a single local expert is a plain one, not a grouped one."""
     adds_expert_bias_apart: Array = 0.0
     """Biases of experts, and the clamps of those that have them, run operator by operator."""
     # Saved tensors.
@@ -135,6 +137,9 @@ class Traits:
     """Workspaces of cuBLAS."""
     expandable_segments: Array = 0.0
     """Segments of the allocator grow, so that little is lost between them."""
+    # Recompute.
+    leaves_out_last_product: Array = 0.0
+    """A layer that is computed again leaves out its last product, which no backward pass reads."""
     # What it can run.
     recomputes_operators: Array = 0.0
     """Selective recompute may name operators (`op`)."""

@@ -13,6 +13,8 @@ RUNTIME = replace(
     # Casts of logits are fused into the sums of the loss (cast_logits_to_fp32).
     autograd_loss=0.0,
     half_precision_logits=1.0,
+    # XLA removes what nothing reads from the layer that it computes again.
+    leaves_out_last_product=1.0,
     # MaxText's policies: save_dot_with_context_except_mlp, decoder_layer_input=offload.
     keeps_mlp_products=0.0,
     offloads_layer_inputs=1.0,

@@ -16,6 +16,8 @@ RUNTIME = Runtime(
     keeps_cast_weights=1.0,
     # Since core 0.13 the activation takes the weights (weighted_bias_swiglu_impl).
     weighs_inside_experts=1.0,
+    # TE's GroupedLinear runs each product as cuBLAS's own (cublaslt_gemm.cu, multi-stream).
+    calls_one_expert_plainly=1.0,
     # experts.py _apply_bias, fused_bias_geglu.py: torch.cat over experts, clamp before the fusion.
     adds_expert_bias_apart=1.0,
     # cuBLAS's own and one for each of TE's four streams.

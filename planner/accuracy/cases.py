@@ -31,7 +31,7 @@ from planner.accuracy.labels import (
     schedule_of,
 )
 from planner.accuracy.models import model_of
-from planner.accuracy.recipes import Recipe, recipe_for, recipe_plan
+from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -85,10 +85,8 @@ def case_of(run: Run) -> Case:
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
     if "deepep" in run.notes.lower():
         fixed["moe_dispatcher"] = "deepep"
-    if model.value.moe is not None:
-        chosen, recipe_notes = recipe_plan(run)
-        fixed.update(chosen)
-        assumptions += recipe_notes
+    fixed.update(recipe.plan)
+    assumptions += recipe.notes
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
@@ -98,14 +96,14 @@ def case_of(run: Run) -> Case:
     if "titan" in run["stack"] and needs and not fixed.get("compile"):
         fixed["compile"] = True
         assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
+    if re.match(r"thunder\b", run.notes.lower()):
+        fixed["compile"] = True  # by torch.compile and nvFuser
     fixed.update(_loss(run, fixed))
+    fixed.update(_redistributed(run, model.value, assumptions))
     said = f"{run['schedule']} {run.notes}".lower()
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
     fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
-    if recipe is not None:
-        fixed.update(recipe.plan)
-        assumptions.append(f"what its recipe does: {recipe.source}")
     if re.search(r"host offload|offloaded remat", said):
         fixed["offload_activations"] = True
     opened = list(degrees.opened)
@@ -132,6 +130,25 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _redistributed(run: Run, model: ModelSpec, assumptions: list[str]) -> dict[str, Any]:
+    """Layers of each stage where a run made up for its vocabulary on the last one.
+
+    The head counts as so many layers as it has their FLOP (arXiv 2411.05288, section 6.1).
+    """
+    pp, layers, hidden = run.integer("pp") or 1, model.num_layers, float(model.hidden_size)
+    if pp < 2 or "layers redistributed" not in run.notes.lower():
+        return {}
+    per_layer = 12.0 * hidden * (1.0 + (run.integer("seq_len") or 0) / (6.0 * hidden))
+    head = model.vocab_size / per_layer
+
+    def busiest(last: int) -> tuple[float, int]:
+        return max(-(-(layers - last) // (pp - 1)), last + head), -last
+
+    last = min(range(layers - pp + 2), key=busiest)
+    assumptions.append(f"{last} layers beside the head, which counts as {head:.1f}")
+    return {"stage_layers": (*spread(layers - last, pp - 1), last)}
+
+
 def _tensor_domain(nodes: NodeGroup) -> int:
     """The most ranks tensor parallelism usually has: a node's, or eight of a larger domain."""
     return max(nodes.accelerators_per_node, min(nodes.network[0].domain_accelerators or 1, 8))
@@ -142,7 +159,7 @@ def _training(
     software: Software,
     precision: str,
     assumptions: list[str],
-    recipe: Recipe | None = None,
+    recipe: Recipe,
 ) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
@@ -161,7 +178,7 @@ def _training(
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **{**gradient_dtypes(run, software, precision), **(recipe.training if recipe else {})},
+            **{**gradient_dtypes(run, software, precision), **recipe.training},
             **tuning,
         )  # fmt: skip
     except ValidationError as error:
@@ -176,11 +193,11 @@ def _variants(
     arrangements: tuple[dict[str, Any], ...],
     opened: list[str],
     assumptions: list[str],
-    recipe: Recipe | None,
+    recipe: Recipe,
 ) -> Iterator[ParallelPlan]:
     """The plans that a row may mean, over what it leaves open."""
     torch = RUNTIMES[fixed["runtime"]].lineage == "torch"
-    settled = recipe is not None and "recompute" in recipe.plan
+    settled = "recompute" in recipe.plan
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (

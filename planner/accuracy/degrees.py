@@ -158,6 +158,8 @@ def _experts(
         ep = 1
     # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
     # fold the two (since 2024): both are tried.
+    if stated is None and re.search("bridge|nemo-mlperf", run["stack"].lower()):
+        stated = 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
     tensor = [stated] if stated else ([tp] if run.year < 2024 else list(dict.fromkeys((1, tp))))
     expert = [ep] if ep else [
         2**i for i in range(7) if not moe.num_experts % 2**i and 2**i <= _MOST_EXPERT_RANKS

@@ -16,6 +16,8 @@ _GENERATIONS = (
     (r"hdr|quantum|connectx-?6|cx-?6|slingshot", 200),
     (r"edr|connectx-?5|cx-?5|omni-?path|opa|slingshot-?10", 100), (r"fdr", 56),
 )  # fmt: skip
+# "HDR/NDR": either of two generations states no rate.
+_EITHER = re.compile(r"\b[fehnx]dr ?/ ?[fehnx]dr\b", re.IGNORECASE)
 _INSIDE = r"nv-?link\d*|nv-?switch\d*|pcie|pci-e|xgmi|infinity fabric|intra|hccs|\bici\b|neuronlink"
 _OUTSIDE = (
     r"infiniband|\bib\b|roce|rdma|ethernet|gbe\b|\befa\b|\bnics?\b|inter-?node|per node|per gpu|"
@@ -58,6 +60,8 @@ def nic_bytes_per_s(text: str, per_node: int) -> float | None:
         low = clause.lower()
         if re.search(_INSIDE, low) and not re.search(_OUTSIDE, low):
             continue
+        if _EITHER.search(clause):
+            return None
         found = _rate(clause)
         if found is None:
             continue

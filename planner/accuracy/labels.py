@@ -91,7 +91,9 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     if not run.known("recompute"):
         if default:
             return [{"recompute": default}]
-        return [none, full] if torch else [none, selective, _every(4), _every(2), full]
+        # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
+        dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
+        return [none, *dots, full] if torch else [none, selective, _every(4), _every(2), full]
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):

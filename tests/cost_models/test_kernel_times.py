@@ -7,7 +7,7 @@ import pytest
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import MLASpec, ModelSpec, TrainingSpec
+from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 
 MODEL = ModelSpec(
     num_layers=2, hidden_size=8192, num_attention_heads=64, vocab_size=32000, norm="rmsnorm"
@@ -131,3 +131,18 @@ def test_narrow_values_slow_the_backward_of_latent_attention() -> None:
 
     # 128 + 64 of 128 + 128 of the products, at 0.8.
     assert backward(64) / backward(128) == pytest.approx(0.75 / 0.8, rel=1e-3)
+
+
+def test_the_product_of_one_local_expert_is_a_plain_one() -> None:
+    """Transformer Engine runs each product of a group as cuBLAS's own; XLA one grouped kernel."""
+    moe = MoESpec(num_experts=8, top_k=2, expert_ffn_hidden_size=8192)
+    wide = MODEL.model_copy(update={"moe": moe})
+    dense = MODEL.model_copy(update={"ffn_hidden_size": 8192})
+    # 8,192 tokens on each of eight ranks, two copies of each over eight experts.
+    alone, xla = (
+        kernels(wide, "1x8xh100-sxm", dp=8, ep=8, runtime=runtime, micro_batch_size=1)
+        for runtime in ("megatron", "jax")
+    )
+    plain = kernels(dense, "1x8xh100-sxm", dp=8, micro_batch_size=2, runtime="megatron")
+    assert alone["expert fc1"] == pytest.approx(plain["fc1"], rel=1e-9)
+    assert xla["expert fc1"][0] > 1.1 * alone["expert fc1"][0]

@@ -42,6 +42,19 @@ def llama(groups: int) -> ModelSpec:
     )
 
 
+def test_jax_leaves_the_last_product_out_of_a_recomputed_layer() -> None:
+    """8 of the 24 h^2 FLOP a token, unless a norm reads it; torch runs the whole layer again."""
+    model = llama(32).model_copy(update={"gated_mlp": False, "ffn_hidden_size": 16384})
+    normed = model.model_copy(update={"norms_per_layer": 4.0})
+    plan = {"recompute": "full", "recompute_num_layers": 1, "compile": True}
+    whole, some, all_normed = (
+        parts(model, "8xh100-sxm", 4096, runtime=runtime, **plan)["recompute"]
+        for model, runtime in ((model, "torch"), (model, "jax"), (normed, "jax"))
+    )
+    assert some == pytest.approx(whole * 2 / 3, rel=0.1)
+    assert all_normed > whole
+
+
 def test_torch_carries_a_key_for_every_query_around_the_ring() -> None:
     """Repeated before they go around, few key heads save nothing; Megatron sends what there is."""
     plan = {"cp": 8, "cp_kind": "all_gather"}

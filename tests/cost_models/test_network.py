@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -211,6 +212,16 @@ def test_two_in_a_mesh_of_eight_have_one_link_of_seven() -> None:
     pair = (mesh[0].model_copy(update={"domain_accelerators": 2}), OUTER)
     expected = 2e-6 + PAYLOAD / 2 / 80e9
     assert by_hand("all_gather", PAYLOAD, 2, 1, pair) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("ranks", "axes"), [(2, 1), (4, 1), (8, 2), (16, 2), (17, 3), (64, 3)])
+def test_a_group_on_a_torus_gathers_over_the_axes_it_spans(ranks: int, axes: int) -> None:
+    torus = INNER.model_copy(update={"topology": "torus-3d", "domain_accelerators": None})
+    share = (ranks - 1) / ranks
+    expected = math.log2(ranks) * 2e-6 + PAYLOAD * share / (80e9 * axes / 3)
+    assert by_hand("all_gather", PAYLOAD, ranks, 1, (torus,)) == pytest.approx(expected)
+    expected = math.log2(ranks) * 2e-6 + PAYLOAD * share / (80e9 / 3)
+    assert by_hand("all_to_all", PAYLOAD, ranks, 1, (torus,)) == pytest.approx(expected)
 
 
 def test_a_ring_over_four_domains_of_eight() -> None:

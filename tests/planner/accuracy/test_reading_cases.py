@@ -52,6 +52,7 @@ def test_a_complete_row_is_one_plan() -> None:
         ({**MOE, "ep": ""}, {"ep", "etp"}),
         ({**MOE, "ep": "8", "notes": "etp 1"}, set()),
         ({**MOE, "ep": "8"}, {"etp"}),
+        ({**MOE, "ep": "8", "stack": "nemo-mlperf"}, set()),
     ],
 )
 def test_what_a_row_leaves_open_is_tried(cells: dict[str, str], opened: set[str]) -> None:
@@ -83,6 +84,23 @@ def test_sequences_are_split_where_there_are_fewer_than_ranks() -> None:
     found = case(tp="8", pp="1", global_batch="2", seq_len="131072")
     assert (found.variants[0].cp, found.variants[0].dp) == (4, 2)
     assert any(note.startswith("cp 4, not 1") for note in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "last"), [("32000", 4), ("64000", 3), ("128000", 1), ("256000", 0)]
+)
+def test_layers_make_room_for_a_vocabulary_where_the_notes_say_so(
+    vocabulary: str, last: int
+) -> None:
+    """The head of GPT-4B counts as 0.8 to 6.3 of its 32 layers."""
+    cells = {
+        "model": "GPT-4B", "layers": 32, "hidden": 3072, "heads": 24, "seq_len": 2048,
+        "vocab": vocabulary, "tp": 1, "pp": 8, "n_gpus": 8, "ffn_hidden": 12288, "gated": 0,
+    }  # fmt: skip
+    (plan,) = case(**cells, notes="1F1B with layers redistributed to balance it").variants
+    assert (len(plan.stage_layers), sum(plan.stage_layers)) == (8, 32)
+    assert plan.stage_layers[-1] == last
+    assert not case(**cells).variants[0].stage_layers
 
 
 def test_notes_tell_of_hybrid_sharding() -> None:

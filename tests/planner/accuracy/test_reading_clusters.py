@@ -95,7 +95,10 @@ def test_an_interconnect_states_bits_per_accelerator(text: str, gigabits: float)
     assert nic_bytes_per_s(text, 8) == pytest.approx(gigabits * GIGABIT)
 
 
-@pytest.mark.parametrize("text", ["", "NVLink5 single node", "NVL72 single rack", "EFA", "IB"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "NVLink5 single node", "NVL72 single rack", "EFA", "IB", "8x HDR/NDR InfiniBand per node"],
+)
 def test_a_text_without_a_rate_says_nothing(text: str) -> None:
     assert nic_bytes_per_s(text, 8) is None
 

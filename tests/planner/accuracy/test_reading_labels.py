@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.catalog.hardware import accelerator
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
-from planner.accuracy.recipes import recipe_for, recipe_plan, release_of
+from planner.accuracy.recipes import recipe_for, release_of
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
@@ -190,7 +190,7 @@ def test_a_recipe_holds_for_its_release_its_model_and_its_accelerator() -> None:
     cells = {"stack": "megatron-bridge", "model": "DeepSeek-V3-671B", "precision": "mxfp8"}
 
     def found(gpu: str, release: str) -> dict[str, object]:
-        return recipe_plan(row(**cells, gpu=gpu, source=f"container {release}"))[0]
+        return recipe_for(row(**cells, gpu=gpu, source=f"container {release}")).plan
 
     assert found("GB300 NVL72", "25.09") == {}
     assert found("GB300 NVL72", "26.02") == {
@@ -199,7 +199,7 @@ def test_a_recipe_holds_for_its_release_its_model_and_its_accelerator() -> None:
     }
     assert found("GB300 NVL72", "26.06")["runtime"] == "megatron-graphs"
     assert found("H100 SXM5", "25.09") == {"moe_dispatcher": "deepep", "overlap_ep": True}
-    assert recipe_plan(row(stack="nanotron", model="Mixtral"))[0] == {}
+    assert recipe_for(row(stack="nanotron", model="Mixtral")).plan == {}
 
 
 def test_notes_say_what_a_selective_recipe_recomputes() -> None:
@@ -264,14 +264,13 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
 def test_a_recipe_fills_what_a_row_leaves_open() -> None:
     deepseek = {"stack": "nemo", "model": "DeepSeek-V3-671B", "gpu": "H100 SXM5 80GB"}
     found = recipe_for(row(recompute="unknown", **deepseek))
-    assert found is not None
     assert found.plan["recompute_modules"] == ("mla_up_proj",)
-    assert recipe_for(row(recompute="full", **deepseek)) is None
-    assert recipe_for(row(recompute="unknown", **{**deepseek, "model": "Llama3-70B"})) is None
+    assert "model_configs_h100.csv" in found.notes[0]
+    assert not recipe_for(row(recompute="full", **deepseek)).plan
+    assert not recipe_for(row(recompute="unknown", **{**deepseek, "model": "Llama3-70B"})).plan
 
 
 def test_a_recipe_of_a_source_is_found_by_its_path() -> None:
     path = "AI-Hypercomputer/tpu-recipes training/trillium/Llama3.1-70B-MaxText/v6e-32/README.md"
     found = recipe_for(row(stack="maxtext", gpu="TPU v6e", recompute="selective", source=path))
-    assert found is not None
     assert found.training["master_weights_dtype"] == "none"
