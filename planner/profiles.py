@@ -6,13 +6,11 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from cost_models import profiles
 from cost_models.calibrations import PROFILE_NAME, Calibration, over_base
 from cost_models.catalog.names import normal, resolve
 from cost_models.profiles import EfficiencyProfile
-from planner.data_folder import data_folder, write_whole
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.problems import refuse
 
 MOST_BYTES = 16 * 2**20  # of a calibration's file
@@ -42,27 +40,12 @@ def find(name: str) -> EfficiencyProfile:
         return profiles.profile(name)
     own = calibrations()
     known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
-    try:
-        status = own[known].stat()
-    except OSError as error:
-        raise ValueError(f"efficiency profile {known}: {error.strerror}") from None
-    return _read(known, own[known], status.st_mtime_ns, status.st_size)
+    return _calibrated(known, stamped(own[known], f"efficiency profile {known}"))
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, path: Path, changed_ns: int, size: int) -> EfficiencyProfile:
-    """A calibration's profile; changed_ns and size are its file's, so that a new one is read."""
-    if size > MOST_BYTES:
-        raise ValueError(f"efficiency profile {name}: {size} bytes; at most {MOST_BYTES}")
-    try:
-        found = Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"efficiency profile {name}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        detail = f"efficiency profile {name}: /{place}: {first['msg']}"
-        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
+def _calibrated(name: str, file: Stamped) -> EfficiencyProfile:
+    found = read_model(file, Calibration, f"efficiency profile {name}", MOST_BYTES)
     return over_base(found.model_copy(update={"id": name}))
 
 

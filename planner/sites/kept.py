@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog.names import UnknownName, normal, resolve
-from planner.data_folder import data_folder, write_whole
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.problems import refuse, shown
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
@@ -66,12 +64,15 @@ def everything() -> Iterator[tuple[str, Site | str]]:
             yield name, str(error)
 
 
-def find_or_none(name: str) -> Site | None:
-    """The site of that name; None where nothing is kept.  Raises ValueError as `find` does."""
+def find_or_new(name: str) -> Site:
+    """The site of that name; one without runs where nothing is kept.
+
+    Raises ValueError as `find` does, and RequestError where no site may have the name.
+    """
     try:
         return find(name)
     except UnknownName:
-        return None
+        return Site(name=check_name(name))
 
 
 def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedRun, ...]]:
@@ -148,26 +149,10 @@ def _locked() -> Iterator[None]:
 
 
 def _at(name: str) -> Site:
-    path = folder() / f"{name}.json"
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise ValueError(f"site {name}: {error.strerror}") from None
-    return _read(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
+    return _read(name, stamped(folder() / f"{name}.json", f"site {name}"))
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, path: Path, changed_ns: int, size: int, node: int) -> Site:
-    """A site's file; changed_ns, size and node are the file's, so that a new one is read."""
-    if size > MOST_BYTES:
-        raise ValueError(f"site {name}: {size} bytes; at most {MOST_BYTES}")
-    try:
-        found = Site.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"site {name}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        detail = f"site {name}: its file is damaged: /{place}: {first['msg']}"
-        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
-    return found.model_copy(update={"name": name, "runs": tuple(map(current, found.runs))})
+def _read(name: str, file: Stamped) -> Site:
+    found = read_model(file, Site, f"site {name}", MOST_BYTES).model_copy(update={"name": name})
+    return found.model_copy(update={"runs": tuple(current(run, found) for run in found.runs)})

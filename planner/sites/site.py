@@ -72,6 +72,11 @@ class Site(Spec):
     runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
 
     @property
+    def unlearned(self) -> Site:
+        """The same before any run."""
+        return self.model_copy(update={"runs": ()})
+
+    @property
     def source(self) -> str:
         """Its group at the level of sources."""
         return source_of(self.name)

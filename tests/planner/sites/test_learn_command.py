@@ -7,38 +7,20 @@ import json
 import os
 import pty
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner import cli
 from planner.logs import stream
 from planner.sites import kept
+from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS, NAMES
 
 EIGHT = str(LOGS / "megatron_gpt_8_nodes.log")
 PLACE = ["--cluster", CLUSTER, "--site", "lab"]
-Planner = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def planner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Planner:
-    """Run one command in a folder of its own: exit code, what it prints and what it complains."""
-    monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = cli.run(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def refused(found: tuple[int, str, str]) -> str:
