@@ -213,12 +213,15 @@ def _band(
 
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
-    """What a site's runs did to the time."""
+    """What a site's calibration and runs did to the time."""
     if (site := sites.named(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
-        text = f"site {request.site}: {runs} this time by {100 * (corrected - 1):+.1f} %"
-        yield Note(code="site", text=text)
+        words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]
+        accelerator = request.cluster.groups[0].accelerator.id
+        if request.profile is None and (own := site.profile_of(accelerator)) is not None:
+            words.insert(0, f"priced by its calibration of {', '.join(own.measured_terms)}")
+        yield Note(code="site", text=f"site {request.site}: {'; '.join(words)}")
 
 
 def _kernels(

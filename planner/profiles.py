@@ -40,13 +40,29 @@ def find(name: str) -> EfficiencyProfile:
         return profiles.profile(name)
     own = calibrations()
     known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
-    return _calibrated(known, stamped(own[known], f"efficiency profile {known}"))
+    return _profile(known, stamped(own[known], _title(known)))
+
+
+def calibration_file(name: str) -> Stamped | None:
+    """The file of the calibration of that name, where there is one.  Raises ValueError."""
+    path = calibrations().get(name)
+    return None if path is None else stamped(path, _title(name))
 
 
 @lru_cache(maxsize=16)
-def _calibrated(name: str, file: Stamped) -> EfficiencyProfile:
-    found = read_model(file, Calibration, f"efficiency profile {name}", MOST_BYTES)
-    return over_base(found.model_copy(update={"id": name}))
+def calibration(name: str, file: Stamped) -> Calibration:
+    """What a file holds.  Raises ValueError where it is no good."""
+    found = read_model(file, Calibration, _title(name), MOST_BYTES)
+    return found.model_copy(update={"id": name})
+
+
+@lru_cache(maxsize=16)
+def _profile(name: str, file: Stamped) -> EfficiencyProfile:
+    return over_base(calibration(name, file))
+
+
+def _title(name: str) -> str:
+    return f"efficiency profile {name}"
 
 
 def save(found: Calibration) -> Path:
@@ -57,3 +73,8 @@ def save(found: Calibration) -> Path:
     except OSError as error:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
     return path
+
+
+def forget(name: str) -> None:
+    """Remove a calibration, where there is one."""
+    (folder() / f"{name}.json").unlink(missing_ok=True)

@@ -170,10 +170,10 @@ def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
 
 
 def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
-    """What the request's profile changed; None where it names none but the usual one."""
-    if request.profile is None or best is None:
+    """What the profile of the request or its site changed; None where that is the usual one."""
+    if (request.profile is None and request.site is None) or best is None:
         return None
-    asked, rules = prepared(request.model_copy(update={"profile": None}))
+    asked, rules = prepared(request.model_copy(update={"profile": None, "site": None}))
     usual = cost_model(asked)
     if usual.setting.profile.id == model.setting.profile.id:
         return None

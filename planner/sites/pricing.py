@@ -24,11 +24,13 @@ class Price:
     seconds: float
     leaning: Leaning
     peak_bytes: dict[str, float]
+    calibrated_at: str | None
 
     def estimated(self, quantity: str | None) -> dict[str, Any]:
         """The fields of a learned run that follow from it; quantity: of its memory report."""
         return {
             "version": __version__,
+            "calibrated_at": self.calibrated_at,
             "estimated_s": self.seconds,
             "estimated_peak_bytes": self.peak_bytes.get(quantity or ""),
             "shares": dict(zip(FACTORS, self.leaning.shares, strict=True)),
@@ -44,9 +46,11 @@ QUANTITIES = {"max allocated": "allocated", "max reserved": "reserved", "in use"
 def cost_model(
     request: PlanRequest, site: Site | None, profile: EfficiencyProfile | None = None
 ) -> CostModel:
-    """Of a request at a site, or anywhere; profile: in place of the request's own."""
+    """Of a request at a site, or anywhere; profile: in place of the request's or the site's own."""
     if profile is None and request.profile:
         profile = profiles.find(request.profile)
+    elif profile is None and site is not None:
+        profile = site.profile_of(request.cluster.groups[0].accelerator.id)
     asked = request.model, request.cluster, request.training, profile
     return CostModel(*asked) if site is None else SiteCostModel(*asked, site=site)
 
@@ -61,7 +65,7 @@ def price(request: PlanRequest, site: Site) -> Price:
     parts = {name: float(value[0]) for name, value in found.time_parts_s.items()}
     leans = leaning(request.model, request.cluster, request.training, plan, parts, site.source)
     peaks = {name: float(found.memory.peak_of(own)[0]) for name, own in QUANTITIES.items()}
-    return Price(seconds, leans, peaks)
+    return Price(seconds, leans, peaks, site.calibrated_at)
 
 
 def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
@@ -71,8 +75,8 @@ def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> Learn
 
 
 def current(run: LearnedRun, site: Site) -> LearnedRun:
-    """The run as this version of the planner prices it, or where it cannot, as one before did."""
-    if run.version == __version__:
+    """The run as this planner prices it at a site now, or where it cannot, as it did before."""
+    if run.version == __version__ and run.calibrated_at == site.calibrated_at:
         return run
     try:
         found = price(PlanRequest.model_validate(run.request), site)

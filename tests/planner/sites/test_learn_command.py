@@ -91,7 +91,7 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
     assert planner("sites", "forget", "lab", first[:6])[0] == 0
     assert len(kept.find("lab").runs) == 5
     assert planner("sites", "forget", "lab")[0] == 0
-    assert planner("sites")[1] == "none yet: `planner learn` makes one\n"
+    assert planner("sites")[1] == "none yet: `planner learn` or `planner calibrate` makes one\n"
 
 
 def test_script_fills_what_the_log_leaves_open(planner: Planner, tmp_path: Path) -> None:
