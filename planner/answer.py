@@ -212,7 +212,7 @@ class ProfileInfo(Document):
     id: str
     name: str
     source: str
-    kind: Literal["built in", "fallback", "calibrated"]
+    kind: Literal["built in", "scaled", "fallback", "calibrated"]
     measured: dict[str, tuple[str, ...]] = {}
 
 

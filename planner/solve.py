@@ -28,6 +28,7 @@ from planner.constraints import RULES, Context, Rule, violations
 from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import value_words
+from planner.frameworks.devices import usual
 from planner.memory_reasons import memory_reasons
 from planner.memory_risk import room_of
 from planner.orders import rank_orders
@@ -193,10 +194,11 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """The request as it is searched, and the rules of the framework it is for (or none).
 
-    What a framework says of the axes stands under the request's own limits.
+    What a framework says of the axes, or else the cluster, stands under the request's own limits.
     """
     if not request.search.framework:
-        return request, ()
+        own = {name: Bounds(values=values) for name, values in usual(request.cluster).items()}
+        return _limited(request, {**own, **request.search.limits}) if own else request, ()
     chosen = frameworks.get(request.search.framework)
     limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
     if chosen.splits is not None:
