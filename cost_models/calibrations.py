@@ -31,6 +31,7 @@ Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 _-]{0,39}$")]
 Text = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 PROFILE_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 MOST_POINTS = 20_000
+ACCELERATOR = "accelerator"  # whose id stands under it in the hardware of a calibration
 
 
 class Point(Spec):

@@ -23,7 +23,7 @@ from cost_models.catalog.names import resolve
 from cost_models.measured import Measured
 
 FloatArray = NDArray[np.float64]
-ProfileKind = Literal["built in", "fallback", "calibrated"]
+ProfileKind = Literal["built in", "scaled", "fallback", "calibrated"]
 
 FALLBACK = "generic"
 _DIRECTORY = Path(__file__).parent / "catalog" / "profiles"

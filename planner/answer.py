@@ -212,7 +212,7 @@ class ProfileInfo(Document):
     id: str
     name: str
     source: str
-    kind: Literal["built in", "fallback", "calibrated"]
+    kind: Literal["built in", "scaled", "fallback", "calibrated"]
     measured: dict[str, tuple[str, ...]] = {}
 
 
@@ -247,9 +247,9 @@ class Unbuildable(Document):
 
 
 class Replanned(Document):
-    """What planning with the request's profile changed over the accelerator's own.
+    """What planning with the profile of the request, or of its site, changed.
 
-    plan: the best by the accelerator's own profile, priced with the request's; usual_time_s: its
+    plan: the best by the accelerator's own profile, priced with that; usual_time_s: its
     iteration by the former; differences: the fields of the best plan that differ from it.
     """
 

@@ -20,6 +20,7 @@ from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from planner import frameworks, profiles
 from planner.consistency import contradictions
+from planner.frameworks.devices import usual
 from planner.huggingface import (
     FAMILIES,
     ImportedModel,
@@ -308,6 +309,10 @@ class _Parser:
         filled = dict(value)
         if filled.get("runtime") is None and search.framework is not None:
             filled["runtime"] = frameworks.get(search.framework).runtime
+        elif search.framework is None and cluster is not None:
+            for name, (value_there, *_) in usual(cluster).items():
+                if filled.get(name) is None:
+                    filled[name] = value_there
         if filled.get("schedule") is None and _count(filled.get("vpp", 1)) > 1:
             filled["schedule"] = "interleaved-1f1b"
         if filled.get("dp") is None and cluster is not None:

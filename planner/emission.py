@@ -9,6 +9,7 @@ from cost_models.catalog.names import UnknownName
 from planner import frameworks, launchers, solve
 from planner.formats import overflow
 from planner.frameworks.base import Bundle
+from planner.frameworks.devices import other_stack
 from planner.problems import Problem, RequestError, refuse
 from planner.request import PlanRequest
 
@@ -34,6 +35,8 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
         asked = asked.for_framework(frameworks.PREFERRED)
     assert asked.search.framework is not None
     framework = frameworks.get(asked.search.framework)
+    if stack := other_stack(asked.cluster):
+        raise NothingFits(f"no launch files: {stack}, which no framework here writes for")
     plan = asked.plan
     if plan is None:
         answer = solve.find(asked)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from cost_models.blocks.records import FlashAttention
+from cost_models.catalog.hardware import accelerator_entry
+from cost_models.catalog.names import UnknownName
 from cost_models.dims import dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
@@ -19,12 +21,13 @@ from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import RUNTIMES
 from cost_models.sources import Array
-from cost_models.spec import TrainingSpec
+from cost_models.spec import ClusterSpec, TrainingSpec
 from cost_models.stages import rank_titles
 from cost_models.state_memory import element_bytes
 from cost_models.units import DAY_S, GIB, HOUR_S
 from planner.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.error_band import band
+from planner.frameworks.devices import other_stack
 from planner.memory_risk import peaks
 from planner.pipeline import pipeline
 from planner.posterior import leaning
@@ -214,12 +217,15 @@ def _band(
 
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
-    """What a site's runs did to the time."""
+    """What a site's calibration and runs did to the time."""
     if (site := sites.named(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
-        text = f"site {request.site}: {runs} this time by {100 * (corrected - 1):+.1f} %"
-        yield Note(code="site", text=text)
+        words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]
+        accelerator = request.cluster.groups[0].accelerator.id
+        if request.profile is None and (own := site.profile_of(accelerator)) is not None:
+            words.insert(0, f"priced by its calibration of {', '.join(own.measured_terms)}")
+        yield Note(code="site", text=f"site {request.site}: {'; '.join(words)}")
 
 
 def _kernels(
@@ -267,6 +273,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
     profile, group = model.setting.profile, request.cluster.groups[0]
     kinds = {
         "built in": "measured on this accelerator by public micro-benchmarks",
+        "scaled": "large matrix products measured on this accelerator, the rest medians of others",
         "fallback": "no measurement of this accelerator: medians of others",
         "calibrated": f"measured by planner calibrate: {', '.join(profile.measured_terms)}",
     }
@@ -288,6 +295,7 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
             + "; the rest of every collective is exposed",
         ),
     ]
+    notes.extend(_hardware(request.cluster, plan))
     rule = OPTIMIZERS[request.training.optimizer]
     if rule.by_matrix:
         notes.append(("optimizer", _matrices(rule, plan)))
@@ -302,6 +310,19 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
     return [Note(code=code, text=text) for code, text in notes]
+
+
+def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
+    """What is coarse of the accelerator's links, and whose kernels stand for those of its stack."""
+    group = cluster.groups[0]
+    try:
+        node = accelerator_entry(group.accelerator.id).node
+    except UnknownName:
+        return
+    if node.coarse and group.network[0].name == node.domains[0].name:
+        yield "links", node.coarse
+    if stack := other_stack(cluster):
+        yield "stack", f"{stack}; priced with the kernels of {RUNTIMES[plan.runtime].title}"
 
 
 def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:

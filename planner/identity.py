@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cost_models import profiles
 from cost_models.catalog.names import UnknownName
 from planner.sites import kept as sites
 from planner.version import __version__
@@ -21,11 +22,12 @@ def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def _sites(question: Any) -> Iterator[str]:
-    """The sites that a question or a part of it names."""
+    """The sites that a question or a part of it names, as such or as the profile of one."""
     parts = question
     if isinstance(question, Mapping):
-        if isinstance(named := question.get("site"), str):
-            yield named
+        for named in (question.get("site"), question.get("profile")):
+            if isinstance(named, str) and named not in profiles.profiles():
+                yield named
         parts = question.values()
     if not isinstance(parts, str) and isinstance(parts, Iterable):
         for part in parts:

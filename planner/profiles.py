@@ -6,13 +6,11 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from cost_models import profiles
 from cost_models.calibrations import PROFILE_NAME, Calibration, over_base
 from cost_models.catalog.names import normal, resolve
 from cost_models.profiles import EfficiencyProfile
-from planner.data_folder import data_folder, write_whole
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.problems import refuse
 
 MOST_BYTES = 16 * 2**20  # of a calibration's file
@@ -42,28 +40,29 @@ def find(name: str) -> EfficiencyProfile:
         return profiles.profile(name)
     own = calibrations()
     known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
-    try:
-        status = own[known].stat()
-    except OSError as error:
-        raise ValueError(f"efficiency profile {known}: {error.strerror}") from None
-    return _read(known, own[known], status.st_mtime_ns, status.st_size)
+    return _profile(known, stamped(own[known], _title(known)))
+
+
+def calibration_file(name: str) -> Stamped | None:
+    """The file of the calibration of that name, where there is one.  Raises ValueError."""
+    path = calibrations().get(name)
+    return None if path is None else stamped(path, _title(name))
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, path: Path, changed_ns: int, size: int) -> EfficiencyProfile:
-    """A calibration's profile; changed_ns and size are its file's, so that a new one is read."""
-    if size > MOST_BYTES:
-        raise ValueError(f"efficiency profile {name}: {size} bytes; at most {MOST_BYTES}")
-    try:
-        found = Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"efficiency profile {name}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        detail = f"efficiency profile {name}: /{place}: {first['msg']}"
-        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
-    return over_base(found.model_copy(update={"id": name}))
+def calibration(name: str, file: Stamped) -> Calibration:
+    """What a file holds.  Raises ValueError where it is no good."""
+    found = read_model(file, Calibration, _title(name), MOST_BYTES)
+    return found.model_copy(update={"id": name})
+
+
+@lru_cache(maxsize=16)
+def _profile(name: str, file: Stamped) -> EfficiencyProfile:
+    return over_base(calibration(name, file))
+
+
+def _title(name: str) -> str:
+    return f"efficiency profile {name}"
 
 
 def save(found: Calibration) -> Path:
@@ -74,3 +73,8 @@ def save(found: Calibration) -> Path:
     except OSError as error:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
     return path
+
+
+def forget(name: str) -> None:
+    """Remove a calibration, where there is one."""
+    (folder() / f"{name}.json").unlink(missing_ok=True)

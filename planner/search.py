@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner import profiles
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
@@ -30,7 +27,7 @@ from planner.memory_risk import Room, room_of
 from planner.progress import step
 from planner.request import PlanRequest
 from planner.sites import kept as sites
-from planner.sites.corrected import SiteCostModel
+from planner.sites import pricing
 from planner.space import Space
 
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
@@ -76,22 +73,7 @@ class Outcome:
 
 def cost_model(request: PlanRequest, profile: EfficiencyProfile | None = None) -> CostModel:
     """The cost model a request asks for; profile: instead of its own."""
-    if profile is None and request.profile:
-        profile = profiles.find(request.profile)
-    asked = request.model, request.cluster, request.training, profile
-    site = sites.named(request.site)
-    return _cost_model(*asked) if site is None else SiteCostModel(*asked, site=site)
-
-
-@lru_cache(maxsize=16)
-def _cost_model(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    training: TrainingSpec,
-    profile: EfficiencyProfile | None,
-) -> CostModel:
-    """Kept, since it remembers what it computed for single plans."""
-    return CostModel(model, cluster, training, profile)
+    return pricing.cost_model(request, sites.named(request.site), profile)
 
 
 def objective(request: PlanRequest) -> Score:

@@ -30,6 +30,7 @@ from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import value_words
 from planner.frameworks.able import obstacles, runners
+from planner.frameworks.devices import usual
 from planner.memory_reasons import memory_reasons
 from planner.memory_risk import room_of
 from planner.orders import rank_orders
@@ -199,10 +200,10 @@ def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
 
 
 def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
-    """What the request's profile changed; None where it names none but the usual one."""
-    if request.profile is None or best is None:
+    """What the profile of the request or its site changed; None where that is the usual one."""
+    if (request.profile is None and request.site is None) or best is None:
         return None
-    asked, rules = prepared(request.model_copy(update={"profile": None}))
+    asked, rules = prepared(request.model_copy(update={"profile": None, "site": None}))
     usual = cost_model(asked)
     if usual.setting.profile.id == model.setting.profile.id:
         return None
@@ -222,10 +223,11 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
     """The request as it is searched, and the rules of the framework it is for (or none).
 
-    What a framework says of the axes stands under the request's own limits.
+    What a framework says of the axes, or else the cluster, stands under the request's own limits.
     """
     if not request.search.framework:
-        return request, ()
+        own = {name: Bounds(values=values) for name, values in usual(request.cluster).items()}
+        return _limited(request, {**own, **request.search.limits}) if own else request, ()
     chosen = frameworks.get(request.search.framework)
     limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
     if chosen.splits is not None:

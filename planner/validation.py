@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -12,12 +12,14 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import NodeGroup
 from planner.numbers import written_out
 from planner.problems import (
+    Problem,
     RequestError,
     from_validation,
     join,
     refuse,
     shown,
     translate,
+    unknown_field,
     wrong_type,
 )
 
@@ -75,6 +77,19 @@ def _field_type(model: type[BaseModel], field: str) -> TypeAdapter[Any]:
 def require_object(pointer: str, value: Any, wanted: str) -> None:
     if not isinstance(value, dict):
         raise RequestError([wrong_type(pointer, wanted, value)])
+
+
+def field_problems(
+    document: Mapping[str, Any], fields: tuple[str, ...], required: Iterable[str]
+) -> list[Problem]:
+    """Fields of a document that are unknown, and required ones that it lacks."""
+    unknown = [unknown_field("", name, fields) for name in document if name not in fields]
+    missing = [
+        Problem(pointer=join("", name), code="missing", detail="is required")
+        for name in required
+        if document.get(name) is None
+    ]
+    return unknown + missing
 
 
 def _tuples(value: Any) -> Any:

@@ -28,6 +28,7 @@ export function Answer({ onEdit }) {
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
+      ${shown && html`<${SiteLine} shown=${shown} />`}
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
 }
@@ -176,6 +177,19 @@ function Amount({ text }) {
 const Meter = ({ used }) => html`
   <i class="meter ${used > 1 ? "over" : used > 0.95 ? "tight" : ""}" role="img" aria-label=${`${Math.round(used * 100)} percent`}>
     <i style=${{ width: `${Math.min(100, used * 100)}%` }}></i></i>`;
+
+/* What the request's site changed: of this plan's time, and of which plan is best. */
+function SiteLine({ shown }) {
+  const note = shown.assumptions.find(({ code }) => code === "site");
+  if (!note) return null;
+  const { best, replanned: before } = answer.value ?? {};
+  const moved = before && shown === best && fresh.value;
+  const other = moved && Object.keys(before.differences).length > 0;
+  return html`<p class="site-line">${note.text[0].toUpperCase()}${note.text.slice(1)}.
+    ${moved && !other && ` By the numbers of ${before.usual_profile} the same plan is best, at ${seconds(before.usual_time_s)}.`}
+    ${other && html` By the numbers of ${before.usual_profile} <button type="button" class="link" onClick=${() => pick(before.plan.plan)}>another plan</button> is best,
+      ${percent(before.slower_by, 2)} slower here.`}</p>`;
+}
 
 function Footing({ shown }) {
   const found = answer.value;

@@ -1,7 +1,7 @@
 /* What the page knows, as signals, and what a user can do to it, as functions.
 
    Signals to read
-     request    the document as the user wrote it: {model, cluster, training, search, profile}
+     request    the document as the user wrote it: {model, cluster, training, search, profile, site}
      resolved   the same with every default written out, as the service read it; null at first
      layers     of the model as the service read it: how many of each kind; {} at first
      answer     the latest answer of POST /v1/plans, null at first; `fresh` whether it answers `request`

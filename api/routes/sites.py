@@ -25,11 +25,12 @@ Name = Annotated[str, Path(pattern=PROFILE_NAME)]
 
 
 class SiteEntry(BaseModel):
-    """A site; learned_at: its latest run; problem: what is wrong with its file."""
+    """A site; learned_at: its latest run; problem: what is wrong with a file of it."""
 
     name: str
     runs: int = 0
     learned_at: datetime | None = None
+    calibrated_at: str | None = None
     problem: str | None = None
 
 
@@ -49,7 +50,9 @@ def _entry(name: str, site: Site | str) -> SiteEntry:
     if isinstance(site, str):
         return SiteEntry(name=name, problem=site)
     last = max((run.learned_at for run in site.runs), default=None)
-    return SiteEntry(name=name, runs=len(site.runs), learned_at=last)
+    return SiteEntry(
+        name=name, runs=len(site.runs), learned_at=last, calibrated_at=site.calibrated_at
+    )
 
 
 @router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503))
@@ -72,7 +75,7 @@ async def learn(name: Name, document: Files, searches: Searches) -> Response:
 
 @router.delete("/{name}", status_code=204, responses=declare(404, 422))
 def forget(name: Name) -> None:
-    """Forget a site with all of its runs."""
+    """Forget a site with its calibration and all of its runs."""
     _check(name)
     kept.forget(name)
 

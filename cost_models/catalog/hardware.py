@@ -45,6 +45,8 @@ class TypicalNode:
     """PCIe or C2C, per accelerator and direction."""
     interconnect: str
     example: str
+    coarse: str
+    """What the links are taken as, where that is coarse; empty: they are as they are."""
 
 
 @dataclass(frozen=True)
@@ -381,6 +383,7 @@ def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
             host_link_bytes_per_s=node["host_link_bytes_per_s"],
             interconnect=node["interconnect"],
             example=node["example"],
+            coarse=node.get("coarse", ""),
         ),
         sources=tuple(item["sources"]),
         flags=tuple(item["flags"]),

@@ -19,6 +19,7 @@ from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
 from planner.answer import Note, Reason
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
+from planner.frameworks.devices import other_stack
 from planner.frameworks.parts import unsaid
 from planner.frameworks.reading import Reading
 from planner.request import PlanRequest, Value
@@ -185,7 +186,7 @@ class Framework:
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
-        rules = (_carried(self), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
+        rules = (STARTED, _carried(self), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
         object.__setattr__(self, "rules", rules)
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
@@ -257,6 +258,16 @@ def unsupported(
 ) -> Rule:
     """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
     return rule("framework_unsupported", legal, explain, level)
+
+
+STARTED = unsupported(
+    lambda c, p: not other_stack(c.cluster),
+    lambda c, p: (
+        f"what is written for it starts on CUDA and ROCm devices: {other_stack(c.cluster)}, which "
+        "no framework here writes for"
+    ),
+    "degrees",
+)
 
 
 ONE_LENGTH = unsupported(

@@ -42,9 +42,11 @@ class ValidationSpec(Spec):
 
 
 class CalibrationSpec(Spec):
-    """What is measured, and under which name its profile is kept."""
+    """What is measured, and with which site it is kept."""
 
-    name: Annotated[str, Field(max_length=64)] = Field("local", description="of the profile")
+    name: Annotated[str, Field(max_length=64)] = Field(
+        "local", description="of the site, and of its profile"
+    )
     extends: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="profile that has the rest; else the machine's"
     )

@@ -42,13 +42,18 @@ def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
         steps.away("reference", "reference")
     report: dict[str, Any] = steps.away("run", "run")
 
-    def keep() -> str:
+    def keep() -> dict[str, str]:
         from planner.validate import results
+        from planner.validate.learning import learn
+        from planner.validate.report import ValidationReport
 
-        asked, _ = read(request, "validation", ValidationSpec)
-        return results.keep(asked, report, datetime.fromisoformat(made_at)).id
+        asked, spec = read(request, "validation", ValidationSpec)
+        kept = results.keep(asked, report, datetime.fromisoformat(made_at))
+        whole = ValidationReport.model_validate_json(_json(report))
+        said = learn(asked, whole, spec.warmup_steps)
+        return {"validation_id": kept.id} | ({"site": said} if said else {})
 
-    return {"validation_id": steps.here("report", keep), "report": report}
+    return {**steps.here("report", keep), "report": report}
 
 
 def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:

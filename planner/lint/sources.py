@@ -12,8 +12,8 @@ from planner import frameworks
 from planner.documents import parse_cluster
 from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading, Unreadable
-from planner.problems import Problem, RequestError, join, refuse, shown, unknown_field, wrong_type
-from planner.validation import require_object
+from planner.problems import Problem, RequestError, join, refuse, shown, wrong_type
+from planner.validation import field_problems, require_object
 
 FIELDS = ("files", "cluster", "framework")
 MOST_FILES = 32
@@ -139,12 +139,7 @@ def parse_lint(document: Any) -> tuple[dict[str, str], ClusterSpec, str | None]:
     Raises RequestError with every problem found.
     """
     require_object("", document, "an object")
-    problems = [unknown_field("", name, FIELDS) for name in document if name not in FIELDS]
-    problems += [
-        Problem(pointer=join("", name), code="missing", detail="is required")
-        for name in ("files", "cluster")
-        if document.get(name) is None
-    ]
+    problems = field_problems(document, FIELDS, ("files", "cluster"))
     files, framework = document.get("files"), document.get("framework")
     if files is not None and not isinstance(files, dict):
         problems.append(wrong_type("/files", "an object of texts by name", files))

@@ -27,7 +27,8 @@ _SCRIPT = "the launch script, and the files that it names; fills what the log le
 _SET = "what log and script leave open, such as plan.recompute=full"
 
 app = typer.Typer(
-    invoke_without_command=True, help="Sites: what was learned from measured runs of one cluster."
+    invoke_without_command=True,
+    help="Sites: what was measured of a cluster, calibration and runs.",
 )
 
 
@@ -133,7 +134,7 @@ def sites(context: typer.Context, json: Json = False) -> int:
     for problem in damaged:
         print(problem)
     if not several:
-        print("none yet: `planner learn` makes one")
+        print("none yet: `planner learn` or `planner calibrate` makes one")
     return FINE
 
 
@@ -154,7 +155,7 @@ def forget(
     name: SiteName,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="this run alone")] = None,
 ) -> int:
-    """Forget a site, or one of its runs."""
+    """Forget a site with its calibration, or one of its runs."""
     from planner.sites import kept
 
     kept.forget(name, run)

@@ -1,4 +1,4 @@
-"""Sites in the user's data folder, one file each."""
+"""Sites in the user's data folder: a file of runs, a calibration among the profiles, or both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog.names import UnknownName, normal, resolve
-from planner.data_folder import data_folder, write_whole
+from planner import profiles
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.problems import refuse, shown
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
@@ -28,11 +27,13 @@ def folder() -> Path:
 
 def names() -> tuple[str, ...]:
     """Of all sites that are kept."""
+    calibrated = profiles.calibrations()
     try:
-        found = sorted(folder().glob("*.json"))
+        found = {path.stem for path in folder().glob("*.json")}
     except (OSError, RuntimeError):  # a folder that may not be read; no home
         return ()
-    return tuple(path.stem for path in found if re.fullmatch(PROFILE_NAME, path.stem))
+    learned = {name for name in found if re.fullmatch(PROFILE_NAME, name)}
+    return tuple(sorted(learned.union(calibrated)))
 
 
 def check_name(name: str) -> str:
@@ -66,12 +67,15 @@ def everything() -> Iterator[tuple[str, Site | str]]:
             yield name, str(error)
 
 
-def find_or_none(name: str) -> Site | None:
-    """The site of that name; None where nothing is kept.  Raises ValueError as `find` does."""
+def find_or_new(name: str) -> Site:
+    """The site of that name; one without runs where nothing is kept.
+
+    Raises ValueError as `find` does, and RequestError where no site may have the name.
+    """
     try:
         return find(name)
     except UnknownName:
-        return None
+        return Site(name=check_name(name))
 
 
 def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedRun, ...]]:
@@ -84,23 +88,27 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
         if len(site.runs) + len(new) > MOST_RUNS:
             detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
-        return site.model_copy(update={"runs": (*site.runs, *new)})
+        return site.with_runs((*site.runs, *new))
 
     found = _changed(check_name(name), more)
     return found, tuple(new)
 
 
 def forget(name: str, run: str | None = None) -> None:
-    """Forget a site, or one run of it by its id or the start of it.  Raises RequestError."""
+    """Forget a site with its calibration, or one run of it by its id or the start of it.
+
+    Raises RequestError.
+    """
     if run is None:
+        known = _known(name)
         with _locked():
-            (folder() / f"{_known(name)}.json").unlink(missing_ok=True)
+            (folder() / f"{known}.json").unlink(missing_ok=True)
+            profiles.forget(known)
         return
 
     def without(site: Site) -> Site:
         (found,) = [one for one in site.runs if one.id == which(site, run).id]
-        kept = tuple(one for one in site.runs if one is not found)
-        return site.model_copy(update={"runs": kept})
+        return site.with_runs(tuple(one for one in site.runs if one is not found))
 
     _changed(_known(name), without)
 
@@ -127,7 +135,7 @@ def _changed(name: str, change: Callable[[Site], Site]) -> Site:
     path = folder() / f"{name}.json"
     try:
         with _locked():
-            site = change(_at(name) if path.exists() else Site(name=name))
+            site = change(_at(name) if name in names() else Site(name=name))
             write_whole(path, site.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
@@ -148,26 +156,14 @@ def _locked() -> Iterator[None]:
 
 
 def _at(name: str) -> Site:
-    path = folder() / f"{name}.json"
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise ValueError(f"site {name}: {error.strerror}") from None
-    return _read(name, path, status.st_mtime_ns, status.st_size, status.st_ino)
+    path, measured = folder() / f"{name}.json", profiles.calibration_file(name)
+    alone = measured is not None and not path.exists()
+    return _read(name, None if alone else stamped(path, f"site {name}"), measured)
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, path: Path, changed_ns: int, size: int, node: int) -> Site:
-    """A site's file; changed_ns, size and node are the file's, so that a new one is read."""
-    if size > MOST_BYTES:
-        raise ValueError(f"site {name}: {size} bytes; at most {MOST_BYTES}")
-    try:
-        found = Site.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"site {name}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        detail = f"site {name}: its file is damaged: /{place}: {first['msg']}"
-        raise ValueError(f"{detail} ({error.error_count()} in all)") from None
-    return found.model_copy(update={"name": name, "runs": tuple(map(current, found.runs))})
+def _read(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
+    calibration = profiles.calibration(name, measured) if measured else None
+    site = Site(name=name, calibration=calibration)
+    runs = read_model(file, Site, f"site {name}", MOST_BYTES).runs if file else ()
+    return site.with_runs(tuple(current(run, site) for run in runs))

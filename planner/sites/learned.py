@@ -53,11 +53,20 @@ class RunError(Document):
     error_left_out: float
 
 
+class Calibrated(Document):
+    """A site's calibration: when and on what, and how many points it has of each kind."""
+
+    measured_at: str
+    hardware: dict[str, str]
+    points: dict[str, int]
+
+
 class SiteAnswer(Document):
     """A site: its runs, what they say by kind, and its errors (medians are of their sizes)."""
 
     name: str
     digest: str
+    calibration: Calibrated | None
     runs: tuple[LearnedRun, ...]
     kinds: tuple[LearnedKind, ...]
     errors: tuple[RunError, ...]
@@ -72,11 +81,23 @@ def site_answer(site: Site) -> SiteAnswer:
     return SiteAnswer(
         name=site.name,
         digest=site.digest,
+        calibration=_calibrated(site),
         runs=site.runs,
         kinds=kinds(site),
         errors=found,
         median_error_without=_median([one.error_without for one in found]) if found else None,
         median_error_left_out=None if alone else _median([one.error_left_out for one in found]),
+    )
+
+
+def _calibrated(site: Site) -> Calibrated | None:
+    if (own := site.calibration) is None:
+        return None
+    points = {name: len(getattr(own.points, name)) for name in type(own.points).model_fields}
+    return Calibrated(
+        measured_at=own.measured_at,
+        hardware=dict(own.hardware),
+        points={name: count for name, count in points.items() if count},
     )
 
 

@@ -21,10 +21,9 @@ from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
 from planner.problems import RequestError, from_reasons, refuse, shown
 from planner.request import PlanRequest
-from planner.sites.pricing import price
-from planner.sites.site import LearnedRun, source_of
+from planner.sites.pricing import learned
+from planner.sites.site import LearnedRun, Site
 from planner.solve import illegal
-from planner.version import __version__
 
 PARTS = ("model", "training", "plan")
 # What tells models apart: one that differs here is another model than the log's.
@@ -84,39 +83,32 @@ def setting(text: str) -> tuple[str, Any]:
     return f"{part}.{name}", words if len(words) > 1 else words[0]
 
 
-def learned_run(log: RunLog, asked: Asked) -> LearnedRun:
+def learned_run(log: RunLog, asked: Asked, site: Site) -> LearnedRun:
     """The run of a log, read and priced.  Raises RequestError."""
     request, taken = request_of(log, asked)
     if reasons := illegal(request, request.named_plan):
         raise RequestError(from_reasons(reasons))
+    memory = next((m for name in REPORTS for m in log.memory if m.quantity == name), None)
+    step = log.step
+    measured = {
+        "id": digest(log, asked.files or {}),
+        "file": one_line(log.name)[:200],
+        "code_base": log.code_base,
+        "learned_at": datetime.now(UTC),
+        "left_open": taken,
+        "assumed": tuple(one_line(one)[:2_000] for one in log.assumed[:MOST_NOTES]),
+        "step_s": step.seconds,
+        "steps": step.steps,
+        "left_out": {one.reason: one.steps for one in step.left_out},
+        "peak_bytes": memory.bytes if memory else None,
+        "memory_quantity": memory.quantity if memory else None,
+    }
     try:
-        found = price(request, source_of(asked.site))
+        return learned(request, site, measured)
     except RequestError:
         raise
     except ValueError as error:
         raise refuse("/log", "not_priced", f"{log.name}: {error}") from None
-    memory = next((m for name in REPORTS for m in log.memory if m.quantity == name), None)
-    step = log.step
-    return LearnedRun(
-        id=digest(log, asked.files or {}),
-        file=one_line(log.name)[:200],
-        code_base=log.code_base,
-        learned_at=datetime.now(UTC),
-        request=request.document(),
-        left_open=taken,
-        assumed=tuple(one_line(one)[:2_000] for one in log.assumed[:MOST_NOTES]),
-        step_s=step.seconds,
-        steps=step.steps,
-        left_out={one.reason: one.steps for one in step.left_out},
-        peak_bytes=memory.bytes if memory else None,
-        memory_quantity=memory.quantity if memory else None,
-        version=__version__,
-        estimated_s=found.seconds,
-        estimated_peak_bytes=found.peak_bytes[memory.quantity] if memory else None,
-        shares=found.shares,
-        groups=found.leaning.groups,
-        experts=found.leaning.experts,
-    )
 
 
 def digest(log: RunLog, files: Collection[str]) -> str:

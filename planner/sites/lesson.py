@@ -63,27 +63,27 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
     if len(logs) > MOST_LOGS:
         raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
     site = _site(asked.site)
-    known = {run.id for run in site.runs} if site else set()
+    known = {run.id for run in site.runs}
     runs: list[ReadRun] = []
     refused: list[tuple[RefusedRun, RequestError]] = []
     for name, lines in logs:
         for log, several in _read(name, lines, asked, len(logs) > 1):
             try:
-                run = learned_run(log, asked)
+                run = learned_run(log, asked, site)
             except RequestError as error:
                 if not several:
                     raise _named(error, log.name) if len(logs) > 1 else error from None
                 why = "; ".join(problem.detail for problem in _named(error, log.name).problems)
                 refused.append((RefusedRun(name=log.name, why=why), error))
                 continue
-            runs.append(_described(log, run, run.id in known))
+            runs.append(_described(log, run, site, run.id in known))
             known.add(run.id)
     if not runs:
         found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
         raise RequestError(problem for error in found for problem in error.problems)
     return Lesson(
         site=asked.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
-        site_runs=len(site.runs) if site else 0,
+        site_runs=len(site.runs),
     )  # fmt: skip
 
 
@@ -93,9 +93,9 @@ def keep(found: Lesson) -> Lesson:
     return found.model_copy(update={"kept": True, "site_runs": len(site.runs)})
 
 
-def _site(name: str) -> Site | None:
+def _site(name: str) -> Site:
     try:
-        return kept.find_or_none(name)
+        return kept.find_or_new(name)
     except ValueError as error:
         raise refuse("/site", "inconsistent", str(error)) from None
 
@@ -125,14 +125,14 @@ def _named(error: RequestError, name: str) -> RequestError:
     return RequestError(map(own, error.problems))
 
 
-def _described(log: RunLog, run: LearnedRun, known: bool) -> ReadRun:
+def _described(log: RunLog, run: LearnedRun, site: Site, known: bool) -> ReadRun:
     return ReadRun(
         run=run, known=known, low_s=log.step.low_s, high_s=log.step.high_s,
-        doubts=tuple(_doubts(run)),
+        doubts=tuple(_doubts(run, site)),
     )  # fmt: skip
 
 
-def _doubts(run: LearnedRun) -> Iterator[str]:
+def _doubts(run: LearnedRun, site: Site) -> Iterator[str]:
     ratio = run.step_s / run.estimated_s
     if not 1.0 / FAR < ratio < FAR:
         yield (
@@ -140,7 +140,7 @@ def _doubts(run: LearnedRun) -> Iterator[str]:
             "alone; a site believes such a run less"
         )
     request = PlanRequest.model_validate(run.request)
-    need, have = price(request, "").peak_bytes["in use"], _capacity(request.cluster)
+    need, have = price(request, site).peak_bytes["in use"], _capacity(request.cluster)
     if need > have:
         yield (
             f"is predicted not to fit ({need / 2**30:.1f} of {have / 2**30:.1f} GiB), yet it ran"

@@ -10,12 +10,12 @@ from planner.documents import parse_cluster
 from planner.lint.sources import checked
 from planner.loading import plain
 from planner.logs import lines_of
-from planner.problems import Problem, RequestError, join, unknown_field, wrong_type
+from planner.problems import Problem, RequestError, join, wrong_type
 from planner.sites import kept
 from planner.sites.learned import SiteAnswer, site_answer
 from planner.sites.learning import PARTS, Asked
 from planner.sites.lesson import Lesson, keep, lesson
-from planner.validation import looked_up, require_object
+from planner.validation import field_problems, looked_up, require_object
 
 FIELDS = ("log", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "script")
@@ -25,12 +25,7 @@ SCRIPT = "run.sh"
 def posted(document: Any, site: str) -> Lesson:
     """What a log says; kept with the site where the document says so.  Raises RequestError."""
     require_object("", document, "an object")
-    problems = [unknown_field("", name, FIELDS) for name in document if name not in FIELDS]
-    problems += [
-        Problem(pointer=join("", name), code="missing", detail="is required")
-        for name in ("log", "cluster")
-        if document.get(name) is None
-    ]
+    problems = field_problems(document, FIELDS, ("log", "cluster"))
     problems += [
         wrong_type(join("", name), "a text", document[name])
         for name in TEXTS

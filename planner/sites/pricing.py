@@ -1,16 +1,21 @@
-"""What is estimated of a measured run, without any site."""
+"""What is estimated for a site: with its runs' times, and of a measured run without them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 from cost_models.estimate import CostModel
 from cost_models.plans import Plans
+from cost_models.profiles import EfficiencyProfile
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner import profiles
 from planner.posterior import FACTORS, Leaning, leaning
 from planner.request import PlanRequest
-from planner.sites.site import LearnedRun
+from planner.sites.corrected import SiteCostModel
+from planner.sites.site import LearnedRun, Site
 from planner.version import __version__
 
 
@@ -21,46 +26,73 @@ class Price:
     seconds: float
     leaning: Leaning
     peak_bytes: dict[str, float]
+    calibrated_at: str | None
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """Of the time, by factor."""
-        return dict(zip(FACTORS, self.leaning.shares, strict=True))
+    def estimated(self, quantity: str | None) -> dict[str, Any]:
+        """The fields of a learned run that follow from it; quantity: of its memory report."""
+        return {
+            "version": __version__,
+            "calibrated_at": self.calibrated_at,
+            "estimated_s": self.seconds,
+            "estimated_peak_bytes": self.peak_bytes.get(quantity or ""),
+            "shares": dict(zip(FACTORS, self.leaning.shares, strict=True)),
+            "groups": self.leaning.groups,
+            "experts": self.leaning.experts,
+        }
 
 
 # What logs report of memory -> what the cost model calls it.
 QUANTITIES = {"max allocated": "allocated", "max reserved": "reserved", "in use": "driver"}
 
 
-def price(request: PlanRequest, source: str) -> Price:
-    """Of a request's plan in the hands of a source.  Raises ValueError."""
-    chosen = profiles.find(request.profile) if request.profile else None
+def cost_model(
+    request: PlanRequest, site: Site | None, profile: EfficiencyProfile | None = None
+) -> CostModel:
+    """Of a request at a site, or anywhere; profile: in place of the request's or the site's own."""
+    if profile is None and request.profile:
+        profile = profiles.find(request.profile)
+    elif profile is None and site is not None:
+        profile = site.profile_of(request.cluster.groups[0].accelerator.id)
+    asked = request.model, request.cluster, request.training, profile
+    return _kept(*asked) if site is None else SiteCostModel(*asked, site=site)
+
+
+@lru_cache(maxsize=16)
+def _kept(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    profile: EfficiencyProfile | None,
+) -> CostModel:
+    """A cost model remembers what it computed for single plans."""
+    return CostModel(model, cluster, training, profile)
+
+
+def price(request: PlanRequest, site: Site) -> Price:
+    """Of a request's plan at a site, without its runs.  Raises ValueError."""
     plan = request.named_plan
-    model = CostModel(request.model, request.cluster, request.training, chosen)
-    found = model.evaluate(Plans.from_rows([plan]))
+    found = cost_model(request, site.unlearned).evaluate(Plans.from_rows([plan]))
     seconds = float(found.iteration_time_s[0])
     if not isfinite(seconds) or seconds <= 0:
         raise ValueError("the plan is beyond what the cost model can price")
     parts = {name: float(value[0]) for name, value in found.time_parts_s.items()}
-    leans = leaning(request.model, request.cluster, request.training, plan, parts, source)
+    leans = leaning(request.model, request.cluster, request.training, plan, parts, site.source)
     peaks = {name: float(found.memory.peak_of(own)[0]) for name, own in QUANTITIES.items()}
-    return Price(seconds, leans, peaks)
+    return Price(seconds, leans, peaks, site.calibrated_at)
 
 
-def current(run: LearnedRun) -> LearnedRun:
-    """The run as this version of the planner prices it, or where it cannot, as one before did."""
-    if run.version == __version__:
+def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
+    """The run of a request's plan; measured: all that is not estimated.  Raises ValueError."""
+    found = price(request, site).estimated(measured.get("memory_quantity"))
+    return LearnedRun(request=request.document(), **measured, **found)
+
+
+def current(run: LearnedRun, site: Site) -> LearnedRun:
+    """The run as this planner prices it at a site now, or where it cannot, as it did before."""
+    if run.version == __version__ and run.calibrated_at == site.calibrated_at:
         return run
     try:
-        found = price(PlanRequest.model_validate(run.request), run.groups[3])
+        found = price(PlanRequest.model_validate(run.request), site)
     except ValueError:
         return run
-    return run.model_copy(
-        update={
-            "version": __version__,
-            "estimated_s": found.seconds,
-            "estimated_peak_bytes": found.peak_bytes.get(run.memory_quantity or ""),
-            "shares": found.shares,
-            "groups": found.leaning.groups,
-        }
-    )
+    return run.model_copy(update=found.estimated(run.memory_quantity))

@@ -14,7 +14,7 @@ from cost_models.parameters import total_parameters
 from planner.flow import Flow, prose
 from planner.formats import gib, memory_words, plan_words, seconds, short
 from planner.request import PlanRequest
-from planner.sites.learned import LearnedFactor, LearnedKind, SiteAnswer
+from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
 
@@ -130,12 +130,13 @@ def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
     """All sites, one a line."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=24)
-    for title in ("runs", "learned", "error without", "left out"):
+    for title in ("calibrated", "runs", "learned", "error without", "left out"):
         table.add_column(title, justify="right", vertical="bottom")
     for one in answers:
         last = max((run.learned_at for run in one.runs), default=None)
         table.add_row(
-            one.name, str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
+            one.name, one.calibration.measured_at[:10] if one.calibration else "-",
+            str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
             _size(one.median_error_without), _size(one.median_error_left_out),
         )  # fmt: skip
     note = "error: median over a site's runs, without it and each run with the others alone"
@@ -152,11 +153,19 @@ def site_screen(answer: SiteAnswer) -> RenderableType:
     rows: list[RenderableType] = [
         Flow([Text(f"Site {answer.name}", "bold"), f"{count:,} run{'s' * (count != 1)}"], "  ")
     ]
+    if answer.calibration is not None:
+        rows += [Text(), *_calibration(answer.calibration)]
     for kind in answer.kinds:
         rows += [Text(), *_kind(kind)]
     if answer.errors:
         rows += [Text(), Text("Error of estimates", "bold"), _errors(answer)]
     return Group(*rows)
+
+
+def _calibration(own: Calibrated) -> Iterator[RenderableType]:
+    yield Flow([Text("Calibrated", "bold"), own.measured_at[:10]], "  ")
+    yield prose(f"on {own.hardware.get('device', 'another machine')}", 2)
+    yield prose(f"points of {', '.join(f'{name} {n:,}' for name, n in own.points.items())}", 2, 2)
 
 
 def _kind(kind: LearnedKind) -> Iterator[RenderableType]:

@@ -1,7 +1,8 @@
-"""A site: measured runs of one machine room, and what they say of estimates for it.
+"""A site: a calibration and measured runs of one machine room, and what they say of estimates.
 
 Its posterior is that of the published runs, given its own.  A site's runs are taken over what is
-answered without it, so that a site of no runs changes nothing.
+answered without them, so that a site of no runs changes nothing; its calibration, which is the
+profile of its name, prices the accelerators that it was measured on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
+from cost_models.profiles import EfficiencyProfile
 from planner.posterior import FACTORS, Leaning, Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
@@ -31,7 +34,7 @@ class LearnedRun(Spec):
     id: of what its log says, so that a log counts once.  file: the name of its log.  request: what
     it was read as, with its plan.  step_s: of one iteration, over so many steps; left_out: steps by
     the reason why not.  estimated_s, shares, groups, experts: what the version of the planner makes
-    of the request, and what that leans on.
+    of the request at a site with the calibration of that moment, and what that leans on.
     """
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -47,6 +50,7 @@ class LearnedRun(Spec):
     peak_bytes: Annotated[float, Field(ge=0)] | None = None
     memory_quantity: Label | None = None
     version: Label
+    calibrated_at: Label | None = None
     estimated_s: Seconds
     estimated_peak_bytes: Annotated[float, Field(ge=0)] | None = None
     shares: Mapping[Label, Share]
@@ -66,10 +70,35 @@ class LearnedRun(Spec):
 
 
 class Site(Spec):
-    """A named set of learned runs, the oldest first."""
+    """A named set of learned runs, the oldest first; calibration: kept among the profiles."""
 
     name: str
     runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
+    calibration: Annotated[Calibration | None, Field(exclude=True)] = None
+
+    def with_runs(self, runs: tuple[LearnedRun, ...]) -> Site:
+        """The same with other runs."""
+        # Not model_copy, which would copy what is cached of these runs.
+        return Site(name=self.name, runs=runs, calibration=self.calibration)
+
+    @cached_property
+    def unlearned(self) -> Site:
+        """The same before any run."""
+        return self.with_runs(())
+
+    @property
+    def calibrated_at(self) -> str | None:
+        """When it was calibrated, if it was."""
+        return None if self.calibration is None else self.calibration.measured_at
+
+    def profile_of(self, accelerator: str) -> EfficiencyProfile | None:
+        """The calibration as a profile, where it was measured on this accelerator."""
+        measured_on = self.calibration and self.calibration.hardware.get(ACCELERATOR)
+        return self._profile if measured_on == accelerator else None
+
+    @cached_property
+    def _profile(self) -> EfficiencyProfile | None:
+        return None if self.calibration is None else over_base(self.calibration)
 
     @property
     def source(self) -> str:
@@ -79,8 +108,11 @@ class Site(Spec):
     @cached_property
     def digest(self) -> str:
         """Of all that decides its answers."""
-        content = [[run.id, run.step_s, run.estimated_s, *run.leaning.shares] for run in self.runs]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        runs = [[run.id, run.step_s, run.estimated_s, *run.leaning.shares] for run in self.runs]
+        content = json.dumps(runs)
+        if self.calibration is not None:
+            content += self.calibration.model_dump_json()
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property
     def seen(self) -> tuple[SeenRun, ...]:

@@ -93,7 +93,6 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     from planner.documents import parse_request
     from planner.problems import RequestError, refuse, wrong_type
     from planner.sites import kept
-    from planner.sites.site import Site
     from planner.validation import looked_up
 
     name = document.pop("site", None)
@@ -101,10 +100,10 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
         raise refuse("/site", "missing", "is required: --site NAME, where its runs are kept")
     if not isinstance(name, str):
         raise RequestError([wrong_type("/site", "a string", name)])
-    found = looked_up("/site", partial(kept.find_or_none, name))
-    if found is not None:
-        document["site"] = found.name
-    return parse_request(document), found or Site(name=kept.check_name(name))
+    site = looked_up("/site", partial(kept.find_or_new, name))
+    if site.name in kept.names():
+        document["site"] = site.name
+    return parse_request(document), site
 
 
 def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from cost_models.plans import ParallelPlan
 from planner.problems import refuse
 from planner.request import Bounds, PlanRequest
 from planner.sites import kept
-from planner.sites.pricing import price
-from planner.sites.site import LearnedRun, Site, source_of
+from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import TuneAnswer
 from planner.tune.screen import short_id
 from planner.tune.tuning import Budget, question, tune
+from planner.validate.learning import CODE_BASE as FRAMEWORK
+from planner.validate.learning import measured_run
 from planner.validate.process import Limits, RunFailed
 from planner.validate.run import Options, own_folder, prepare_here, require_torch, run
-from planner.version import __version__
-
-FRAMEWORK = "pytorch"  # whose script the validator trains with
 
 
 def measured_here(
     request: PlanRequest,
     plan: ParallelPlan,
-    site: str,
+    site: Site,
     limits: tuple[int, float],
     progress: Callable[[str], None],
 ) -> LearnedRun:
@@ -45,24 +40,7 @@ def measured_here(
     options = Options(steps=steps, limits=Limits(wall_s=wall_s))
     with own_folder(None) as folder:
         report = run(prepared, options, folder, progress)
-    priced = price(own, source_of(site))
-    now, step = datetime.now(UTC), report.measured_iteration_time_s
-    content = json.dumps([own.document(), step.median, now.isoformat()])
-    return LearnedRun(
-        id=hashlib.sha256(content.encode()).hexdigest()[:12],
-        file="planner tune",
-        code_base=FRAMEWORK,
-        learned_at=now,
-        request=own.document(),
-        step_s=step.median,
-        steps=step.n,
-        left_out={"warm-up": options.warmup_steps},
-        version=__version__,
-        estimated_s=priced.seconds,
-        shares=priced.shares,
-        groups=priced.leaning.groups,
-        experts=priced.leaning.experts,
-    )
+    return measured_run(report, site, "planner tune", options.warmup_steps)
 
 
 def tuned_here(
@@ -74,9 +52,10 @@ def tuned_here(
     """
     failed: dict[str, RunFailed] = {}
     while True:
-        found = kept.find_or_none(site)
-        asked = request if found is None else request.model_copy(update={"site": found.name})
-        known = question(asked, found or Site(name=site), tuple(failed))
+        found = kept.find_or_new(site)
+        named = found.name if found.name in kept.names() else None
+        asked = request.model_copy(update={"site": named})
+        known = question(asked, found, tuple(failed))
         if not known.plans and failed:
             raise next(iter(failed.values()))
         answer = tune(known, budget)
@@ -87,7 +66,7 @@ def tuned_here(
         name = f"run {answer.runs + 1}, plan {short_id(following.id)}: "
         limits = following.iterations, following.time_limit_s
         try:
-            learned = measured_here(asked, plan, site, limits, _named(progress, name))
+            learned = measured_here(asked, plan, found, limits, _named(progress, name))
         except RunFailed as error:
             failed[following.id] = error
             continue

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from cost_models.units import HOUR_S
-from planner import frameworks, profiles
+from planner import frameworks
 from planner.beliefs import Belief
 from planner.explain import plan_id, report
 from planner.memory_reasons import memory_reason
@@ -27,6 +26,7 @@ from planner.posterior import Array, Leaning, shares_of
 from planner.problems import RequestError, from_reasons, refuse, shown
 from planner.request import PlanRequest
 from planner.search import cost_model, search
+from planner.sites import pricing
 from planner.sites.site import LearnedRun, Site
 from planner.solve import illegal, prepared
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
@@ -118,14 +118,14 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
     plans = _left([*named, *found], without)
-    first = _distinct(request, plans, kept=sum(plan in named for plan in plans))
+    first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
-        at = _place(request, run, plan, first)
+        at = _place(request, site, run, plan, first)
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
-    seconds, leanings = _priced(request, first, site.source)
+    seconds, leanings = _priced(request, first, site)
     return Question(
         request=request,
         site=site,
@@ -163,20 +163,18 @@ def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[Paral
 
 
 def _priced(
-    request: PlanRequest, plans: Sequence[ParallelPlan], source: str
+    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
 ) -> tuple[Array, tuple[Leaning, ...]]:
-    """Seconds of plans without a site, and what they lean on in the hands of a source."""
+    """Seconds of plans without a site's runs, and what they lean on there."""
     if not plans:
         return np.zeros(0), ()
-    chosen = profiles.find(request.profile) if request.profile else None
-    model, cluster, training = request.model, request.cluster, request.training
-    rows = Plans.from_rows(plans)
-    found = CostModel(model, cluster, training, chosen).evaluate(rows)
-    shares = shares_of(model, training, rows, found.time_parts_s)
-    accelerator = cluster.groups[0].accelerator
+    model, rows = request.model, Plans.from_rows(plans)
+    found = pricing.cost_model(request, site.unlearned).evaluate(rows)
+    shares = shares_of(model, request.training, rows, found.time_parts_s)
+    accelerator = request.cluster.groups[0].accelerator
     family, experts = profile_for(accelerator).family, model.moe is not None
     leanings = tuple(
-        Leaning(tuple(row), (family, accelerator.id, plan.runtime, source), experts)
+        Leaning(tuple(row), (family, accelerator.id, plan.runtime, site.source), experts)
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
     return found.iteration_time_s, leanings
@@ -189,9 +187,11 @@ def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
     return cost_model(request).evaluate(Plans.from_rows(plans)).iteration_time_s
 
 
-def _distinct(request: PlanRequest, plans: Sequence[ParallelPlan], kept: int) -> list[ParallelPlan]:
+def _distinct(
+    request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
+) -> list[ParallelPlan]:
     """The first MOST_CANDIDATES that are not one to the cost model; the first `kept` stay."""
-    seconds, leanings = _priced(request, plans, "")
+    seconds, leanings = _priced(request, plans, site)
     shares = np.array([one.shares for one in leanings])
     found: list[int] = []
     for i in range(len(plans)):
@@ -215,7 +215,11 @@ def _key(request: PlanRequest) -> list[Any]:
 
 
 def _place(
-    request: PlanRequest, run: LearnedRun, plan: ParallelPlan, plans: Sequence[ParallelPlan]
+    request: PlanRequest,
+    site: Site,
+    run: LearnedRun,
+    plan: ParallelPlan,
+    plans: Sequence[ParallelPlan],
 ) -> int:
     """Which of the plans a run is of; else the end.
 
@@ -228,7 +232,7 @@ def _place(
         return same[0]
     split = plan.model_dump(include=_SPLIT)
     alike = [i for i, one in enumerate(plans) if one.model_dump(include=_SPLIT) == split]
-    seconds, _ = _priced(request, [plan, *(plans[i] for i in alike)], "")
+    seconds, _ = _priced(request, [plan, *(plans[i] for i in alike)], site)
     equal = np.abs(np.log(seconds[1:] / seconds[0])) < _EQUAL
     return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
 

@@ -69,7 +69,9 @@ def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
 
 def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
     from planner import output
+    from planner.request import PlanRequest
     from planner.validate import remote, run_command
+    from planner.validate.learning import learn
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.screen import validation_screen
 
@@ -81,5 +83,6 @@ def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
         return 128 + stopped.number
     if isinstance(found, RunFailed):
         return run_command.failed(found, json)
-    output.show(found, json, partial(validation_screen, found))
+    said = learn(PlanRequest.model_validate(found.request), found)
+    output.show(found, json, partial(validation_screen, found), [f"\n{said}"] if said else [])
     return run_command.OUTSIDE if found.verdict == "outside" else FINE

@@ -79,10 +79,12 @@ def validate(
 ) -> int:
     """Train with the plan for a few steps on this machine, and hold it against the estimate.
 
+    With --site that site learns from the run, where it is one of its accelerators.
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
     from planner import output as outputs
     from planner.validate import remote_command, results
+    from planner.validate.learning import learn
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
@@ -114,8 +116,10 @@ def validate(
     except Stopped as by:
         return stopped(by)
     kept = results.keep(asked, report.model_dump(mode="json"))
-    kept_as = f"\nkept with the plan as {kept.id}"
-    outputs.show(report, json, partial(validation_screen, report), [kept_as])
+    lines = [f"\nkept with the plan as {kept.id}"]
+    if said := learn(asked, report, warmup_steps):
+        lines.append(said)
+    outputs.show(report, json, partial(validation_screen, report), lines)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 

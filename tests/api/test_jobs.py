@@ -77,7 +77,7 @@ def test_a_dry_run_a_rank_at_a_time(server: Server) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_calibration_ends_as_a_profile_to_plan_with(server: Server, place: Place) -> None:
+def test_a_calibration_and_a_validation_feed_a_site(server: Server, place: Place) -> None:
     training = TINY["training"] | {"precision": "fp32"}
     asked = TINY | {"training": training, "calibration": {"name": "mine", "budget_s": 10}}
     done = server.end(server.start("calibrations", asked))
@@ -86,6 +86,13 @@ def test_a_calibration_ends_as_a_profile_to_plan_with(server: Server, place: Pla
     answer = server.http.post("/v1/estimates", json=TINY | {"profile": "mine"})
     assert answer.json()["profile"]["kind"] == "calibrated"
     assert (place.folder / "profiles" / "mine.json").exists()
+    validation = TINY | {"training": training, "site": "mine", "validation": {"steps": 2}}
+    done = server.end(server.start("validations", validation))
+    assert done["state"] == "succeeded", done["error"]
+    assert "site mine has learned it" in done["result"]["site"]
+    (row,) = server.http.get("/v1/sites").json()["rows"]
+    assert (row["name"], row["runs"]) == ("mine", 1)
+    assert row["calibrated_at"] is not None
 
 
 def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> None:

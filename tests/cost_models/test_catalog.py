@@ -53,11 +53,14 @@ SURVEY = [
     "ascend-910b3",
     "ascend-910b4",
     "ascend-910c",
+    "gaudi2",
     "gaudi3",
     "tpu-v5p",
     "tpu-v6e",
     "tpu-v7x",
+    "trainium1",
     "trainium2",
+    "trainium3",
 ]
 
 HOSTILE = [
@@ -96,8 +99,8 @@ HOSTILE = [
 
 
 def test_all_accelerators_of_the_survey_resolve() -> None:
-    assert len(SURVEY) == 36 == len(ACCELERATORS)
-    assert len({hardware.accelerator(name).id for name in SURVEY}) == 36
+    assert len(SURVEY) == 39 == len(ACCELERATORS)
+    assert len({hardware.accelerator(name).id for name in SURVEY}) == 39
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)

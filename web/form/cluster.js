@@ -7,6 +7,7 @@ import { Bound, NumberField, SelectField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { SchemaFields } from "./schema.js";
 import { More, sameSpec, Section, useCatalog } from "./section.js";
+import { Site } from "./site.js";
 
 /* A cluster of equal nodes, whatever its form, as an object that fields can be set in. */
 function expanded(cluster, accelerators) {
@@ -57,6 +58,7 @@ export function Cluster() {
         ${own("accelerators_per_node", NumberField, { label: "Per node" })}
       </div>
       ${group && html`<p class="hint">${bytes(group.accelerator.memory_bytes, units.value)} each · ${group.network.map((tier) => `${tier.name} ${rate(tier.bandwidth_bytes_per_s)}`).join(" · ")}</p>`}
+      <${Site} />
       <${More} label="Links, memory, price">
         <div class="dense">
           ${(group?.network ?? []).map((tier, i) => html`<${Tier} key=${i} tier=${tier} i=${i} network=${group.network} onChange=${(value) => set("network", value)} />`)}
@@ -91,6 +93,7 @@ function MixedCluster({ cluster, accelerators }) {
           <button type="button" class="quiet square" aria-label=${`Remove kind ${i + 1}`} onClick=${() => put(groups.filter((_, k) => k !== i))}><${Icon} name="close" /></button>
         </div>`)}
       <button type="button" class="link" onClick=${() => put([...groups, { accelerator: accelerators[0].id, nodes: 1 }])}>Add another kind of node</button>
+      ${request.value.site && html`<${Site} />`}
     <//>`;
 }
 

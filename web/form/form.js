@@ -7,7 +7,7 @@ import { Model } from "./model.js";
 import { Training } from "./training.js";
 import { problems } from "../state.js";
 
-const AT_HOME = /^\/(model|cluster|training|search)\b/;
+const AT_HOME = /^\/(model|cluster|training|search|site)\b/;
 
 export function Form() {
   const others = problems.value.filter(({ pointer }) => !AT_HOME.test(pointer));

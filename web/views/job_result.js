@@ -30,14 +30,14 @@ const off = (predicted, measured) => {
 
 /* What to draw of the result of each kind. */
 const OF = {
-  validations: ({ report }) => html`<${Validation} result=${report} />`,
+  validations: ({ report, site }) => html`<${Validation} result=${report} site=${site} />`,
   calibrations: ({ calibration }) => html`<${Calibration} profile=${calibration} />`,
   dryruns: ({ report }) => html`<${DryRun} result=${report} />`,
   sweeps: ({ sweep }) => html`<section class="card" aria-label="Result"><pre class="log-lines" tabindex="0">${JSON.stringify(sweep, null, 1)}</pre></section>`,
 };
 export const Result = ({ one }) => OF[one.kind](one.result);
 
-function Validation({ result }) {
+function Validation({ result, site }) {
   const [kind, said] = VERDICTS[result.verdict];
   const measured = result.measured_iteration_time_s;
   return html`
@@ -52,7 +52,8 @@ function Validation({ result }) {
       <ul class="outcomes">${Object.entries(result.outcomes).map(([name, { verdict, why }]) => html`
         <li key=${name} class=${VERDICTS[verdict][0]}><${Icon} name=${verdict === "within" ? "check" : "alert"} /><span><b>${words(name)}</b> ${verdict}: ${why}</span></li>`)}</ul>
       ${result.verdict !== "within" && result.profile.kind !== "calibrated" && html`<p class="notice">This machine's own speed is not measured yet, so the time rests on a guess.
-        ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate</button>, plan with that profile, and validate again.</p>`}
+        ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate</button>, plan with that site, and validate again.</p>`}
+      ${site && html`<p>${site[0].toUpperCase()}${site.slice(1)}.</p>`}
     </section>
     <div class="pair">
       <${Terms} title="Time of the busiest rank" terms=${result.time_terms} show=${seconds} name="time-terms" />
@@ -85,13 +86,13 @@ function Terms({ title, terms, show, name }) {
 }
 
 function Calibration({ profile }) {
-  const use = () => batch(() => { change("/profile", profile.id); open("plan"); toast(`Planning with ${profile.name ?? profile.id}`); });
+  const use = () => batch(() => { change("/site", profile.id); open("plan"); toast(`Planning for site ${profile.id}`); });
   return html`
-    <section class="card" aria-label="Profile">
-      <h2 class="verdict good"><${Icon} name="check" /> ${profile.name ?? profile.id} is measured</h2>
+    <section class="card" aria-label="Site">
+      <h2 class="verdict good"><${Icon} name="check" /> Site ${profile.id} is calibrated</h2>
       <p class="lead">Plans made with it use this machine's numbers instead of the built-in ones.</p>
-      <div class="actions"><button type="button" class="primary" onClick=${use}>Plan with this profile</button>
-        <button type="button" onClick=${() => change("/profile", undefined)}>Back to the built-in one</button></div>
+      <div class="actions"><button type="button" class="primary" onClick=${use}>Plan for this site</button>
+        <button type="button" onClick=${() => change("/site", undefined)}>Back to the built-in numbers</button></div>
     </section>`;
 }
 

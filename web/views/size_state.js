@@ -1,4 +1,4 @@
-/* What the Size view asks and what it got: the plan's model, training and limits, and `sizing`. */
+/* What the Size view asks and what it got: the plan's model, training, limits and site, and `sizing`. */
 
 import { batch, computed } from "@preact/signals";
 import { get, set } from "../pointer.js";
@@ -10,8 +10,8 @@ export const sizing = persist("sizing", { deadline_days: 60 });
 export const sizes = question("/v1/sizings");
 
 export const asked = computed(() => {
-  const { model, training, search } = request.value;
-  return { model, training, search, sizing: sizing.value };
+  const { model, training, search, site } = request.value;
+  return { model, training, search, site, sizing: sizing.value };
 });
 
 export const sizingField = (name) => get(sizing.value, `/${name}`);

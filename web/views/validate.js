@@ -29,9 +29,9 @@ const ASKS = {
     ],
   },
   calibrations: {
-    says: "Measures this machine's kernels and links as this plan needs them; the profile then replaces the built-in numbers.",
+    says: "Measures this machine's kernels and links as this plan needs them; the site then plans with them in place of the built-in numbers.",
     fields: [
-      [TextField, "name", { label: "Name of the profile", usual: "local" }],
+      [TextField, "name", { label: "Site", usual: "local" }],
       [NumberField, "budget_s", { label: "At most", unit: "s", usual: 300 }],
     ],
   },
@@ -114,6 +114,7 @@ function Ask() {
           : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
         ${request.value.profile && html`<p>Priced with the profile <b>${request.value.profile}</b>.
           ${" "}<button type="button" class="link" onClick=${() => change("/profile", undefined)}>Use the built-in one</button></p>`}
+        ${request.value.site && html`<p>For site <b>${request.value.site}</b>, which learns from a validation on its accelerators.</p>`}
       </fieldset>
       ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}

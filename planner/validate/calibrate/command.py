@@ -29,8 +29,9 @@ def calibrate(
     request_file: RequestFile = None,
     request: RequestOption = None,
     name: Annotated[
-        str, _option("of the profile: a letter or digit, then those and . _ -", metavar="NAME")
-    ] = "local",
+        str | None,
+        _option("of the site and its profile (the same as --site); default: local", metavar="NAME"),
+    ] = None,
     extends: Annotated[
         str | None, _option("profile that has the rest; default: the machine's", metavar="NAME")
     ] = None,
@@ -41,7 +42,7 @@ def calibrate(
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:
-    """Measure this machine's kernels and links; an efficiency profile to plan with.
+    """Measure this machine's kernels and links, for a site to plan with.
 
     With a plan only what that plan needs; without a request the full set of sizes.
     """
@@ -51,6 +52,11 @@ def calibrate(
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
+    given = dict(given)
+    site = given.pop("site", None)
+    if None not in (name, site) and name != site:
+        raise typer.BadParameter("--name and --site are the same: give one")
+    name = name or site or "local"
     base = asking.names(name, extends)
     source = source_of(request_file, request)
     if source is None and not given:
@@ -66,7 +72,7 @@ def calibrate(
     except Stopped as by:
         return stopped(by)
     path = profiles.save(found)
-    wrote = f"\nwrote {path}; use it with --profile {name}"
+    wrote = f"\nwrote {path}; use it with --site {name}"
     output.show(found, json, lambda screen: _screen(found), [wrote])
     return FINE
 

@@ -135,7 +135,7 @@ def _rope(b: Bench, p: Pass) -> Made:
     s, script = p.shape, b.script
     script.TOKENS = script.C.seq_length = s.tokens
     script.C.head_dim = s.head_dim
-    script.ROTARY = script.rotary_table()
+    script.ROTARY = script.rotary_table(s.head_dim)
 
     def inputs() -> tuple[torch.Tensor, ...]:
         sides = (s.heads, s.kv_heads)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cost_models.calibrations import Calibration, Points
+from cost_models.calibrations import ACCELERATOR, Calibration, Points
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.request import PlanRequest
 from planner.validate import contract, process
@@ -93,6 +93,7 @@ def _hardware(request: PlanRequest) -> dict[str, str]:
     group = request.cluster.groups[0]
     return {
         "device": group.accelerator.name,
+        ACCELERATOR: group.accelerator.id,
         "accelerators": str(group.accelerators_per_node),
         "processor": _processor(),
         "system": platform.platform(),

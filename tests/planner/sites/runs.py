@@ -26,7 +26,7 @@ def log(name: str) -> RunLog:
 @cache
 def run(name: str, cluster: str = CLUSTER) -> LearnedRun:
     """The run of a fixture."""
-    return learned_run(log(name), Asked("lab", parse_cluster(cluster)))
+    return learned_run(log(name), Asked("lab", parse_cluster(cluster)), Site(name="lab"))
 
 
 def site(*names: str) -> Site:

@@ -145,10 +145,10 @@ def test_plans_of_several_runtimes_at_once(lab: Site) -> None:
     assert found.iteration_time_s == pytest.approx(usual * found.corrected, rel=1e-12)
 
 
-def test_learning_prices_without_the_site() -> None:
+def test_learning_prices_without_the_site(lab: Site) -> None:
     """Else a site would learn from what it had changed itself."""
     usual = asked()
-    assert price(asked("lab"), "").seconds == price(usual, "").seconds
+    assert price(asked("lab"), lab).seconds == price(usual, Site(name="lab")).seconds
 
 
 def test_sensitivities_keep_the_site() -> None:

@@ -7,38 +7,20 @@ import json
 import os
 import pty
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner import cli
 from planner.logs import stream
 from planner.sites import kept
+from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS, NAMES
 
 EIGHT = str(LOGS / "megatron_gpt_8_nodes.log")
 PLACE = ["--cluster", CLUSTER, "--site", "lab"]
-Planner = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def planner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Planner:
-    """Run one command in a folder of its own: exit code, what it prints and what it complains."""
-    monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = cli.run(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def refused(found: tuple[int, str, str]) -> str:
@@ -109,7 +91,7 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
     assert planner("sites", "forget", "lab", first[:6])[0] == 0
     assert len(kept.find("lab").runs) == 5
     assert planner("sites", "forget", "lab")[0] == 0
-    assert planner("sites")[1] == "none yet: `planner learn` makes one\n"
+    assert planner("sites")[1] == "none yet: `planner learn` or `planner calibrate` makes one\n"
 
 
 def test_script_fills_what_the_log_leaves_open(planner: Planner, tmp_path: Path) -> None:

@@ -176,10 +176,10 @@ def test_names(name: str) -> None:
 def test_run_of_another_version_is_priced_anew() -> None:
     one = run(NAMES[0])
     old = one.model_copy(update={"version": "0.0", "estimated_s": 99.0, "shares": {}})
-    found = current(old)
+    found = current(old, site())
     assert (found.estimated_s, dict(found.shares)) == (one.estimated_s, dict(one.shares))
     unreadable = old.model_copy(update={"request": {"model": "gone"}})
-    assert current(unreadable) == unreadable
+    assert current(unreadable, site()) == unreadable
 
 
 def test_file_of_a_site_is_read_back_whole() -> None:

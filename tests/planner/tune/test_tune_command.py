@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner import cli
 from planner.sites import kept
+from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import step
 
 ASKED = [
@@ -19,24 +18,6 @@ ASKED = [
     "--global-batch-size", "64", "--site", "lab", "--recompute", "none", "--micro-batch-size",
     "2..8", "--vpp", "1",
 ]  # fmt: skip
-Planner = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def planner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Planner:
-    """Run one command in a folder of its own: exit code, what it prints and what it complains."""
-    monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = cli.run(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def asked(planner: Planner, *more: str) -> dict[str, Any]:

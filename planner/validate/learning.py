@@ -1,0 +1,60 @@
+"""A validation as a run that a site learns from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+
+from planner.problems import RequestError
+from planner.request import PlanRequest
+from planner.sites import kept
+from planner.sites.pricing import learned
+from planner.sites.site import LearnedRun, Site
+from planner.validate.report import ValidationReport
+
+CODE_BASE = "pytorch"  # whose script every validation trains with
+
+
+def measured_run(
+    report: ValidationReport, site: Site, file: str, warmup_steps: int = 0
+) -> LearnedRun:
+    """The run that a report is about; file: what stands for the name of its log.
+
+    Raises ValueError where its plan cannot be priced.
+    """
+    step = report.measured_iteration_time_s
+    content = json.dumps([report.request, step.model_dump(), report.losses])
+    measured = {
+        "id": hashlib.sha256(content.encode()).hexdigest()[:12],
+        "file": file,
+        "code_base": CODE_BASE,
+        "learned_at": datetime.now(UTC),
+        "step_s": step.median,
+        "steps": step.n,
+        "left_out": {"warm-up": warmup_steps} if warmup_steps else {},
+    }
+    return learned(PlanRequest.model_validate(report.request), site, measured)
+
+
+def learn(asked: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -> str:
+    """Keep a validation with the site of its request, if it names one; a sentence on it.
+
+    A run that was scaled down to another accelerator says nothing of the site's.
+    """
+    if asked.site is None:
+        return ""
+    ran = PlanRequest.model_validate(report.request).cluster.groups[0].accelerator.id
+    wanted = asked.cluster.groups[0].accelerator.id
+    why = f"it ran on {ran}, the site's plan is for {wanted}"
+    if ran == wanted:
+        try:
+            own = measured_run(report, kept.find(asked.site), "planner validate", warmup_steps)
+            site, _ = kept.learn(asked.site, (own,))
+        except RequestError as error:
+            why = "; ".join(problem.detail for problem in error.problems)
+        except ValueError as error:
+            why = str(error)
+        else:
+            return f"site {site.name} has learned it as run {own.id[:6]}, {len(site.runs)} in all"
+    return f"site {asked.site} has not learned it: {why}"
