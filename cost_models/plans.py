@@ -89,6 +89,11 @@ class ParallelPlan(Spec):
     sequence_parallel: bool = Field(False, description="norms and dropout split over tp")
     cp: Degree = Field(1, description="context parallel")
     cp_kind: CPKind = "p2p"
+    dynamic_cp: bool = Field(
+        False,
+        description="each packed sample over as few of the dp x cp ranks as its length needs; cp "
+        "ranks hold the longest",
+    )
     pp: Degree = Field(1, description="pipeline parallel: stages")
     vpp: Degree = Field(1, description="model chunks per pipeline rank")
     dp: Degree = Field(1, description="data parallel: accelerators / (tp cp pp)")
@@ -192,6 +197,7 @@ class Plans:
     sequence_parallel: IntArray
     cp: IntArray
     cp_kind: IntArray
+    dynamic_cp: IntArray
     pp: IntArray
     vpp: IntArray
     dp: IntArray

@@ -37,6 +37,7 @@ _OPENED: dict[str, tuple[Any, ...]] = {
     "offload_activations": (False, True),
     "rank_order": VOCABULARIES["rank_order"],
     "cp_kind": VOCABULARIES["cp_kind"],
+    "dynamic_cp": (False, True),
     "overlap_tp": (False, True),
     "overlap_ep": (False, True),
     "moe_dispatcher": VOCABULARIES["moe_dispatcher"],

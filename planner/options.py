@@ -107,6 +107,7 @@ _PLAN = (
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),
     Field("overlap_tp", "plan", "hide tensor-parallel collectives", boolean=True),
     Field("overlap_p2p", "plan", "hide pipeline messages", boolean=True),
+    Field("dynamic_cp", "plan", "packed samples over as few ranks as they need", boolean=True),
     Field("overlap_ep", "plan", "hide the experts' exchanges", boolean=True),
     Field("runtime", "plan", "megatron, torch, deepspeed, megatron-2021, ...", "NAME"),
     Field("compile", "plan", "torch.compile fuses memory-bound kernels", boolean=True),

@@ -58,6 +58,7 @@ class SearchSpec(Spec):
             "offload_activations",
             "rank_order",
             "cp_kind",
+            "dynamic_cp",
             "overlap_tp",
             "overlap_ep",
             "moe_dispatcher",

@@ -238,6 +238,7 @@ class Space:
         """Plans that differ from another one only in a field without effect."""
         without_effect = {
             "cp_kind": plans.cp == 1,
+            "dynamic_cp": (plans.cp == 1) | (not self.request.training.packs),
             "rank_order": plans.pp == 1,
             "moe_dispatcher": plans.ep == 1,
             "overlap_tp": plans.tp == 1,

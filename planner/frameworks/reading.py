@@ -78,6 +78,7 @@ def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     """
     idle = {
         "cp_kind": plan.cp == 1,
+        "dynamic_cp": plan.cp == 1,
         "dp_shard": plan.zero_stage == 0 or plan.dp_shard == plan.dp * plan.cp,
         "reshard_after_forward": plan.zero_stage < 3,
         "recompute_method": plan.recompute != "full",

@@ -27,7 +27,7 @@ const SETS = {
   },
   overlap: {
     label: "Overlap",
-    fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "rank_order"],
+    fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "dynamic_cp", "rank_order"],
   },
   time: {
     label: "Time",

@@ -29,6 +29,7 @@ FIELDS = {
     "sequence_parallel": cannot("without tensor parallelism there is none"),
     "cp": says(MESH + "cp_size", note="with FSDP"),
     "cp_kind": says(MESH + "cp_comm_strategy", note="when cp > 1; Ulysses is DeepSpeed's"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": cannot("ParallelismConfig has no pipeline axis"),
     "vpp": cannot("ParallelismConfig has no pipeline axis"),
     "dp": says("num_processes", note="what cp leaves of the world"),

@@ -24,6 +24,7 @@ FIELDS = {
     ),
     "cp": says("plugin.sp_size", note="Ulysses, or ring attention for llama models"),
     "cp_kind": says("plugin.sequence_parallelism_mode", note="all_to_all: a2a, ring_attn: p2p"),
+    "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("plugin.pp_size"),
     "vpp": says("plugin.num_model_chunks"),
     "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),

@@ -28,6 +28,7 @@ FIELDS = {
     "sequence_parallel": says("--sequence-parallel"),
     "cp": says("--ds-sequence-parallel-size", note="Ulysses; without tp and pipeline"),
     "cp_kind": cannot("sequence parallelism is Ulysses, all-to-all, only"),
+    "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("--pipeline-model-parallel-size", "--no-pipeline-parallel"),
     "vpp": cannot("the pipeline engine has one chunk of layers per stage"),
     "dp": says("--num_nodes", "--num_gpus", note="what the other sizes leave of the world"),

@@ -32,6 +32,9 @@ FIELDS = {
     "sequence_parallel": says("--sequence-parallel"),
     "cp": says("--context-parallel-size"),
     "cp_kind": says("--cp-comm-type", note="when cp > 1"),
+    "dynamic_cp": says(
+        "--hybrid-context-parallel", "--max-seqlen-per-dp-cp-rank", note="when cp > 1, with --sft"
+    ),
     "pp": says("--pipeline-model-parallel-size"),
     "vpp": says(
         "--num-virtual-stages-per-pipeline-rank",

@@ -23,6 +23,7 @@ FIELDS = {
     "sequence_parallel": says("parallelism.tp_mode", note="REDUCE_SCATTER"),
     "cp": cannot("the trainer refuses random weights with context parallelism"),
     "cp_kind": cannot("the trainer refuses random weights with context parallelism"),
+    "dynamic_cp": cannot("the trainer refuses random weights with context parallelism"),
     "pp": says("parallelism.pp"),
     "vpp": cannot("its engines have one chunk of layers per stage"),
     "dp": says("parallelism.dp"),

@@ -28,6 +28,7 @@ FIELDS = {
     "sequence_parallel": says("sequence_parallel"),
     "cp": says("cp"),
     "cp_kind": says("cp_kind"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": says("pp", "stage_layers"),
     "vpp": says("stage_layers", note="stages per rank"),
     "dp": says("dp_replicate", "dp_shard", note="their product"),

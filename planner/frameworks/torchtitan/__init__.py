@@ -32,6 +32,7 @@ FIELDS = {
     "sequence_parallel": says("parallelism.enable_sequence_parallel"),
     "cp": says("parallelism.context_parallel_degree"),
     "cp_kind": cannot("keys and values are gathered (all_gather)"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": says("parallelism.pipeline_parallel_degree"),
     "vpp": says("parallelism.module_fqns_per_model_part"),
     "dp": says(
