@@ -286,6 +286,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
     "encoders": (SEEING, SP | {"pp": 2, "dp": 2}, {}),
+    "encoders-apart": (LLAMA | {"encoders": [_VISION]}, SP | {"pp": 2, "stage_layers": [0, 8]}, {}),
+    "encoders-apart-fsdp": (SEEING, {"pp": 2, "dp": 4, "stage_layers": [0, 8]} | FSDP, {}),
     "encoders-alone": (SEEING, {"attention_kernel": "unfused"}, {}),
     "encoders-recompute": (
         SEEING,
