@@ -185,7 +185,9 @@ class Framework:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
         deals = self.fields["dynamic_cp"]
         lengths = (DEALT_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
-        rules = (_carried(self), *tuning, *lengths, NEXT_TOKEN, *self.rules)
+        stages = self.fields["recompute_layers"]
+        alike = () if stages.supported else (_alike(stages.note),)
+        rules = (_carried(self), *tuning, *lengths, *alike, NEXT_TOKEN, *self.rules)
         object.__setattr__(self, "rules", rules)
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
@@ -253,6 +255,11 @@ def _untuned(why: str) -> Rule:
 def _whole_pool(why: str) -> Rule:
     """Every sequence is split over all context-parallel ranks."""
     return unsupported(lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1), why)
+
+
+def _alike(why: str) -> Rule:
+    """Stages recompute as many layers."""
+    return rule("recompute", lambda c, p: p.recompute_layers == 0, why)
 
 
 def unsupported(

@@ -45,6 +45,7 @@ FIELDS = {
     "recompute_modules": cannot("whole layers are recomputed"),
     "recompute_method": cannot("every layer is recomputed by itself: block"),
     "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "recompute_layers": cannot("there is no pipeline"),
     "schedule": cannot("ParallelismConfig has no pipeline axis"),
     "first_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
     "last_stage_layers": cannot("ParallelismConfig has no pipeline axis"),

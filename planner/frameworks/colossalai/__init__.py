@@ -40,6 +40,7 @@ FIELDS = {
     "recompute_modules": cannot("whole layers are recomputed"),
     "recompute_method": says("plugin.gradient_checkpoint_config", note="in a pipeline"),
     "recompute_num_layers": says("plugin.gradient_checkpoint_config", note="in a pipeline"),
+    "recompute_layers": says("plugin.gradient_checkpoint_config", note="in a pipeline"),
     "schedule": says("plugin.pp_style"),
     "first_stage_layers": says("plugin.num_layers_per_stage"),
     "last_stage_layers": says("plugin.num_layers_per_stage"),

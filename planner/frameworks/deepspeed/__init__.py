@@ -44,6 +44,7 @@ FIELDS = {
     "recompute_modules": says("--recompute-granularity", note="core_attn only"),
     "recompute_method": says("--recompute-method", note="uniform only"),
     "recompute_num_layers": says("--recompute-num-layers", "--checkpoint-num-layers"),
+    "recompute_layers": cannot("--checkpoint-num-layers is the same on every stage"),
     "schedule": cannot("the pipeline engine runs 1F1B only"),
     "first_stage_layers": cannot("the pipeline engine deals layers out evenly"),
     "last_stage_layers": cannot("the pipeline engine deals layers out evenly"),

@@ -57,6 +57,7 @@ FIELDS = {
     "recompute_modules": says("--recompute-modules"),
     "recompute_method": says("--recompute-method"),
     "recompute_num_layers": says("--recompute-num-layers"),
+    "recompute_layers": cannot("--recompute-num-layers is the same on every stage"),
     "schedule": says(
         "--num-virtual-stages-per-pipeline-rank", note="interleaved with vpp > 1, else 1F1B"
     ),

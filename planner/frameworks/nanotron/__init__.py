@@ -37,6 +37,7 @@ FIELDS = {
     "recompute_modules": cannot("whole layers are recomputed"),
     "recompute_method": cannot("every layer is recomputed by itself: block"),
     "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "recompute_layers": cannot("recompute_layer is the same on every stage"),
     "schedule": says("parallelism.pp_engine", note="1f1b, or afab for gpipe"),
     "first_stage_layers": cannot(BY_COST),
     "last_stage_layers": cannot(BY_COST),

@@ -52,6 +52,7 @@ FIELDS = {
     "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC"),
     "recompute_method": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
     "recompute_num_layers": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
+    "recompute_layers": cannot("activation_checkpoint is the same on every stage"),
     "schedule": says("parallelism.pipeline_parallel_schedule"),
     "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "last_stage_layers": says("parallelism.module_fqns_per_model_part"),

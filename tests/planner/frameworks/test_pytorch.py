@@ -239,6 +239,10 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "recompute of modules": ask(
         (1, 4), pp=2, recompute="selective", recompute_modules=("core_attn", "mlp"), **TP2, **PIPE
     ),
+    "full recompute of some, by stage": ask(
+        (1, 4), pp=4, recompute="full", recompute_num_layers=2, recompute_layers=(2, 1, 1, 0),
+        **PIPE,
+    ),
     "full recompute": ask((1, 4), pp=2, recompute="full", recompute_num_layers=2, **PIPE),
     "gathered context": ask((1, 4), cp=4, **{**RUNS, **GATHER}),
     "gathered context, learned positions": ask((1, 4), "gpt", cp=2, **TP2, **{**RUNS, **GATHER}),
