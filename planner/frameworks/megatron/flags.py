@@ -8,8 +8,8 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
-from planner.frameworks.base import Flag, Row, flag, in_group, switch
-from planner.frameworks.megatron import hybrid, patterns
+from planner.frameworks.base import Flag, Row, in_group
+from planner.frameworks.megatron import hybrid, patterns, samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -304,38 +304,6 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
         )
 
 
-def deals_samples(plan: ParallelPlan) -> bool:
-    """Whether samples are dealt to ranks by their lengths."""
-    return plan.dynamic_cp and plan.cp > 1
-
-
-@in_group("PARALLEL_ARGS")
-def _dealt(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
-    if deals_samples(plan):
-        yield "--hybrid-context-parallel", "each sample on as few ranks as its length needs"
-        most = training.seq_length // plan.cp
-        yield "--max-seqlen-per-dp-cp-rank", most, "longer samples take 2, 4, ... ranks"
-        yield "--calculate-per-token-loss", "ranks see unequal numbers of tokens"
-        yield "--dataloader-type", "single", "the only one that deals samples"
-
-
-@in_group("DATA_ARGS")
-def _samples(training: TrainingSpec) -> Iterator[Flag]:
-    lengths = training.sample_lengths or (training.seq_length,)
-    mean = sum(lengths) / len(lengths)
-    yield switch("DATA_ARGS", "--sft", "packed samples; there is no mock data of them")
-    yield flag(
-        "DATA_ARGS", "--data-path", "samples.jsonl",
-        f"conversations, packed to {training.seq_length} tokens; planned: {mean:.0f} tokens in "
-        f"the mean, {max(lengths)} at most", "DATA_PATH",
-    )  # fmt: skip
-    yield flag("DATA_ARGS", "--tokenizer-type", "SFTTokenizer", "knows conversations")
-    yield flag(
-        "DATA_ARGS", "--tokenizer-model", "tokenizer",
-        "a folder or a name of Hugging Face", "TOKENIZER_MODEL",
-    )  # fmt: skip
-
-
 @in_group("DATA_ARGS")
 def _mock(model: ModelSpec) -> Iterator[Row]:
     yield "--mock-data", "MOCK DATA: nothing to learn; to train, --data-path instead"
@@ -355,7 +323,7 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield (
         "--eval-iters",
         0,
-        "no evaluation" if deals_samples(plan) else "no evaluation on mock data",
+        "no evaluation" if samples.are_dealt(plan) else "no evaluation on mock data",
     )
     yield "--log-interval", 1, "iteration time on every step"
     yield "--log-throughput", "TFLOP/s per accelerator"
@@ -369,7 +337,7 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_model(model, training, plan),
         *(_moe(model, model.moe, plan) if model.moe is not None else ()),
         *_parallel(model, plan),
-        *_dealt(training, plan),
+        *samples.dealt(training, plan),
         *_sharding(training, plan),
         *_batch(context, plan),
         *_precision(training, plan),
@@ -377,6 +345,6 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_kernels(model, plan),
         *_overlap(plan),
         *_optimizer(model, training, plan),
-        *(_samples(training) if deals_samples(plan) else _mock(model)),
+        *(samples.data(training) if samples.are_dealt(plan) else _mock(model)),
         *_data(model, plan),
     )
