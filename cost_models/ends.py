@@ -29,8 +29,10 @@ class Encoder(End):
     """Patches projected, the encoder's layers, and the projector to the model's width.
 
     Tensor-parallel ranks split its layers as the model's; context-parallel ranks its positions.
-    Its vectors are gathered over both: their tokens may be any rank's.  Recompute leaves it alone
-    (Megatron-LM's examples/multimodal has --recompute-vision for that, which is off).
+    Its vectors are gathered over both: their tokens may be any rank's.  Recompute leaves it alone:
+    without --recompute-vision, Megatron-LM's examples/multimodal/model.py takes the recompute
+    settings away from it.  Megatron-Bridge gives the text model's to the encoder of Qwen3-VL
+    (modelling_qwen3_vl/transformer_config.py); no plan says that yet.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")

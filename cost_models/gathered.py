@@ -45,7 +45,7 @@ LayerParameters = tuple[tuple[Array, Array], ...]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
-LAYER_KEY = Key(*EXCHANGE_FIELDS)
+LAYER_KEY = Key(*EXCHANGE_FIELDS, "dynamic_cp")
 STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 

@@ -68,6 +68,13 @@ class KeyView(Plans):
         for name in self._fields:
             yield name, getattr(self, name)
 
+    def changed(self, rows: IntArray, **columns: IntArray) -> KeyView:
+        """Some of the rows, with other values of some fields."""
+        view = KeyView(self, self._fields, rows)
+        for name, column in columns.items():
+            object.__setattr__(view, name, column)
+        return view
+
 
 class Memo:
     """Amounts of single keys, kept for the next plan that has them."""

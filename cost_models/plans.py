@@ -89,6 +89,11 @@ class ParallelPlan(Spec):
     sequence_parallel: bool = Field(False, description="norms and dropout split over tp")
     cp: Degree = Field(1, description="context parallel")
     cp_kind: CPKind = "p2p"
+    dynamic_cp: bool = Field(
+        False,
+        description="each packed sample over as few of the dp x cp ranks as its length needs; cp "
+        "ranks hold the longest",
+    )
     pp: Degree = Field(1, description="pipeline parallel: stages")
     vpp: Degree = Field(1, description="model chunks per pipeline rank")
     dp: Degree = Field(1, description="data parallel: accelerators / (tp cp pp)")
@@ -109,6 +114,12 @@ class ParallelPlan(Spec):
     recompute_method: RecomputeMethod = "block"
     recompute_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
         0, description="full: layers per model chunk (block), or per checkpoint (uniform)"
+    )
+    recompute_layers: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
+        (),
+        max_length=4096,
+        description="full by block: layers per virtual stage in forward order, where they differ; "
+        "recompute_num_layers is the most of them",
     )
     schedule: Schedule = "1f1b"
     first_stage_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
@@ -159,6 +170,8 @@ class ParallelPlan(Spec):
             raise ValueError("full recompute needs recompute_num_layers >= 1")
         if self.recompute != "full" and self.recompute_num_layers:
             raise ValueError("recompute_num_layers belong to full recompute")
+        if self.recompute_layers:
+            self._some_layers()
         if self.stage_layers:
             two_way = SCHEDULES[self.schedule].placement == "two-way"
             counts = {self.pp, self.pp if two_way else self.pp * self.vpp}
@@ -174,6 +187,18 @@ class ParallelPlan(Spec):
                 f"vpp {self.vpp} does not go with schedule {self.schedule}, which has {allowed}"
             )
         return self
+
+    def _some_layers(self) -> None:
+        """Raise where recompute_layers does not go with the other fields."""
+        if self.recompute != "full" or self.recompute_method != "block":
+            raise ValueError("recompute_layers belong to full recompute by block")
+        if SCHEDULES[self.schedule].placement == "two-way":
+            raise ValueError(f"{self.schedule} holds every stage twice: no recompute_layers")
+        count, most = self.pp * self.vpp, max(self.recompute_layers)
+        if len(self.recompute_layers) != count:
+            raise ValueError(f"recompute_layers names {len(self.recompute_layers)} of {count}")
+        if most != self.recompute_num_layers:
+            raise ValueError(f"recompute_num_layers has to be {most}, the most of recompute_layers")
 
     @property
     def accelerators(self) -> int:
@@ -192,6 +217,7 @@ class Plans:
     sequence_parallel: IntArray
     cp: IntArray
     cp_kind: IntArray
+    dynamic_cp: IntArray
     pp: IntArray
     vpp: IntArray
     dp: IntArray
@@ -205,6 +231,7 @@ class Plans:
     recompute_modules: IntArray
     recompute_method: IntArray
     recompute_num_layers: IntArray
+    recompute_layers: IntArray
     schedule: IntArray
     first_stage_layers: IntArray
     last_stage_layers: IntArray
@@ -222,7 +249,7 @@ class Plans:
     overlap_ep: IntArray
     runtime: IntArray
     compile: IntArray
-    # Row k of this table is what stage_layers == k + 1 means; stage_layers == 0 means none.
+    # Row k of this table is what stage_layers or recompute_layers == k + 1 means; 0 means none.
     stage_layers_table: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
@@ -242,7 +269,7 @@ class Plans:
         cls, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()
     ) -> Plans:
         """Plans of shape (len(rows),); table: the first rows of theirs."""
-        named = {row.stage_layers for row in rows if row.stage_layers}
+        named = {layers for row in rows for layers in _tuples(row)}
         table = (*table, *sorted(named - set(table)))
         columns = {
             name: np.array([encode(row, name, table) for row in rows], dtype=np.int64)
@@ -253,7 +280,7 @@ class Plans:
     @classmethod
     def of(cls, row: ParallelPlan) -> Plans:
         """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
-        table = (row.stage_layers,) if row.stage_layers else ()
+        table = _tuples(row)
         columns = {name: encode(row, name, table) for name in FIELDS}
         return cls.build(stage_layers_table=table, **columns)
 
@@ -309,7 +336,7 @@ class Plans:
     def _decode(self, name: str, code: int) -> Any:
         if name == "recompute_modules":
             return tuple(m for k, m in enumerate(RECOMPUTE_MODULES) if code >> k & 1)
-        if name == "stage_layers":
+        if name in _BY_STAGE:
             return self.stage_layers_table[code - 1] if code else ()
         if name in VOCABULARIES:
             return VOCABULARIES[name][code]
@@ -318,12 +345,22 @@ class Plans:
         return code
 
 
+# Fields that are codes of rows of the table.
+_BY_STAGE = ("stage_layers", "recompute_layers")
+
+
+def _tuples(row: ParallelPlan) -> tuple[tuple[int, ...], ...]:
+    """What the fields by stage of a plan say, each once."""
+    said = (getattr(row, name) for name in _BY_STAGE)
+    return tuple(dict.fromkeys(layers for layers in said if layers))
+
+
 def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()) -> int:
     """The integer a Plans column holds for one field of one plan."""
     value = getattr(row, name)
     if name == "recompute_modules":
         return row.recompute_module_bits
-    if name == "stage_layers":
+    if name in _BY_STAGE:
         return table.index(value) + 1 if value else 0
     if name in VOCABULARIES:
         return VOCABULARIES[name].index(value)

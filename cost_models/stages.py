@@ -228,6 +228,7 @@ def virtual_layers(
     layers: tuple[int, ...],
     recompute_num_layers: int,
     uniform: bool,
+    recompute_layers: tuple[int, ...] = (),
 ) -> VirtualStages:
     """What each virtual stage of a layout holds and recomputes; order: each layer's kind,
     predicted: those of the multi-token-prediction layers.
@@ -249,7 +250,7 @@ def virtual_layers(
     elif uniform:
         redone = held.copy()
     else:
-        redone = split(starts + np.minimum(sizes, recompute_num_layers))
+        redone = split(starts + np.minimum(sizes, recompute_layers or recompute_num_layers))
     place = np.arange(len(sizes)) // copies
     first, last = place == 0, place == place[-1]
     for kind in predicted:
@@ -269,6 +270,7 @@ def plan_stages(model: ModelSpec, plan: ParallelPlan) -> VirtualStages:
         forward_layers(model.num_layers, plan),
         plan.recompute_num_layers,
         plan.recompute == "full" and plan.recompute_method == "uniform",
+        plan.recompute_layers,
     )
 
 
@@ -283,6 +285,7 @@ def _rows(
     explicit: tuple[int, ...],
     recompute_num_layers: int,
     uniform: bool,
+    recompute_layers: tuple[int, ...],
 ) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
     """(values of the stages that can be the worst, sums over all stages, slot of each stage).
 
@@ -292,7 +295,9 @@ def _rows(
     schedule is a wave it may grow instead (Hanayo with m = p), so the latest is kept too.
     """
     layers = virtual_stage_layers(len(order), placement, pp, vpp, *ends, explicit)
-    v = virtual_layers(order, predicted, placement, pp, layers, recompute_num_layers, uniform)
+    v = virtual_layers(
+        order, predicted, placement, pp, layers, recompute_num_layers, uniform, recompute_layers
+    )
 
     def per_rank(counts: NDArray[Any]) -> FloatArray:
         totals = np.bincount(v.owner, weights=counts * v.share, minlength=pp)
@@ -323,7 +328,7 @@ def _rows(
 
 LAYOUT_KEY = Key(
     "pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers",
-    "recompute", "recompute_num_layers", "recompute_method",
+    "recompute", "recompute_num_layers", "recompute_layers", "recompute_method",
 )  # fmt: skip
 
 
@@ -336,17 +341,18 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         keys.pp, keys.vpp, _PLACEMENT_OF[keys.schedule], keys.first_stage_layers,
         keys.last_stage_layers, keys.stage_layers, keys.recompute_num_layers * full,
         (keys.recompute_method == code("recompute_method", "uniform")) & full,
+        keys.recompute_layers * full,
     )  # fmt: skip
     size = (len(groups.first),)
     found = []
-    for pp, vpp, place, first, last, explicit, redone, uniform in zip(
+    table = ((), *plans.stage_layers_table)
+    for pp, vpp, place, first, last, explicit, redone, uniform, each in zip(
         *(np.broadcast_to(column, size).tolist() for column in columns), strict=True
     ):
-        given = plans.stage_layers_table[explicit - 1] if explicit else ()
         found.append(
             _rows(
-                every.order, every.predicted, PLACEMENTS[place], pp, vpp, (first, last), given,
-                redone, uniform,
+                every.order, every.predicted, PLACEMENTS[place], pp, vpp, (first, last),
+                table[explicit], redone, uniform, table[each],
             )
         )  # fmt: skip
     values, sums, slots = zip(*found, strict=True)

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from cost_models.arrays import sum_of
 from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
+from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
-from cost_models.layer_costs import BlockSeconds, micro_batch_seconds
+from cost_models.layer_costs import BlockSeconds, MicroBatchSeconds, micro_batch_seconds
 from cost_models.objectives import forward_share, with_reference
 from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
@@ -32,11 +33,7 @@ class BlockTimes:
     BESIDE = ("ep_hidden_s",)
 
     def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
-        micro = s.memo.of(
-            "seconds",
-            g.layer_plans,
-            lambda: micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans),
-        )
+        micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
 
@@ -71,6 +68,11 @@ class BlockTimes:
             sum_of(self.embedding[n] for n in self.NAMES[:5]) + self.exposed_ends_s[0],
             sum_of(self.head[n] for n in self.NAMES[:5]) + self.exposed_ends_s[1],
         )
+
+
+def _by_key(s: Setting, g: Gathered) -> MicroBatchSeconds:
+    whole = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
+    return by_sample(s, g.layer_plans, whole)
 
 
 def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
@@ -208,7 +210,8 @@ def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
     """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
 
     They meet once a step, with ZeRO-2 and 3 in every micro-batch; over the packs between, their
-    work averages out.  Not modelled: micro-batches of a pipeline that wait for a longer one.
+    work averages out.  Where samples are dealt to ranks one by one, see `waiting_share`.
+    Not modelled: micro-batches of a pipeline that wait for a longer one.
     """
     plans, training = g.plans, s.training
     if not training.packs:
@@ -222,6 +225,9 @@ def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
     between = plans.micro_batch_size * np.where(plans.zero_stage >= 2, 1.0, g.micro_batches)
     spread = variation(lengths_of(training), float(training.seq_length)) / np.sqrt(between)
     lost: FloatArray = g.micro_batches * attention * spread * expected_maximum(plans.dp)
+    if np.any(dynamic := is_dynamic(training, plans)):
+        busy = g.micro_batches * stage_s(s, g, times, 0)
+        lost = np.where(dynamic, busy * waiting_share(training, plans), lost)
     return np.broadcast_to(lost, (len(plans),))
 
 

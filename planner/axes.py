@@ -37,6 +37,7 @@ _OPENED: dict[str, tuple[Any, ...]] = {
     "offload_activations": (False, True),
     "rank_order": VOCABULARIES["rank_order"],
     "cp_kind": VOCABULARIES["cp_kind"],
+    "dynamic_cp": (False, True),
     "overlap_tp": (False, True),
     "overlap_ep": (False, True),
     "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
@@ -113,13 +114,15 @@ class Axes:
             "micro_batch_size": divisors(self.request.training.global_batch_size),
             "recompute": ("none", "selective", "full"),
         }
-        opened: dict[str, tuple[Any, ...]] = {n: _OPENED[n] for n in self.request.search.open}
+        opened: dict[str, tuple[Any, ...]] = {
+            n: _OPENED[n] for n in self.request.search.open if n in _OPENED
+        }
         default = ParallelPlan()
         for field in FIELDS:
             # Derived, or values of the layout and recompute axes (layout_rows, _recompute_rows).
             if field == "dp" or (field in LAYOUT_FIELDS and field != "schedule"):
                 continue
-            if field in ("recompute_modules", "recompute_num_layers"):
+            if field in ("recompute_modules", "recompute_num_layers", "recompute_layers"):
                 continue
             values = chosen.get(field) or opened.get(field) or (getattr(default, field),)
             if self.own is not None and getattr(self.own, field) not in values:

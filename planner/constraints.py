@@ -148,6 +148,24 @@ def _cp_text(c: Context, p: ParallelPlan) -> str:
     return f"seq_length {seq} does not split into {shards} parts (cp {p.cp} x tp {p.tp})"
 
 
+def _dynamic(c: Context, p: Plans) -> BoolArray:
+    """One pass after the other, of one sample each, on ranks whose number is a power of two."""
+    ranks = p.dp * p.cp
+    alone = (p.pp == 1) & (p.ep == 1) & (p.micro_batch_size == 1) & (ranks & (ranks - 1) == 0)
+    tokens = not c.model.encoders and c.training.loss == "next_token"
+    padded = bool(c.training.sample_lengths) and not c.training.packs
+    return np.asarray((p.dynamic_cp == 0) | (p.cp == 1) | (alone & tokens & (not padded)))
+
+
+def _dynamic_text(c: Context, p: ParallelPlan) -> str:
+    return (
+        "dynamic_cp needs packed samples of tokens and their loss, a power of two of dp x cp "
+        "ranks, and pp, ep and micro_batch_size 1: a rank runs one sample after the other, as many "
+        f"as fall to it; got pp {p.pp}, ep {p.ep}, micro_batch_size {p.micro_batch_size}, "
+        f"dp x cp {p.dp * p.cp}"
+    )
+
+
 def _sequence_parallel(c: Context, p: Plans) -> BoolArray:
     legal = (p.sequence_parallel == 0) | (p.tp > 1)
     if c.model.moe is not None:
@@ -431,6 +449,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ffn_not_divisible", _ffn, _ffn_text, "groups"),
     Rule("sequence_parallel", _sequence_parallel, _sequence_parallel_text, "groups"),
     Rule("cp_seq", _sequence, _cp_text, "groups"),
+    Rule("cp_seq", _dynamic, _dynamic_text),
     Rule("experts_not_divisible", _experts, _experts_text, "groups"),
     Rule("layers_not_divisible", _layers, _layers_text, "layout"),
     Rule("vpp_layout", _vpp, _vpp_text, "layout"),

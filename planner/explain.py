@@ -13,10 +13,12 @@ from cost_models.blocks.records import FlashAttention
 from cost_models.catalog.hardware import accelerator_entry
 from cost_models.catalog.names import UnknownName
 from cost_models.dims import dims
+from cost_models.dynamic_context import ranks_of
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
 from cost_models.optimizers import OPTIMIZERS, Optimizer
+from cost_models.packing import lengths_of
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import RUNTIMES
@@ -306,6 +308,8 @@ def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> 
         notes.append(("moe_imbalance", load))
     if plan.pp > 1 and group.network[0].domain_accelerators is not None:
         notes.append(("rank_order", f"ranks laid out {plan.rank_order}, fastest axis first"))
+    if plan.dynamic_cp and plan.cp > 1 and request.training.packs:
+        notes.append(("dynamic_cp", _dealt(request.training, plan)))
     if plan.zero_stage and plan.dp * plan.cp > 1:
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
@@ -366,6 +370,20 @@ def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
                 else f"samples padded: {share:.1%} of positions are tokens, which alone count"
             ),
         )
+
+
+def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
+    """On how many ranks samples run."""
+    ranks = np.asarray(ranks_of(lengths_of(training), float(training.seq_length), plan.cp))
+    kinds, counts = np.unique(ranks, return_counts=True)
+    shares = ", ".join(
+        f"{count / len(ranks):.0%} on {kind:g}" for kind, count in zip(kinds, counts, strict=True)
+    )
+    return (
+        f"samples run one by one on the fewest ranks that hold {training.seq_length // plan.cp} "
+        f"tokens each ({shares}), dealt so that ranks are about as busy; memory is that of the "
+        "longest"
+    )
 
 
 def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:

@@ -117,6 +117,8 @@ def plan_words(plan: Mapping[str, Any], *, schedule: bool = True) -> list[str]:
 def recompute_words(plan: Mapping[str, Any]) -> str:
     """What a plan computes again in backward."""
     if plan["recompute"] == "full":
+        if each := plan.get("recompute_layers"):
+            return f"full, by stage {','.join(map(str, each))}"
         return f"full, {plan['recompute_method']} {plan['recompute_num_layers']}"
     return "+".join(plan["recompute_modules"]) or "none"
 

@@ -11,7 +11,7 @@ from planner.problems import RequestError, from_validation, join, refuse, unknow
 from planner.request import Bounds
 from planner.validation import check_field
 
-_TUPLE_FIELDS = frozenset({"recompute_modules", "stage_layers"})
+_TUPLE_FIELDS = frozenset({"recompute_modules", "recompute_layers", "stage_layers"})
 
 
 def bounds(pointer: str, field: str, value: Any) -> Bounds:

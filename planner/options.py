@@ -93,6 +93,7 @@ _PLAN = (
     Field("recompute_modules", "plan", "when selective: core_attn, mlp, ...", "NAMES"),
     Field("recompute_method", "plan", "when full: block, uniform", "NAME"),
     Field("recompute_num_layers", "plan", "when full: how many", "INT"),
+    Field("recompute_layers", "plan", "when full by block: of each virtual stage", "INTS"),
     Field("schedule", "plan", "gpipe, 1f1b, interleaved-1f1b", "NAME"),
     Field("first_stage_layers", "plan", "0: as the middle stages", "INT"),
     Field("last_stage_layers", "plan", "0: as the middle stages", "INT"),
@@ -107,6 +108,7 @@ _PLAN = (
     Field("overlap_param_gather", "plan", "hide the weight gathering", boolean=True),
     Field("overlap_tp", "plan", "hide tensor-parallel collectives", boolean=True),
     Field("overlap_p2p", "plan", "hide pipeline messages", boolean=True),
+    Field("dynamic_cp", "plan", "packed samples over as few ranks as they need", boolean=True),
     Field("overlap_ep", "plan", "hide the experts' exchanges", boolean=True),
     Field("runtime", "plan", "megatron, torch, deepspeed, megatron-2021, ...", "NAME"),
     Field("compile", "plan", "torch.compile fuses memory-bound kernels", boolean=True),
@@ -126,7 +128,15 @@ _PIPELINE = (
 PIPELINE = {field.name: field for field in _PIPELINE}
 FIELDS = {field.name: field for field in (*_REQUEST, *_CLUSTER, *_TRAINING, *_SEARCH, *_PLAN)}
 LISTS = frozenset(
-    {"recompute_modules", "stage_layers", "open", "lora_targets", "frozen", "sample_lengths"}
+    {
+        "recompute_modules",
+        "recompute_layers",
+        "stage_layers",
+        "open",
+        "lora_targets",
+        "frozen",
+        "sample_lengths",
+    }
 )
 _PANELS = {
     "": "Model and cluster",

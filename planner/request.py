@@ -58,6 +58,8 @@ class SearchSpec(Spec):
             "offload_activations",
             "rank_order",
             "cp_kind",
+            "dynamic_cp",
+            "recompute_layers",
             "overlap_tp",
             "overlap_ep",
             "moe_dispatcher",
@@ -70,6 +72,8 @@ class SearchSpec(Spec):
         for name in self.limits:
             if name not in FIELDS:
                 raise ValueError(f"{name} is not a plan field")
+        if "recompute_layers" in self.limits:
+            raise ValueError("recompute_layers follow from each stage's memory: open them instead")
         return self
 
 

@@ -29,6 +29,7 @@ from planner.request import PlanRequest
 from planner.sites import kept as sites
 from planner.sites import pricing
 from planner.space import Space
+from planner.stage_recompute import with_own_counts
 
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
 
@@ -104,6 +105,7 @@ def search(
     keep = _Keeper(score or objective(request), top_k or request.search.top_k)
     room = room_of(request)
     rejected: Counter[str] = Counter()
+    table: tuple[tuple[int, ...], ...] = ()
     costed = feasible = fewer = 0
 
     def price(plans: Plans, estimates: Estimates) -> None:
@@ -129,6 +131,12 @@ def search(
         dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
             price(*dealt)
+            table = dealt[0].stage_layers_table
+    if "recompute_layers" in request.search.open:
+        rows = list(with_own_counts(model, keep.short_list()[0], room))
+        counted = space.legal(rows, table)
+        if len(counted.tp):
+            price(counted, model.evaluate(counted))
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -269,7 +277,13 @@ def _field_key(plans: Plans, i: int) -> tuple[float, ...]:
 
 # Fields that make one choice together: changing any of them is one change.
 CHOICES: tuple[tuple[str, ...], ...] = (
-    ("recompute", "recompute_modules", "recompute_num_layers", "recompute_method"),
+    (
+        "recompute",
+        "recompute_modules",
+        "recompute_num_layers",
+        "recompute_method",
+        "recompute_layers",
+    ),
     ("schedule", "vpp"),
     ("first_stage_layers", "last_stage_layers", "stage_layers"),
     ("zero_stage", "reshard_after_forward"),
@@ -290,10 +304,10 @@ def changed_fields(plan: ParallelPlan) -> Score:
         for choice in (*CHOICES, *singles):
             differs: NDArray[np.bool_] = np.zeros((), dtype=np.bool_)
             for name in choice:
-                if name == "stage_layers":
+                if name in ("stage_layers", "recompute_layers"):
                     table = ((), *plans.stage_layers_table)
-                    same = np.array([split == plan.stage_layers for split in table])
-                    differs = differs | ~same[plans.stage_layers]
+                    same = np.array([split == getattr(plan, name) for split in table])
+                    differs = differs | ~same[getattr(plans, name)]
                 else:
                     differs = differs | (getattr(plans, name) != getattr(row, name)[0])
             changed = changed + differs

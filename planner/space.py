@@ -238,6 +238,7 @@ class Space:
         """Plans that differ from another one only in a field without effect."""
         without_effect = {
             "cp_kind": plans.cp == 1,
+            "dynamic_cp": (plans.cp == 1) | (not self.request.training.packs),
             "rank_order": plans.pp == 1,
             "moe_dispatcher": plans.ep == 1,
             "overlap_tp": plans.tp == 1,
@@ -342,8 +343,11 @@ class Space:
         """Whether layers may fall on stages as they are dealt out."""
         return self._axes.deals
 
-    def legal(self, rows: Sequence[ParallelPlan]) -> Plans:
-        """Whole plans that every rule and limit passes; their table begins with the space's own."""
+    def legal(self, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()) -> Plans:
+        """Whole plans that every rule and limit passes; their table begins with the space's own.
+
+        table: another that begins so.
+        """
         bounds = self.request.search.limits.get("recompute_num_layers")
         if bounds is not None:
             rows = [
@@ -351,7 +355,7 @@ class Space:
                 for row in rows
                 if row.recompute != "full" or within(bounds, row.recompute_num_layers)
             ]
-        plans = Plans.from_rows(rows, self._axes.split_table)
+        plans = Plans.from_rows(rows, table or self._axes.split_table)
         passes = np.ones(len(rows), dtype=np.bool_)
         for rule in self.rules if rows else ():
             passes &= rule.legal(self.context, plans)

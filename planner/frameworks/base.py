@@ -186,7 +186,11 @@ class Framework:
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
-        rules = (STARTED, _carried(self), *tuning, ONE_LENGTH, NEXT_TOKEN, *self.rules)
+        deals = self.fields["dynamic_cp"]
+        lengths = (DEALT_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
+        stages = self.fields["recompute_layers"]
+        alike = () if stages.supported else (_alike(stages.note),)
+        rules = (STARTED, _carried(self), *tuning, *lengths, *alike, NEXT_TOKEN, *self.rules)
         object.__setattr__(self, "rules", rules)
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
@@ -251,6 +255,16 @@ def _untuned(why: str) -> Rule:
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 
 
+def _whole_pool(why: str) -> Rule:
+    """Every sequence is split over all context-parallel ranks."""
+    return unsupported(lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1), why)
+
+
+def _alike(why: str) -> Rule:
+    """Stages recompute as many layers."""
+    return rule("recompute", lambda c, p: p.recompute_layers == 0, why)
+
+
 def unsupported(
     legal: Callable[[Context, Plans], object],
     explain: str | Callable[[Context, ParallelPlan], str],
@@ -270,11 +284,14 @@ STARTED = unsupported(
 )
 
 
-ONE_LENGTH = unsupported(
-    lambda c, p: not c.training.sample_lengths,
+_ONE_LENGTH = (
     "what is written reads mock data of one length: leave sample_lengths out to get the same flags "
-    "for a data set of your own",
-    "degrees",
+    "for a data set of your own"
+)
+ONE_LENGTH = unsupported(lambda c, p: not c.training.sample_lengths, _ONE_LENGTH, "degrees")
+# Where dynamic_cp reads a data set of samples.
+DEALT_LENGTHS = unsupported(
+    lambda c, p: not c.training.sample_lengths or ((p.dynamic_cp > 0) & (p.cp > 1)), _ONE_LENGTH
 )
 
 

@@ -78,9 +78,11 @@ def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     """
     idle = {
         "cp_kind": plan.cp == 1,
+        "dynamic_cp": plan.cp == 1,
         "dp_shard": plan.zero_stage == 0 or plan.dp_shard == plan.dp * plan.cp,
         "reshard_after_forward": plan.zero_stage < 3,
         "recompute_method": plan.recompute != "full",
+        "recompute_layers": plan.recompute != "full",
         "schedule": plan.pp == 1,
         "rank_order": plan.pp == 1 or plan.dp == 1,
         "moe_dispatcher": model.moe is None,

@@ -119,6 +119,12 @@ NO_EMPTY_STAGE = rule(
     lambda c, p: p.of_stage_layers(min, 1) >= 1,
     lambda c, p: f"every stage has a layer, got {value_words(p.stage_layers)}",
 )
+# Embedding, encoders and head are a stage of their own without a layer.
+NO_EMPTY_MIDDLE = rule(
+    "layers_not_divisible",
+    lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
+    lambda c, p: f"stages between the ends have a layer, got {value_words(p.stage_layers)}",
+)
 UNFUSED_LOSS = unsupported(
     lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
     "the loss works on an fp32 copy of the logits: there is no fused one",

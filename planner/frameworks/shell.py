@@ -76,7 +76,9 @@ def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) 
         f"tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}",
         f"train_batch {request.training.global_batch_size} = micro_batch {plan.micro_batch_size} "
         f"* accumulation {accumulation(context, plan)} * dp {plan.dp}",
-        "A smoke run on MOCK DATA: to train, give it data, a learning rate and TRAIN_ITERS.",
+        "Needs data: DATA_PATH and TOKENIZER_MODEL; to train, a learning rate and TRAIN_ITERS too."
+        if plan.dynamic_cp and plan.cp > 1
+        else "A smoke run on MOCK DATA: to train, give it data, a learning rate and TRAIN_ITERS.",
     )
     return "\n".join(map(comment, lines))
 

@@ -21,6 +21,7 @@ from planner.solve import near_misses, prepared, smallest_change
 _KEPT = (
     "rank_order",
     "cp_kind",
+    "dynamic_cp",
     "attention_kernel",
     "moe_dispatcher",
     "overlap_tp",

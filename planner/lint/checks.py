@@ -387,6 +387,7 @@ def _wasteful(
 
 _NO_RECOMPUTE: dict[str, Any] = {
     "recompute": "none", "recompute_modules": (), "recompute_num_layers": 0,
+    "recompute_layers": (),
 }  # fmt: skip
 _MODULES: tuple[tuple[RecomputeModule, ...], ...] = (
     ("core_attn",),
@@ -416,7 +417,7 @@ def recompute_full(case: Case) -> Iterator[Finding]:
     if plan.recompute != "full" or case.fastest([_NO_RECOMPUTE]) is not None:
         return
     fewer = [
-        {"recompute_method": "block", "recompute_num_layers": n}
+        {"recompute_method": "block", "recompute_num_layers": n, "recompute_layers": ()}
         for n in range(
             1,
             plan.recompute_num_layers
@@ -425,7 +426,7 @@ def recompute_full(case: Case) -> Iterator[Finding]:
         )
     ]
     lighter = [
-        {"recompute": "selective", "recompute_modules": modules, "recompute_num_layers": 0}
+        _NO_RECOMPUTE | {"recompute": "selective", "recompute_modules": modules}
         for modules in _MODULES
     ]
     text = "every layer is computed again, and less of it fits"

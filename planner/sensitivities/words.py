@@ -36,7 +36,8 @@ _NOUNS: dict[Measure, str] = {
 # Plan fields that are told together; dp follows from the others.
 _TOGETHER = frozenset(
     (
-        "dp", "recompute", "recompute_modules", "recompute_num_layers", "recompute_method",
+        "dp", "recompute", "recompute_modules", "recompute_num_layers", "recompute_layers",
+        "recompute_method",
         "first_stage_layers", "last_stage_layers", "stage_layers",
     )
 )  # fmt: skip

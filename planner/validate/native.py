@@ -118,6 +118,7 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
     yield "rank_order", "tp-cp-ep-dp-pp", "the script's mesh has stages outermost"
     yield "overlap_tp", False, "DTensor's collectives block"
     yield "overlap_ep", False, "the experts' exchanges block"
+    yield "dynamic_cp", False, "the script splits every sequence over all cp ranks"
     yield "moe_dispatcher", "alltoall", "the only exchange of the script"
     yield "offload_optimizer", False, "the script keeps nothing in host memory"
     yield "offload_activations", False, "the script keeps nothing in host memory"

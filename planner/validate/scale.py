@@ -44,6 +44,7 @@ _HIDES: dict[str, dict[str, str]] = {
         "dp_shard": "shard groups of that size",
         "zero_stage": "sharding: nobody is left to share with",
         "recompute_num_layers": "",
+        "recompute_layers": "that stages recompute different numbers of layers",
     },
     "model": {
         "num_layers": "what many layers add up to",
@@ -243,6 +244,7 @@ def _placed(
         if plan.recompute == "full" and plan.recompute_method == "block":
             redone = plan.recompute_num_layers / max(max(full) / plan.vpp, 1)
             update["recompute_num_layers"] = max(1, round(redone * per_chunk))
+            update["recompute_layers"] = ()
     return plan.model_copy(update=update), layers
 
 

@@ -13,7 +13,7 @@ from cost_models.blocks.mlp import MLP
 from cost_models.catalog.hardware import node_group
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
 from planner import frameworks, solve
 from planner.dealt_plans import dealt_plans
@@ -47,6 +47,20 @@ def best(request: PlanRequest) -> tuple[ParallelPlan, float]:
     """The best plan and its seconds."""
     plan = search(*solve.prepared(request), top_k=1).best[0]
     return plan, float(cost_model(request).evaluate(Plans.of(plan)).iteration_time_s[0])
+
+
+def test_a_large_encoder_gets_a_stage_of_its_own() -> None:
+    encoder = EncoderSpec(
+        num_layers=40, hidden_size=4096, num_attention_heads=32, ffn_hidden_size=14336,
+        gated_mlp=True, bidirectional=True, norm="rmsnorm", tokens=2048, input_width=588,
+        projector=({"inputs": 4096, "outputs": 4096},),
+    )  # fmt: skip
+    model = WIDE.model_copy(update={"encoders": (encoder,)})
+    training = {"seq_length": 4096, "global_batch_size": 64}
+    for framework in (None, "pytorch"):
+        fields = {"tp": 8, "pp": 4, "cp": 1, "schedule": "1f1b", "micro_batch_size": 1}
+        plan, _ = best(asked(model, training, framework=framework, **fields))
+        assert forward_layers(32, plan)[0] == 0
 
 
 def test_windows_first_and_full_attention_last() -> None:

@@ -241,3 +241,26 @@ def test_what_muon_is_taken_to_do_is_said(plan: dict[str, Any], text: str) -> No
     report = estimate(request, request.named_plan).estimate
     (note,) = [note for note in report.assumptions if note.code == "optimizer"]
     assert text in note.text
+
+
+def test_samples_of_many_lengths_may_be_dealt_to_ranks() -> None:
+    """Opened, the search takes it where long samples are few, and says how many ranks they get."""
+    lengths = (1000,) * 15 + (32768,)
+    request = PlanRequest(
+        model=preset("llama-3.1-8b"),
+        cluster=parse_shorthand("2x8xh100-sxm"),
+        training=TrainingSpec(seq_length=32768, global_batch_size=256, sample_lengths=lengths),
+        search=SearchSpec(
+            limits={name: Bounds(values=(n,)) for name, n in (("tp", 1), ("cp", 8), ("pp", 1))},
+            open=("dynamic_cp",),
+        ),
+    )
+    best = find(request).best
+    assert best is not None
+    assert best.plan.dynamic_cp
+    (note,) = [note.text for note in best.assumptions if note.code == "dynamic_cp"]
+    assert "(94% on 1, 6% on 8)" in note
+    whole = best.plan.model_copy(update={"dynamic_cp": False})
+    assert estimate(request, whole).estimate.iteration_time_s > best.iteration_time_s
+    told = find(request.for_framework("torchtitan"))
+    assert told.best is None or not told.best.plan.dynamic_cp

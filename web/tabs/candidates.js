@@ -19,7 +19,7 @@ const SETS = {
   memory: {
     label: "Memory",
     fields: ["tp", "pp", "dp", "zero_stage", "dp_shard", "reshard_after_forward", "recompute", "recompute_modules",
-      "recompute_num_layers", "offload_optimizer", "offload_activations"],
+      "recompute_num_layers", "recompute_layers", "offload_optimizer", "offload_activations"],
   },
   pipeline: {
     label: "Pipeline",
@@ -27,7 +27,7 @@ const SETS = {
   },
   overlap: {
     label: "Overlap",
-    fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "rank_order"],
+    fields: ["tp", "sequence_parallel", "dp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "overlap_ep", "cp_kind", "dynamic_cp", "rank_order"],
   },
   time: {
     label: "Time",

@@ -250,6 +250,14 @@ FEATURE_RULES: tuple[Rule, ...] = (
             + f" by itself, not {p.recompute_num_layers} by {p.recompute_method}"
         ),
     ),
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute_layers == 0) | ((p.vpp == 1) & (family(c.model) in COUNTED)),
+        lambda c, p: (
+            f"layers to recompute are counted by stage for {', '.join(sorted(COUNTED))}, with one "
+            f"chunk per stage; got {family(c.model)}, vpp {p.vpp}"
+        ),
+    ),
     rules.OFFLOADED_ADAM,
     rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
     unsupported(

@@ -131,7 +131,8 @@ def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         )
     if plan.recompute == "full":
         every = plan.recompute_method == "uniform"
-        counts = [n if every else min(n, plan.recompute_num_layers) for n in layers]
+        most = plan.recompute_layers or (plan.recompute_num_layers,) * len(layers)
+        counts = [n if every else min(n, redone) for n, redone in zip(layers, most, strict=True)]
         yield _counted(c, counts)
 
 

@@ -33,6 +33,9 @@ FIELDS = {
     "sequence_parallel": says("--sequence-parallel"),
     "cp": says("--context-parallel-size"),
     "cp_kind": says("--cp-comm-type", note="when cp > 1"),
+    "dynamic_cp": says(
+        "--hybrid-context-parallel", "--max-seqlen-per-dp-cp-rank", note="when cp > 1, with --sft"
+    ),
     "pp": says("--pipeline-model-parallel-size"),
     "vpp": says(
         "--num-virtual-stages-per-pipeline-rank",
@@ -55,6 +58,7 @@ FIELDS = {
     "recompute_modules": says("--recompute-modules"),
     "recompute_method": says("--recompute-method"),
     "recompute_num_layers": says("--recompute-num-layers"),
+    "recompute_layers": cannot("--recompute-num-layers is the same on every stage"),
     "schedule": says(
         "--num-virtual-stages-per-pipeline-rank", note="interleaved with vpp > 1, else 1F1B"
     ),

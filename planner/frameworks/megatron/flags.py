@@ -9,7 +9,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
-from planner.frameworks.megatron import hybrid, numerics, patterns
+from planner.frameworks.megatron import hybrid, numerics, patterns, samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -307,18 +307,26 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
 
 
 @in_group("DATA_ARGS")
-def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
-    padded = int(padded_vocab_size(model.vocab_size, plan.tp, VOCAB_MULTIPLE))
+def _mock(model: ModelSpec) -> Iterator[Row]:
     yield "--mock-data", "MOCK DATA: nothing to learn; to train, --data-path instead"
     yield "--tokenizer-type", "NullTokenizer", "mock data needs no tokenizer"
     yield "--vocab-size", model.vocab_size, "tokens of the vocabulary"
+
+
+@in_group("DATA_ARGS")
+def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
+    padded = int(padded_vocab_size(model.vocab_size, plan.tp, VOCAB_MULTIPLE))
     yield (
         "--make-vocab-size-divisible-by",
         VOCAB_MULTIPLE,
         f"rows are padded to a multiple of {VOCAB_MULTIPLE} x tp {plan.tp}",
     )
     yield "--padded-vocab-size", padded, "rows of the embedding, as planned"
-    yield "--eval-iters", 0, "no evaluation on mock data"
+    yield (
+        "--eval-iters",
+        0,
+        "no evaluation" if samples.are_dealt(plan) else "no evaluation on mock data",
+    )
     yield "--log-interval", 1, "iteration time on every step"
     yield "--log-throughput", "TFLOP/s per accelerator"
 
@@ -331,6 +339,7 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_model(model, training, plan),
         *(_moe(model, model.moe, plan) if model.moe is not None else ()),
         *_parallel(model, plan),
+        *samples.dealt(training, plan),
         *_sharding(training, plan),
         *_batch(context, plan),
         *_precision(training, plan),
@@ -338,5 +347,6 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_kernels(model, plan),
         *_overlap(plan),
         *_optimizer(model, training, plan),
+        *(samples.data(training) if samples.are_dealt(plan) else _mock(model)),
         *_data(model, plan),
     )

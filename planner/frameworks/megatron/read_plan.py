@@ -148,6 +148,7 @@ def plan_and_training(
         "overlap_param_gather": args.has("--overlap-param-gather"),
         "overlap_tp": args.has("--tp-comm-overlap"),
         "overlap_p2p": not args.has("--no-overlap-p2p-communication"),
+        "dynamic_cp": cp > 1 and args.has("--hybrid-context-parallel"),
         "overlap_ep": args.has("--overlap-moe-expert-parallel-comm"),
         "runtime": "megatron",
         **_recompute(args),

@@ -39,6 +39,7 @@ _SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
 _FLEX = ("deepep", "hybridep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
+_ALL_GATHER = code("cp_kind", "all_gather")
 _UNFUSED = code("attention_kernel", "unfused")
 _FULL = code("recompute", "full")
 _PP_INSIDE_DP = code("rank_order", "tp-cp-ep-pp-dp")
@@ -82,6 +83,11 @@ def _heads_over_tp_and_cp(c: Context, p: Plans) -> BoolArray:
     heads = c.model.num_attention_heads
     groups = heads if c.model.mla is not None else c.model.num_query_groups
     return np.asarray((heads % (p.tp * p.cp) == 0) & (groups % (p.tp * p.cp) == 0))
+
+
+def _deals(model: ModelSpec) -> bool:
+    """Whether every layer takes the ranks of a sample as they come."""
+    return model.mla is None and not model.layer_pattern and not model.mtp_num_layers
 
 
 def _stores_fp8(c: Context) -> bool:
@@ -332,6 +338,17 @@ FEATURE_RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (c.model.sliding_window is None) | (p.cp == 1) | (p.cp_kind != _P2P),
         "a sliding window with context parallelism needs all_gather or a2a, not p2p",
+    ),
+    unsupported(
+        lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | ((p.zero_stage < 2) & _deals(c.model)),
+        lambda c, p: (
+            "--hybrid-context-parallel runs without its FSDP (ZeRO 2 and 3), and latent attention, "
+            "hybrid models and prediction layers do not take the ranks of a sample"
+        ),
+    ),
+    unsupported(
+        lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | (p.cp_kind != _ALL_GATHER),
+        "Transformer Engine gathers no keys of packed samples: dynamic_cp goes with p2p or a2a",
     ),
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.cp == 1) | (p.cp_kind == _A2A),

@@ -51,6 +51,10 @@ def _field(field: Field) -> Field:
 
 FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
     "runtime": Field(note="Megatron-Core is the runtime"),
+    # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation asks for Megatron-Core's dev.
+    "dynamic_cp": Field(
+        note="its own loop does not deal samples to ranks with the Megatron-Core it is pinned to"
+    ),
 }
 
 

@@ -17,6 +17,7 @@ VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 
 FIELDS: dict[str, Field] = megatron.FIELDS | {
     "cp_kind": says("--context-parallel-algo", note="when cp > 1"),
+    "dynamic_cp": cannot("its Megatron-LM (core 0.12.1) has no --hybrid-context-parallel"),
     "vpp": says(
         "--num-layers-per-virtual-pipeline-stage",
         "--schedules-method",

@@ -28,6 +28,7 @@ FIELDS = {
     "sequence_parallel": says("sequence_parallel"),
     "cp": says("cp"),
     "cp_kind": says("cp_kind"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": says("pp", "stage_layers"),
     "vpp": says("stage_layers", note="stages per rank"),
     "dp": says("dp_replicate", "dp_shard", note="their product"),
@@ -41,6 +42,7 @@ FIELDS = {
     "recompute_modules": says("recompute_modules", note="core_attn, mlp, moe; or op"),
     "recompute_method": says("recompute_method"),
     "recompute_num_layers": says("recompute_num_layers"),
+    "recompute_layers": says("recompute_layers"),
     "schedule": says("schedule"),
     "first_stage_layers": says("stage_layers"),
     "last_stage_layers": says("stage_layers"),
@@ -109,6 +111,9 @@ def _lines(entry: Flag) -> list[str]:
     return [*(f"    # {part}" for part in textwrap.wrap(entry.why, WIDTH - 6)), said]
 
 
+_OWN_RECOMPUTE = "    C.recompute_num_layers = C.recompute_layers[index]\n"
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with its CONFIG, and the launch script."""
     c = Context(request.model, request.cluster, request.training)
@@ -129,6 +134,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         launch=shell.torchrun(accelerators_per_node(c.cluster)),
     )
     marks = {"@CONFIG@": _block(entries, uncarried.comments(missing)), **patterns.classes(c.model)}
+    marks["@OWN RECOMPUTE@"] = _OWN_RECOMPUTE if plan.recompute_layers else ""
     for mark, text in marks.items():
         template = template.replace(mark, text)
     return Bundle(

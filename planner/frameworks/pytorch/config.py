@@ -64,6 +64,7 @@ NUMERICS = (
     ("rotary_base", 10000.0, "rope_theta"),
     ("init_std", 0.02, "init_std"),
 )
+BY_STAGE = "recompute_layers"
 # What a plan does not carry: entry, value, why.
 FREE: tuple[tuple[str, Any, str], ...] = (
     ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
@@ -154,6 +155,8 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "recompute_modules", plan.recompute_modules, "when selective: which"
     yield "recompute_method", plan.recompute_method, "when full: uniform, all layers; block, some"
     yield "recompute_num_layers", plan.recompute_num_layers, "when full by block: first of a stage"
+    if plan.recompute_layers:
+        yield BY_STAGE, list(plan.recompute_layers), "of each virtual stage, where they differ"
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
     for name, usual, field in NUMERICS:
@@ -203,7 +206,7 @@ def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any]:
     """Fields of a plan that deal out layers like that; raises ValueError where none can."""
     chunks, rest = divmod(len(sizes), pp)
-    if rest or not chunks or min(sizes) < 1:
+    if rest or not chunks or min(sizes) < 0 or min(sizes[1:-1], default=1) < 1:
         raise ValueError(f"stage_layers has {len(sizes)} stages for pp {pp}, or an empty one")
     schedule = next((ours for ours, name in SCHEDULES.items() if name == torch_schedule), None)
     if schedule is None:
@@ -237,6 +240,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         **_layout(pp, config["schedule"], sizes),
         dp=replicate * shard,
         dp_shard=shard * config["cp"] if replicate > 1 and config["zero_stage"] else 0,
+        recompute_layers=tuple(config.get(BY_STAGE, ())),
         cross_entropy="unfused",
         overlap_grad_reduce=pp == 1,
         runtime="torch",

@@ -298,5 +298,5 @@ RULES: tuple[Rule, ...] = (
         "tensor-parallel traffic blocks, and so does the exchange with experts",
     ),
     torch_schedules.OVERLAP,
-    rules.NO_EMPTY_STAGE,
+    rules.NO_EMPTY_MIDDLE,
 )

@@ -33,6 +33,7 @@ FIELDS = {
     "sequence_parallel": says("parallelism.enable_sequence_parallel"),
     "cp": says("parallelism.context_parallel_degree"),
     "cp_kind": cannot("keys and values are gathered (all_gather)"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": says("parallelism.pipeline_parallel_degree"),
     "vpp": says("parallelism.module_fqns_per_model_part"),
     "dp": says(
@@ -52,6 +53,7 @@ FIELDS = {
     "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC"),
     "recompute_method": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
     "recompute_num_layers": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
+    "recompute_layers": cannot("activation_checkpoint is the same on every stage"),
     "schedule": says("parallelism.pipeline_parallel_schedule"),
     "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "last_stage_layers": says("parallelism.module_fqns_per_model_part"),

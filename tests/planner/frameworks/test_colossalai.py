@@ -156,6 +156,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
         {"recompute_method": "uniform", "recompute_num_layers": 1},
     ),
     "recompute_num_layers": ("llama-uneven", {"recompute_num_layers": 1}),
+    "recompute_layers": ("llama-uneven", {"recompute_layers": (2, 1, 1, 0)}),
     "first_stage_layers": ("llama-uneven", {"first_stage_layers": 5}),
     "last_stage_layers": ("llama-uneven", {"last_stage_layers": 5}),
     "stage_layers": ("llama-explicit-stages", {"stage_layers": (3, 3, 5, 5)}),
@@ -274,6 +275,11 @@ REFUSED: list[tuple[str, str, Case]] = [
         runs(recompute="selective", recompute_modules=("core_attn",)),
     ),
     ("recompute", "not 2 by block", runs(recompute_num_layers=2, **FULL)),
+    (
+        "recompute",
+        "counted by stage for",
+        runs("gpt", recompute_num_layers=2, recompute_layers=(2, 1, 1, 0), **FULL, **PIPED),
+    ),
     ("recompute", "not 2 by block", runs("gpt", recompute_num_layers=2, **FULL, **PIPED)),
     (
         "recompute",

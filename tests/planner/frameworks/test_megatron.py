@@ -96,6 +96,22 @@ def test_several_nodes_must_be_told_apart_and_one_need_not(tmp_path: Path) -> No
     assert call[call.index("--node_rank") + 1] == "1"
 
 
+def test_samples_of_many_lengths_are_said_where_they_are_dealt_to_ranks() -> None:
+    lengths = {"sample_lengths": (300, 900, 2048)}
+    request, plan = launch(training=lengths, cp=4, dynamic_cp=True)
+    said = {flag.name: flag for flag in MEGATRON.write(request, plan).flags}
+    assert said["--max-seqlen-per-dp-cp-rank"].value == "512"
+    assert {"--hybrid-context-parallel", "--sft", "--calculate-per-token-loss"} <= set(said)
+    assert "planned: 1083 tokens in the mean, 2048 at most" in said["--data-path"].why
+    assert not {"--mock-data", "--vocab-size"} & set(said)
+    for name in frameworks.FRAMEWORKS:
+        refusals = [reason.text for reason in frameworks.get(name).reasons(request, plan)]
+        split = frameworks.get(name).fields["dynamic_cp"].note
+        assert (split in refusals) is (name != "megatron"), name
+    whole = plan.model_copy(update={"dynamic_cp": False})
+    assert any("one length" in reason.text for reason in MEGATRON.reasons(request, whole))
+
+
 def test_fused_cross_entropy_is_the_native_one_and_keeps_fp32() -> None:
     said = {flag.name: flag for flag in MEGATRON.write(*launch()).flags}
     assert "fp32 exponentials stay" in said["--cross-entropy-loss-fusion"].why
@@ -120,6 +136,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "sequence_parallel": ("llama-context-hybrid", {"sequence_parallel": False}),
     "cp": ("llama-context-hybrid", {"cp": 1, "dp": 8}),
     "cp_kind": ("llama-context-hybrid", {"cp_kind": "all_gather"}),
+    "dynamic_cp": ("llama-dynamic-context", {"dynamic_cp": False}),
     "pp": ("gpt-oss", {"pp": 2, "dp": 4}),
     "vpp": ("switch-interleaved", {"vpp": 1, "schedule": "1f1b"}),
     "schedule": ("switch-interleaved", {"vpp": 1, "schedule": "1f1b"}),
@@ -314,6 +331,13 @@ REFUSED += [
     ("zero_stage", "8 replicas of dp_shard 2", launch("mixtral", ep=4, dp_shard=2)),
     ("framework_unsupported", "weight gathering", launch(overlap_grad_reduce=False)),
     ("framework_unsupported", "tensor-parallel traffic", launch(tp=2, overlap_tp=True)),
+    ("framework_unsupported", "its FSDP (ZeRO 2", launch(cp=2, dynamic_cp=True, zero_stage=2)),
+    ("framework_unsupported", "latent attention", launch("deepseek-v3", cp=2, dynamic_cp=True)),
+    (
+        "framework_unsupported",
+        "gathers no keys",
+        launch(cp=2, dynamic_cp=True, cp_kind="all_gather"),
+    ),
     ("framework_unsupported", "overlap_ep needs", launch(overlap_ep=True)),
     (
         "framework_unsupported",

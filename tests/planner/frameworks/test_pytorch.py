@@ -239,6 +239,10 @@ REAL: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "recompute of modules": ask(
         (1, 4), pp=2, recompute="selective", recompute_modules=("core_attn", "mlp"), **TP2, **PIPE
     ),
+    "full recompute of some, by stage": ask(
+        (1, 4), pp=4, recompute="full", recompute_num_layers=2, recompute_layers=(2, 1, 1, 0),
+        **PIPE,
+    ),
     "full recompute": ask((1, 4), pp=2, recompute="full", recompute_num_layers=2, **PIPE),
     "gathered context": ask((1, 4), cp=4, **{**RUNS, **GATHER}),
     "gathered context, learned positions": ask((1, 4), "gpt", cp=2, **TP2, **{**RUNS, **GATHER}),
@@ -370,6 +374,10 @@ GRADIENTS: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "encoders over cp and tp": ask((1, 4), "seeing", cp=2, **TP2, **RUNS),
     "encoders, gathered context": ask((1, 2), "seeing", cp=2, **{**RUNS, **GATHER}),
     "encoders, zero bubble": ask((1, 2), "seeing", pp=2, vpp=2, schedule="zb-v", **PIPE),
+    "encoders apart": ask((1, 2), "seeing", pp=2, stage_layers=(0, 8), **PIPE),
+    "frozen encoders apart, head apart": ask(
+        (1, 3), "seeing", frozen=("encoders",), pp=3, stage_layers=(0, 8, 0), **PIPE
+    ),
     "frozen encoders": ask(
         (1, 2), "seeing", frozen=("encoders",), **TP2, **{**RUNS, "zero_stage": 0}
     ),
@@ -644,7 +652,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         launch(**RUNS)[1],
     ),
     "position table has 4096 rows": refused(GPT, training={"seq_length": 8192}),
-    "every stage has a layer, got 0,8,8,0": refused(stage_layers=(0, 8, 8, 0), pp=4, **PIPE),
+    "between the ends have a layer, got 8,0,8": refused(stage_layers=(8, 0, 8, 0), pp=4, **PIPE),
     "ALiBi": refused(other("llama", position="alibi")),
     "odd head width": refused(other("llama", head_dim=33)),
     "never run in parallel": refused(other("llama", parallel_residual=True)),

@@ -245,6 +245,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "all-to-all": (LLAMA, {"cp": 2, "cp_kind": "a2a", "dp": 2, "zero_stage": 3}, {}),
     "unfused": (LLAMA, {"pp": 2, "attention_kernel": "unfused"}, {}),
     "full": (LLAMA, SP | {"pp": 2} | FULL, {}),
+    "full-by-stage": (
+        LLAMA,
+        {
+            "pp": 4,
+            "dp": 2,
+            "recompute": "full",
+            "recompute_num_layers": 2,
+            "recompute_layers": [2, 1, 0, 0],
+        },
+        {},
+    ),
     "full-some": (LLAMA, {"pp": 2, "recompute": "full", "recompute_num_layers": 1}, {}),
     "parts": (
         LLAMA,
@@ -286,6 +297,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "latent-window": (LATENT_WINDOW, {"cp": 2, "cp_kind": "a2a", "pp": 2}, {}),
     "recurrences": (RECURRENCES, {"pp": 2, "dp": 2}, {}),
     "encoders": (SEEING, SP | {"pp": 2, "dp": 2}, {}),
+    "encoders-apart": (LLAMA | {"encoders": [_VISION]}, SP | {"pp": 2, "stage_layers": [0, 8]}, {}),
+    "encoders-apart-fsdp": (SEEING, {"pp": 2, "dp": 4, "stage_layers": [0, 8]} | FSDP, {}),
     "encoders-alone": (SEEING, {"attention_kernel": "unfused"}, {}),
     "encoders-recompute": (
         SEEING,

@@ -1,0 +1,41 @@
+"""Options of packed samples that ranks take by their lengths (hybrid context parallelism)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import TrainingSpec
+from planner.frameworks.base import Flag, Row, flag, in_group, switch
+
+
+def are_dealt(plan: ParallelPlan) -> bool:
+    """Whether samples are dealt to ranks by their lengths."""
+    return plan.dynamic_cp and plan.cp > 1
+
+
+@in_group("PARALLEL_ARGS")
+def dealt(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+    if are_dealt(plan):
+        yield "--hybrid-context-parallel", "each sample on as few ranks as its length needs"
+        most = training.seq_length // plan.cp
+        yield "--max-seqlen-per-dp-cp-rank", most, "longer samples take 2, 4, ... ranks"
+        yield "--calculate-per-token-loss", "ranks see unequal numbers of tokens"
+        yield "--dataloader-type", "single", "the only one that deals samples"
+
+
+@in_group("DATA_ARGS")
+def data(training: TrainingSpec) -> Iterator[Flag]:
+    lengths = training.sample_lengths or (training.seq_length,)
+    mean = sum(lengths) / len(lengths)
+    yield switch("DATA_ARGS", "--sft", "packed samples; there is no mock data of them")
+    yield flag(
+        "DATA_ARGS", "--data-path", "samples.jsonl",
+        f"conversations, packed to {training.seq_length} tokens; planned: {mean:.0f} tokens in "
+        f"the mean, {max(lengths)} at most", "DATA_PATH",
+    )  # fmt: skip
+    yield flag("DATA_ARGS", "--tokenizer-type", "SFTTokenizer", "knows conversations")
+    yield flag(
+        "DATA_ARGS", "--tokenizer-model", "tokenizer",
+        "a folder or a name of Hugging Face", "TOKENIZER_MODEL",
+    )  # fmt: skip
