@@ -24,7 +24,7 @@ from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
 from planner.memory_risk import Room, room_of
-from planner.progress import step
+from planner.progress import current, step
 from planner.request import PlanRequest
 from planner.sites import kept as sites
 from planner.sites.corrected import SiteCostModel
@@ -110,6 +110,7 @@ def search(
     room = room_of(request)
     rejected: Counter[str] = Counter()
     costed = feasible = fewer = 0
+    cut_short = False
 
     def price(plans: Plans, estimates: Estimates) -> None:
         nonlocal costed, feasible
@@ -130,7 +131,14 @@ def search(
         space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
-    if score is None and request.search.objective != "memory_headroom" and space.deals:
+        if cut_short := current().enough():
+            break
+    if (
+        not cut_short
+        and score is None
+        and request.search.objective != "memory_headroom"
+        and space.deals
+    ):
         dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
             price(*dealt)
@@ -143,6 +151,7 @@ def search(
         dominated=space.dominated + fewer,
         costed=costed,
         feasible=feasible,
+        cut_short=cut_short,
         rejected={reason: n for reason, n in sorted(rejected.items()) if n},
         examples={reason: text for reason, text in sorted(space.examples.items()) if text},
     )

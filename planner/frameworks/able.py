@@ -23,10 +23,16 @@ CHOICES = {
     "reshard_after_forward": range(2),
 }
 # A model that every framework builds.
-PLAIN = ModelSpec(
-    num_layers=8, hidden_size=4096, num_attention_heads=32, vocab_size=32_000, gated_mlp=True,
-    norm="rmsnorm",
-)  # fmt: skip
+PLAIN = ModelSpec.model_validate(
+    {
+        "num_layers": 8,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "vocab_size": 32_000,
+        "gated_mlp": True,
+        "norm": "rmsnorm",
+    }
+)
 
 
 @lru_cache(maxsize=64)
