@@ -186,7 +186,9 @@ def _request(
     mixed: bool = False,
 ) -> PlanRequest:
     from planner.documents import parse_request
+    from planner.screens import install
 
+    install()
     return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)
 
 
@@ -209,6 +211,11 @@ def _plain(part: Any) -> Any:
     from pydantic import BaseModel
 
     return part.model_dump(mode="json", exclude_none=True) if isinstance(part, BaseModel) else part
+
+
+def __dir__() -> list[str]:
+    """The functions that are meant to be called."""
+    return __all__
 
 
 if "IPython" in sys.modules:  # in a notebook answers show themselves

@@ -161,7 +161,8 @@ class SpaceAxis(Document):
 class Counts(Document):
     """enumerated = dominated + costed + rejected before costing; costed = feasible + memory.
 
-    examples: for each reason, one refused combination explained with its numbers.
+    examples: for each reason, one refused combination explained with its numbers.  cut_short:
+    the search was ended before it had seen all plans.
     """
 
     enumerated: int
@@ -170,6 +171,7 @@ class Counts(Document):
     feasible: int
     rejected: dict[str, int]
     examples: dict[str, str] = {}
+    cut_short: bool = False
 
 
 class Change(Document):

@@ -107,12 +107,17 @@ def bar(
 
 
 def _glyph(letter: str, console: Console) -> str:
-    return letter if console.color_system is None else "█"
+    return letter if _plain(console) else "█"
+
+
+def _plain(console: Console) -> bool:
+    """Without colours, of which NO_COLOR leaves bold and dim."""
+    return console.color_system is None or console.no_color
 
 
 def _capacity_mark(line: Text, at: float, width: int, console: Console) -> Text:
     """The bar with the capacity as a line: after its end, or inside it where a stage overflows."""
-    mark = "|" if console.color_system is None else "┃"
+    mark = "|" if _plain(console) else "┃"
     position = round(width * at)
     before, after = line[:position], line[position:]
     return Text.assemble(before, (mark, "bold"), after)

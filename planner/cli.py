@@ -52,6 +52,14 @@ if TYPE_CHECKING:
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
+
+def _launchers(incomplete: str) -> list[str]:
+    """What completes the name of a launcher."""
+    from planner.launchers import LAUNCHERS
+
+    return [name for name in LAUNCHERS if name.startswith(incomplete)]
+
+
 app = typer.Typer(
     name="planner",
     no_args_is_help=True,
@@ -183,7 +191,7 @@ def emit_files(
     ] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=_LAUNCHERS),
+        typer.Option(metavar="NAME", help=_LAUNCHERS, autocompletion=_launchers),
     ] = None,
     json: Json = False,
     given: Mapping[str, Any],
@@ -344,7 +352,7 @@ def run(arguments: Sequence[str]) -> int:
     command = _built(_application(first))
     return guarded(
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
-        json="--json" in arguments,
+        arguments,
     )
 
 

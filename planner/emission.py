@@ -61,7 +61,10 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
     try:
         return launchers.launched(bundle, request, launcher)
     except UnknownName as error:
-        raise refuse("/launcher", "unknown_name", str(error)) from None
+        raise refuse(
+            "/launcher", "unknown_name", f"no launcher {launcher!r}", launcher,
+            allowed=error.known, did_you_mean=error.nearest,
+        ) from None  # fmt: skip
     except launchers.CannotLaunch as error:
         raise refuse("/launcher", "cannot_launch", str(error)) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import typer
@@ -19,15 +19,15 @@ FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-def guarded(command: Callable[[], int | None], json: bool) -> int:
-    """Run a command; its exit code, whatever happens."""
+def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
+    """Run a command; its exit code, whatever happens.  words: those of the command line."""
     try:
         try:
             code = command() or FINE
         except (BrokenPipeError, typer.Abort):
             raise
         except Exception as error:
-            code = _report(error, json)
+            code = _report(error, words)
         print(end="", flush=True)
         return code
     except typer.Abort:
@@ -47,9 +47,11 @@ def guarded(command: Callable[[], int | None], json: bool) -> int:
         return _cannot_write(error)
 
 
-def _report(error: Exception, json: bool) -> int:
+def _report(error: Exception, words: Sequence[str]) -> int:
+    json = "--json" in words
     from planner.output import print_document
     from planner.problems import internal_document, problem_document
+    from planner.typed import told
 
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         return _cannot_write(error)
@@ -67,8 +69,8 @@ def _report(error: Exception, json: bool) -> int:
         print_document(problem_document(problems))
     elif problems:
         print("Bad input:", file=sys.stderr)
-        for problem in problems:
-            print(f"  {problem}", file=sys.stderr)
+        for line in told(problems, words):
+            print(f"  {line}", file=sys.stderr)
     return BAD_INPUT
 
 

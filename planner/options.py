@@ -138,6 +138,25 @@ LISTS = frozenset(
         "sample_lengths",
     }
 )
+
+
+def _names(kind: str) -> Callable[[str], list[str]]:
+    """What completes the name of a catalog entry."""
+
+    def complete(incomplete: str) -> list[str]:
+        from planner.listing import LISTINGS
+
+        return [entry.id for entry in LISTINGS[kind]() if entry.id.startswith(incomplete)]
+
+    return complete
+
+
+COMPLETIONS = {
+    "model": _names("models"),
+    "cluster": _names("clusters"),
+    "framework": _names("frameworks"),
+    "schedule": _names("schedules"),
+}
 _PANELS = {
     "": "Model and cluster",
     "cluster": "Model and cluster",
@@ -188,8 +207,9 @@ def _parameter(field: Field, plan_panel: str) -> inspect.Parameter:
     else:
         # Text, so that a wrong value is reported like one in a file: with its place.
         option = typer.Option(
-            help=field.help, metavar=field.metavar, rich_help_panel=panel, show_default=False
-        )
+            help=field.help, metavar=field.metavar, rich_help_panel=panel, show_default=False,
+            autocompletion=COMPLETIONS.get(field.name),
+        )  # fmt: skip
         annotation = Annotated[str | None, option]
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation

@@ -37,10 +37,14 @@ def ignore(step: Step) -> None:
 
 @dataclass(frozen=True)
 class Watch:
-    """show: is told each step.  stopped: whether the work shall end; asked at each step."""
+    """show: is told each step.  stopped: whether the work shall end; asked at each step.
+
+    enough: whether a search shall go no further and answer with what it has.
+    """
 
     show: Callable[[Step], None] = ignore
     stopped: Callable[[], bool] = lambda: False
+    enough: Callable[[], bool] = lambda: False
 
 
 _watch: ContextVar[Watch] = ContextVar("watch", default=Watch())  # noqa: B039

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,10 @@ PATIENCE_S = 1.0
 
 @contextmanager
 def bar(what: str) -> Iterator[None]:
-    """A bar for the work inside; nothing where no terminal is watching."""
+    """A bar for the work inside; nothing where no terminal is watching.
+
+    Ctrl-C ends a search with the best that it has found; a second one ends the command.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -28,8 +33,20 @@ def bar(what: str) -> Iterator[None]:
         if not progress.live.is_started and time.monotonic() - began > PATIENCE_S:
             progress.start()
 
+    asked: list[int] = []
+
+    def interrupted(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    # Only the main thread may; in others there is nobody to press it.
+    own = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, interrupted) if own else None
     try:
-        with watched(Watch(show)):
+        with watched(Watch(show, enough=lambda: bool(asked))):
             yield
     finally:
+        if own:
+            signal.signal(signal.SIGINT, before)
         progress.stop()

@@ -24,7 +24,7 @@ from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
 from planner.fewest_layers import with_fewest_layers
 from planner.memory_risk import Room, room_of
-from planner.progress import step
+from planner.progress import current, step
 from planner.request import PlanRequest
 from planner.sites import kept as sites
 from planner.sites import pricing
@@ -107,6 +107,7 @@ def search(
     rejected: Counter[str] = Counter()
     table: tuple[tuple[int, ...], ...] = ()
     costed = feasible = fewer = 0
+    cut_short = False
 
     def price(plans: Plans, estimates: Estimates) -> None:
         nonlocal costed, feasible
@@ -127,7 +128,14 @@ def search(
         space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
         price(plans, estimates)
         step(space.drawn, space.size, keep.best)
-    if score is None and request.search.objective != "memory_headroom" and space.deals:
+        if cut_short := current().enough():
+            break
+    if (
+        not cut_short
+        and score is None
+        and request.search.objective != "memory_headroom"
+        and space.deals
+    ):
         dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
             price(*dealt)
@@ -146,6 +154,7 @@ def search(
         dominated=space.dominated + fewer,
         costed=costed,
         feasible=feasible,
+        cut_short=cut_short,
         rejected={reason: n for reason, n in sorted(rejected.items()) if n},
         examples={reason: text for reason, text in sorted(space.examples.items()) if text},
     )

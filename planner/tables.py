@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -85,21 +87,47 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
         if left < _LEAST_RECOMPUTE and {cell} >= {*others}:
             left += _width(columns.pop(name))
             below.append(f"{heading} {'no' if cell == '-' else cell}")
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for column in (*figures, *columns.values()):
-        fixed = _width(column) - 2 if left >= _LEAST_RECOMPUTE else None
-        table.add_column(column[0], justify="right", vertical="bottom", width=fixed)
-    table.add_column("recompute", no_wrap=True, vertical="bottom")
-    for *row, plan in zip(
-        *(cells for _, *cells in (*figures, *columns.values())), plans, strict=True
-    ):
-        words = Text(recompute_words(plan))
-        words.truncate(max(left, _LEAST_RECOMPUTE), overflow="ellipsis")
-        table.add_row(*row, words)
-    rows: list[RenderableType] = [table]
+    listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
+    headings = [heading for heading, *_ in columns.values()]
+    recomputed = [recompute_words(plan) for plan in plans]
+    alike = len({*recomputed}) == 1 and len(recomputed[0]) > left and not shown & {*_RECOMPUTE}
+    if alike:
+        below.append(f"recompute {recomputed[0]}")
+    rows: list[RenderableType]
+    if left < _LEAST_RECOMPUTE:
+        rows = [_one(headings, alike, *row) for row in listed_plans]
+    else:
+        rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
         rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
     return Group(*rows, *_doubt(answer.contenders, answer.best_expected))
+
+
+def _table(
+    columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], left: int
+) -> RenderableType:
+    """A row for each plan; left: cells for what is recomputed, 0: it is not said."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column[0], justify="right", vertical="bottom", width=_width(column) - 2)
+    if left:
+        table.add_column("recompute", no_wrap=True)
+    for *row, plan in plans:
+        last = [_broken(recompute_words(plan), left)] if left else []
+        table.add_row(*row, *last)
+    return table
+
+
+def _one(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
+    """A plan in words, where there is no room for a table; alike: all recompute the same."""
+    *cells, plan = row
+    first = len(cells) - len(headings)
+    number, tokens, seconds_each, peak, *best = cells[:first]
+    words = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
+    words += [f"best? {cell}" for cell in best]
+    words += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
+    words += [] if alike else [f"recompute {recompute_words(plan)}"]
+    return Flow(words, indent=3)
 
 
 def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterator[RenderableType]:
@@ -113,6 +141,11 @@ def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterat
             first, *more = [*plan_words(plan), *memory_words(plan)]
             head = f"  best on average: {i}, {first}"
             yield Flow([head, *more], indent=4)
+
+
+def _broken(text: str, width: int) -> str:
+    """Names that are added, on as many lines as they take."""
+    return textwrap.fill(text.replace("+", "+ "), width).replace("+ ", "+")
 
 
 def _width(column: Sequence[str]) -> int:
@@ -163,21 +196,17 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
 
 
 def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
-    """The answer to `planner catalog`: one line per entry, cut where the terminal ends."""
+    """The answer to `planner catalog`: one line per entry, or more where the terminal ends."""
     rows = [(entry.id, *_catalog_facts(entry)) for entry in entries]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    return Group(
-        *(
-            Text.assemble(
-                (f"{row[0]:<{widths[0]}}", "bold"),
-                *(f"  {cell:<{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True)),
-                (f"  {row[-1]}", "dim"),
-                no_wrap=True,
-                overflow="ellipsis",
-            )
-            for row in rows
-        )
-    )
+    drawn = []
+    for name, *facts, last in rows:
+        cells = (f" {cell:<{width}}" for cell, width in zip(facts, widths[1:], strict=True))
+        words = [Text(f" {last.split()[0]}", "dim")] if last else []
+        words += [Text(word, "dim") for word in last.split()[1:]]
+        pieces = [Text(f"{name:<{widths[0]}}", "bold"), *cells]
+        drawn.append(Flow([*pieces, *words], " ", widths[0] + 2))
+    return Group(*drawn)
 
 
 def _catalog_facts(entry: Entry) -> tuple[str, str, str]:

@@ -350,13 +350,17 @@ def _counts(answer: PlanAnswer) -> list[RenderableType]:
         indent=2,
     )
     rejected = _rejected(counts)
+    cut: list[RenderableType] = []
+    if counts.cut_short:
+        text = "The search was stopped: this is the best so far, other plans may be faster."
+        cut.append(prose(text, 0, 2))
     if not rejected:
-        return [line]
+        return [*cut, line]
     words = [f"{count:,} for {reason_words(reason)}" for count, reason in rejected[:_MOST_REASONS]]
     if rest := rejected[_MOST_REASONS:]:
         words.append(f"{sum(count for count, _ in rest):,} for other reasons")
     words[0] = f"rejected: {words[0]}"
-    return [line, Flow(words, ", ", indent=2)]
+    return [*cut, line, Flow(words, ", ", indent=2)]
 
 
 def _rejected(counts: Counts) -> list[tuple[int, str]]:

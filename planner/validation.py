@@ -38,6 +38,7 @@ def looked_up(pointer: str, find: Callable[[], T]) -> T:
             f"no {error.kind} {shown(error.name)!r}",
             error.name,
             did_you_mean=error.nearest,
+            allowed=error.known,
         ) from None
     except ValidationError as error:
         raise RequestError(from_validation(error, pointer, {}, NodeGroup)) from None

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 
 
 class UnknownName(LookupError):
-    """A name that the catalog does not have, with up to three nearest ones that it has."""
+    """A name that the catalog does not have, with up to three nearest ones, and all it has."""
 
-    def __init__(self, kind: str, name: str, nearest: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, kind: str, name: str, nearest: tuple[str, ...] = (), known: tuple[str, ...] = ()
+    ) -> None:
+        self.known = known
         self.kind = kind
         self.name = name
         self.nearest = nearest
@@ -33,4 +36,4 @@ def resolve(name: str, ids_by_alias: Mapping[str, str], kind: str) -> str:
     # A pasted file is no name: comparing it with every alias would cost quadratic time.
     close = difflib.get_close_matches(key[:200], ids_by_alias, n=12, cutoff=0.5)
     nearest = tuple(dict.fromkeys(ids_by_alias[alias] for alias in close))[:3]
-    raise UnknownName(kind, name, nearest)
+    raise UnknownName(kind, name, nearest, tuple(dict.fromkeys(ids_by_alias.values())))

@@ -168,7 +168,7 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
 
 def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
     """The median, and fainter behind it the 90th percentile."""
-    plain = console.color_system is None
+    plain = console.color_system is None or console.no_color
     full = round(_BAR * median / longest)
     rest = max(round(_BAR * p90 / longest) - full, 0)
     style = "green" if median < _GOOD else "yellow" if median < _FAIR else "red"

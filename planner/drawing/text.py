@@ -75,7 +75,7 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
         cells=cells,
         makespan_s=answer.makespan_s,
         letters=console.options.ascii_only,
-        colour=console.color_system is not None,
+        colour=console.color_system is not None and not console.no_color,
         numbered=cells * usual >= 2,
         dense=cells * mean_s(drawn) / answer.makespan_s < 1,
     )

@@ -20,6 +20,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
+SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 SQUARED_RELU = "relu2"
 
 
@@ -61,9 +62,9 @@ def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
         kind="yarn", factor=scaling.factor, **YARN, **scales
     ):
         yield "rope_scaling", ("--rotary-scaling-factor", scaling.factor, "YaRN's, " + WHY)
-        for name, value in scales.items():
-            if value is not None:
-                yield "rope_scaling", (f"--{name.replace('_', '-')}", value, WHY)
+        for name, option in SCALES.items():
+            if (value := scales[name]) is not None:
+                yield "rope_scaling", (option, value, WHY)
 
 
 def said(model: ModelSpec) -> frozenset[str]:
@@ -95,8 +96,8 @@ def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
         found["rope_scaling"] = {"kind": "llama3", "factor": factor, **LLAMA3}
     if fields["mla"] is not None and args.number("--rotary-scaling-factor", 1.0) != 1.0:
         scaling = {"kind": "yarn", "factor": args.number("--rotary-scaling-factor"), **YARN}
-        for name in ("mscale", "mscale_all_dim"):
-            if args.has(option := f"--{name.replace('_', '-')}"):
+        for name, option in SCALES.items():
+            if args.has(option):
                 scaling[name] = args.number(option)
         found["rope_scaling"] = scaling
     return found

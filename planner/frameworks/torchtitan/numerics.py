@@ -25,6 +25,12 @@ YARN = {
     "original_seq_len": "original_max_position_embeddings",
     "truncate": "truncate",
 }
+# What RoPE.Config has where a field is left out; `truncate` stays unsaid.
+USUAL: dict[str, Any] = {
+    "scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_seq_len": 4096,
+}  # fmt: skip
 SCALINGS = {"llama3": ("llama", LLAMA3), "yarn": ("yarn", YARN)}
 MSCALE = "mscale"
 
@@ -96,8 +102,9 @@ def read(attention: Call, norm: Call | None, router: Call | None) -> dict[str, A
         )
         if kind:
             fields = SCALINGS[kind][1]
+            given = USUAL | rope.kwargs
             found["rope_scaling"] = {"kind": kind} | {
-                theirs: rope.kwargs[ours] for ours, theirs in fields.items() if ours in rope.kwargs
+                theirs: given[ours] for ours, theirs in fields.items() if ours in given
             }
             if _number(attention, MSCALE):
                 scale = attention.kwargs[MSCALE]

@@ -48,7 +48,7 @@ ADAPTERS = {
 }
 CLASSES = {**STORED, "LoRA": ADAPTERS, "CanonicalLoRA": ADAPTERS}
 ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
-WRITERS = ("flags", "hybrid", "patterns")
+WRITERS = ("flags", "hybrid", "patterns", "numerics")
 CHECKOUTS = ("MEGATRON_BRIDGE_PATH", "MEGATRON_LM_PATH")
 
 
