@@ -63,6 +63,8 @@ def look_at(model: nn.Module, config: Any, name: str) -> Looked:
     spec = ModelSpec.model_validate({**fields, "name": name})
     rest = sum(p.numel() for p in model.parameters()) - total_parameters(spec)
     if rest < 0:
+        if shared := _size(lists[path], once=False) - _size(lists[path]):
+            raise NotUnderstood(f"its layers share {shared:,} parameters: blocks have their own")
         raise NotUnderstood(f"its blocks have {-rest:,} parameters more than it")
     left = _outside(model, (path, *(p for p, _ in encoders))) if rest else ()
     parts = [stack, *(each for _, each in encoders)]
@@ -75,8 +77,9 @@ def look_at(model: nn.Module, config: Any, name: str) -> Looked:
     )
 
 
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def _size(module: nn.Module, once: bool = True) -> int:
+    """Parameters of a module; once: one that several parts share."""
+    return sum(part.numel() for _, part in module.named_parameters(remove_duplicate=once))
 
 
 def _is_other_input(path: str) -> bool:
