@@ -50,6 +50,7 @@ from tests.fixtures.launches import (
     unreached,
     written,
 )
+from tests.fixtures.tiers import examples
 from tests.oracles.torchtitan_check import ask
 
 TITAN = frameworks.get("torchtitan")
@@ -681,7 +682,7 @@ ADDED_ARGUMENTS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_whatever_stands_in_a_module_it_is_read_or_the_reason_is_given(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([ATTRIBUTES, question(*CASES["gpt-oss"])["module"]]))
