@@ -9,6 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from planner.data_folder import VARIABLE
+from tests.fixtures import tiers
 
 # Tests run side by side, one on each core.  Read when NumPy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,10 +31,15 @@ def own_data_folder() -> Generator[None, None, None]:
         os.environ[VARIABLE] = before
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.exhaustive = config.option.markexpr == "exhaustive"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as quick what is neither slow nor exhaustive, before `-m` selects.
 
+    Among the exhaustive tests every drawn one runs again, on all its examples: see tiers.examples.
     Benchmarks run alone: beside other tests (pytest-xdist) they would measure those.
     """
     if hasattr(config, "workerinput"):
@@ -42,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS:
             item.add_marker(pytest.mark.slow)
+        if tiers.exhaustive and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.exhaustive)
         if not any(item.get_closest_marker(name) for name in ("slow", "exhaustive")):
             item.add_marker(pytest.mark.quick)
 

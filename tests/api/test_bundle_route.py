@@ -16,7 +16,7 @@ from planner.frameworks.base import Bundle
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",
-    "cluster": "2x8xh100-sxm",
+    "cluster": "1x8xh100-sxm",
     "training": {"seq_length": 2048, "global_batch_size": 64},
     "plan": {"tp": 4, "sequence_parallel": True, "pp": 2},
 }

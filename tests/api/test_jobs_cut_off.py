@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.job_server import (
+    ENDLESS,
     LEASE_S,
     OVER,
     SWEEP,
@@ -71,26 +72,40 @@ def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
     eventually(lambda: not place.processes(), "the end of all its processes")
 
 
-@pytest.mark.slow
+# Kind, document, how many processes of which module it runs, in which phase.  Ranks take long to
+# start, so they are left to the exhaustive tests.
+LONG = [
+    pytest.param("sweeps", ENDLESS, 1, "planner.jobs.runner", "ask", marks=pytest.mark.slow),
+    pytest.param(
+        "validations", TWO_RANKS | {"validation": {"steps": 1000}}, 2, WORKER, "run",
+        marks=pytest.mark.exhaustive,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "asked", "count", "module", "phase"), LONG)
 def test_a_server_that_is_stopped_hands_over_and_one_that_is_cut_off_too_often_tells(
-    place: Place,
+    place: Place, kind: str, asked: dict[str, Any], count: int, module: str, phase: str
 ) -> None:
+    def running() -> bool:
+        return len(place.runs(module)) >= count
+
     server = place.serve(max_job_attempts=1)
-    job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
-    eventually(lambda: len(place.runs(WORKER)) >= 2, "two ranks")
+    job = server.start(kind, asked)
+    eventually(running, "its processes")
     server.stop()
     eventually(lambda: not place.processes(), "the end of all its processes")
     server = place.serve(max_runs=0)
     assert server.job(job)["state"] == "queued"
     server.stop()
     server = place.serve(max_job_attempts=1)
-    eventually(lambda: len(place.runs(WORKER)) >= 2, "two ranks")
+    eventually(running, "its processes again")
     server.kill()
     server = place.serve(max_job_attempts=1)
     done = server.end(job)
     assert done["state"] == "failed"
     assert done["error"]["type"] == "/problems/cut-off"
-    assert "ended 1 times in the phase 'run'" in done["error"]["detail"]
+    assert f"ended 1 times in the phase '{phase}'" in done["error"]["detail"]
 
 
 @pytest.mark.exhaustive
@@ -135,15 +150,17 @@ def fill(path: Path) -> None:
             pass
 
 
-@pytest.mark.slow
-def test_a_full_disk(place: Place) -> None:
+@pytest.mark.parametrize(("kind", "asked", "count", "module", "phase"), LONG)
+def test_a_full_disk(
+    place: Place, kind: str, asked: dict[str, Any], count: int, module: str, phase: str
+) -> None:
     server = place.serve(*small_disk(place.folder))
     first = server.start("sweeps", SWEEP)
     assert server.end(first)["state"] == "succeeded"
     # Its disk is seen through the process: no other has it.
     disk = Path(f"/proc/{server.process.pid}/root{place.folder}")
-    job = server.start("validations", TINY | {"validation": {"steps": 1000}})
-    eventually(lambda: place.runs(WORKER), "its rank")
+    job = server.start(kind, asked)
+    eventually(lambda: len(place.runs(module)) >= count, "its processes")
     ballast = disk / "ballast"
     fill(ballast)
     answer = server.http.post("/v1/sweeps", json=SWEEP)
@@ -153,7 +170,7 @@ def test_a_full_disk(place: Place) -> None:
     ballast.unlink()
     server.http.post(job["links"]["cancel"])
     assert server.end(job)["state"] in ("cancelled", "failed")
-    eventually(lambda: not place.runs(), "the end of its rank")
+    eventually(lambda: not place.runs(), "the end of its processes")
     last = server.start("sweeps", SWEEP)
     assert server.end(last)["state"] == "succeeded"
 

@@ -40,26 +40,27 @@ SMALL_SIZING = SIZING_EXAMPLES["short"]["value"] | {
         ("/v1/sensitivities", SENSITIVITY_EXAMPLES["short"]["value"]),
     ],
 )
-def test_the_same_question_is_answered_once(path: str, asked: dict[str, Any]) -> None:
-    with serving() as client:
-        first = client.post(path, json=asked)
-        assert first.status_code == 200, first.text
-        again = client.post(path, json=asked).json()
-        address = first.headers["location"]
-        assert address == f"{path}/{again['id']}" == again["links"]["self"]
-        assert again == first.json() | {"cached": True}
-        kept = client.get(address)
-        assert kept.json() == again
-        for call in (
-            client.get(address, headers={"if-none-match": kept.headers["etag"]}),
-            client.post(path, json=asked, headers={"if-none-match": f'"x", "{again["id"]}"'}),
-        ):
-            assert (call.status_code, call.content) == (304, b"")
-            assert call.headers["etag"] == first.headers["etag"]
-        other = client.post(path, json=asked | {"model": "llama-2-7b"}).json()["id"]
-        assert other != again["id"]
-    with serving() as client:  # kept in the data folder
-        assert client.get(address).status_code == 200
+def test_the_same_question_is_answered_once(
+    client: TestClient, path: str, asked: dict[str, Any]
+) -> None:
+    first = client.post(path, json=asked)
+    assert first.status_code == 200, first.text
+    again = client.post(path, json=asked).json()
+    address = first.headers["location"]
+    assert address == f"{path}/{again['id']}" == again["links"]["self"]
+    assert again == first.json() | {"cached": True}
+    kept = client.get(address)
+    assert kept.json() == again
+    for call in (
+        client.get(address, headers={"if-none-match": kept.headers["etag"]}),
+        client.post(path, json=asked, headers={"if-none-match": f'"x", "{again["id"]}"'}),
+    ):
+        assert (call.status_code, call.content) == (304, b"")
+        assert call.headers["etag"] == first.headers["etag"]
+    other = client.post(path, json=asked | {"model": "llama-3.2-1b"}).json()["id"]
+    assert other != again["id"]
+    with serving() as another:  # kept in the data folder
+        assert another.get(address).status_code == 200
 
 
 def test_an_estimate_has_an_entity_tag(client: TestClient) -> None:

@@ -58,7 +58,7 @@ def serving(settings: Settings) -> Iterator[int]:
 
 
 def asked(port: int, path: str, document: Any, **headers: str) -> HTTPConnection:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", port, timeout=300)
     headers = {"content-type": "application/json"} | headers
     connection.request("POST", path, json.dumps(document), headers)
     return connection

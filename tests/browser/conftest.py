@@ -43,8 +43,10 @@ ARGUMENTS = (
 )
 DESKTOP = {"width": 1280, "height": 900}
 _ADDRESS = re.compile(r"http://\S+:\d+")
-_START_S, _STOP_S = 60, 20
-expect.set_options(timeout=60_000)  # a machine that runs other tests besides is slow to answer
+_START_S, _STOP_S = 300, 20
+# A machine that runs other tests besides is slow to answer; what is there is not waited for.
+PATIENCE_MS = 300_000
+expect.set_options(timeout=PATIENCE_MS)
 # The browser reports every answer of 400 and more as an error of the console; a problem document is
 # an answer that the page shows.
 _PROBLEM = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d")
@@ -152,6 +154,7 @@ def open_page(browser: Browser, service: Service) -> Iterator[Callable[..., Page
     def opened(**options: object) -> Page:
         settings = {"base_url": service.url, "viewport": DESKTOP, **options}
         context = browser.new_context(**settings)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         faults.watch(context, page)

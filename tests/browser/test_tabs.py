@@ -250,13 +250,13 @@ def test_why_not(page: Page, shot: Callable[..., None]) -> None:
     tab.get_by_label("micro batch").fill("16")
     tab.get_by_role("button", name="Ask").click()
     # Two searches: the answer takes longest of all where other tests run besides.
-    expect(tab.get_by_role("heading", name="It does not fit")).to_be_visible(timeout=60_000)
+    expect(tab.get_by_role("heading", name="It does not fit")).to_be_visible()
     shot(page, "does-not-fit")
     tab.get_by_role("button", name=re.compile("^Use TP")).click()
     expect(page.get_by_role("heading", name="Picked plan")).to_be_visible()
     tab.get_by_label("TP", exact=True).fill("3")
     tab.get_by_role("button", name="Ask").click()
-    expect(tab.get_by_role("heading", name="It cannot run")).to_be_visible(timeout=60_000)
+    expect(tab.get_by_role("heading", name="It cannot run")).to_be_visible()
 
 
 def test_every_reason_has_its_words() -> None:

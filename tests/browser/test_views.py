@@ -14,7 +14,7 @@ ANSWER = "What to rent"
 
 
 def sized(page: Page) -> None:
-    expect(page.locator(".verdict")).to_be_visible(timeout=30_000)
+    expect(page.locator(".verdict")).to_be_visible()
     expect(page.get_by_role("region", name=ANSWER)).to_have_attribute("aria-busy", "false")
 
 
@@ -74,7 +74,7 @@ LAUNCH = """torchrun --nnodes 1 --nproc_per_node 4 pretrain_gpt.py \\
 def test_flags_are_checked(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="lint"))
     # An example is judged before anybody pastes anything.
-    expect(page.locator(".findings")).to_be_visible(timeout=30_000)
+    expect(page.locator(".findings")).to_be_visible()
     text = page.get_by_label("Text of the file")
     text.fill(LAUNCH)
     expect(page.get_by_role("heading", name="Will not run")).to_be_visible()

@@ -21,7 +21,7 @@ CLUSTERS = ("2x4xh100-sxm", "1x8xmi300x", "2x4xl40s", "1x8xb200")
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_plan_costs_the_same_alone_as_in_a_batch(name: str, cluster: str, seed: int) -> None:
     """At least 20 different plans in a batch, drawn from the space that is searched."""
     model, nodes = preset(name), parse_shorthand(cluster)
@@ -44,7 +44,9 @@ def test_a_plan_costs_the_same_alone_as_in_a_batch(name: str, cluster: str, seed
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_the_worst_stage_is_among_those_priced(name: str, seed: int) -> None:
     """Of at least 20 different plans, with and without the stages that another one bounds."""
     model, nodes = preset(name), parse_shorthand("2x4xh100-sxm")

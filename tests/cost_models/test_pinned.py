@@ -49,9 +49,14 @@ def numbers(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("number", range(COUNT))
-def test_the_numbers_of_a_drawn_plan_are_as_pinned(number: int) -> None:
-    pinned = json.loads(FILE.read_text(encoding="utf-8"))[number]
+def test_the_numbers_of_a_drawn_plan_are_as_pinned(number: int, rows: Any) -> None:
+    pinned = rows[number]
     found = numbers(pinned["request"])
     for name, expected in pinned["numbers"].items():
         assert found[name] == pytest.approx(expected, rel=1e-9, abs=1e-15), name

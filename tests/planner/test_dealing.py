@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cost_models.stages import spread
 from planner import dealing
 from planner.dealing import ENOUGH, Layers, Stages, busiest_s, dealt, held_bytes, least_s
+from tests.fixtures.tiers import examples
 
 
 def every_dealing(count: int, stages: int, empty_ends: bool) -> Iterator[tuple[int, ...]]:
@@ -90,7 +91,7 @@ def least(layers: Layers, stages: Stages, empty_ends: bool) -> float | None:
     return min(fitting, default=None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(chunks=1))
 def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
     problem: tuple[Layers, Stages, bool],
@@ -106,7 +107,7 @@ def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
     assert held_bytes(layers, stages, found) == pytest.approx(rank_bytes(layers, stages, found))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(chunks=2))
 def test_several_chunks_fit_and_are_no_worse_than_even_ones(
     problem: tuple[Layers, Stages, bool],
@@ -125,7 +126,7 @@ def test_several_chunks_fit_and_are_no_worse_than_even_ones(
         assert busiest <= max(rank_seconds(layers, stages, even)) * (1 + ENOUGH)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(chunks=2))
 def test_moves_are_judged_as_the_dealings_they_lead_to(
     problem: tuple[Layers, Stages, bool],
@@ -148,7 +149,7 @@ def test_moves_are_judged_as_the_dealings_they_lead_to(
             assert row == pytest.approx(dealing._pressed(layers, stages, after[None])[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     ranks=st.integers(2, 3), count=st.integers(6, 10), first=st.integers(0, 30),
     last=st.integers(0, 60),

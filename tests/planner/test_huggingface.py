@@ -15,6 +15,7 @@ from cost_models.catalog.models import model as preset
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner.huggingface import FAMILIES, ModelImportError, model_from_config
+from tests.fixtures.tiers import examples
 
 PUBLISHED = {
     path.stem: json.loads(path.read_text("utf-8"))
@@ -396,7 +397,7 @@ def faults(config: object) -> tuple[str, ...]:
     return ()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(PUBLISHED)), st.dictionaries(st.sampled_from(KEYS), JUNK, max_size=4))
 def test_junk_gives_a_model_or_named_faults(name: str, junk: dict[str, Any]) -> None:
     found = faults({**PUBLISHED[name], **junk})
@@ -404,7 +405,7 @@ def test_junk_gives_a_model_or_named_faults(name: str, junk: dict[str, Any]) -> 
     assert all(len(text) < 1500 for text in found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(JUNK)
 def test_arbitrary_values_give_named_faults(value: object) -> None:
     with pytest.raises(ModelImportError):

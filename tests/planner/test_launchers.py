@@ -72,7 +72,7 @@ def submitted(made: Bundle, folder: Path) -> list[str]:
             "PATH": f"{stubs}:/usr/bin:/bin", "STUB_OUT": str(stubs), "SLURM_JOB_ID": "123456",
             "SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_SUBMIT_DIR": str(folder),
         },
-        cwd=folder, check=True, timeout=60,
+        cwd=folder, check=True, timeout=600,
     )  # fmt: skip
     return (stubs / "calls").read_text().splitlines()
 
@@ -196,7 +196,7 @@ def sky(made: Bundle, folder: Path, rank: int) -> list[str]:
             "PATH": f"{stubs}:/usr/bin:/bin", "STUB_OUT": str(stubs),
             "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8", "SKYPILOT_NODE_RANK": str(rank),
         },
-        cwd=folder, check=True, timeout=60,
+        cwd=folder, check=True, timeout=600,
     )  # fmt: skip
     return (stubs / "calls").read_text().splitlines()
 

@@ -90,7 +90,7 @@ def test_a_notebook_shows_an_answer() -> None:
         "shell = InteractiveShell.instance()\n"
         "import planner\n"
         "answer = planner.plan(model='llama-3.1-8b', cluster='1x8xh100-sxm',"
-        " training={'seq_length': 8192, 'global_batch_size': 64}, search={'pp': 2})\n"
+        " training={'seq_length': 8192, 'global_batch_size': 64}, search={'pp': 2, 'tp': 2})\n"
         "shown, _ = shell.display_formatter.format(answer)\n"
         "assert 'Best plan' in shown['text/html'] and '<svg' in shown['text/html']\n"
         "why, _ = shell.display_formatter.format(planner.why(answer.request, plan={'tp': 8}))\n"
@@ -98,12 +98,15 @@ def test_a_notebook_shows_an_answer() -> None:
         "def html(one): return shell.display_formatter.format(one)[0]['text/html']\n"
         "assert 'launch.sh' in html(planner.emit(answer.request))\n"
         "grid = planner.sweep(base={'model': 'llama-3.1-8b', 'cluster': '1x8xh100-sxm',"
-        " 'training': {'seq_length': 8192}}, workers=1,"
+        " 'training': {'seq_length': 8192}, 'search': {'pp': 2, 'tp': 2}}, workers=1,"
         " axes={'training.global_batch_size': [64]})\n"
         "assert '1 request<' in html(grid)\n"
         "groups = [{'accelerator': kind, 'nodes': 1} for kind in ('h100-sxm', 'a100-sxm')]\n"
-        "mixed = planner.plan(answer.request, cluster={'groups': groups}, search={'pp': [1, 2]})\n"
+        "few = {'pp': [1, 2], 'tp': 8, 'cp': 1, 'micro_batch_size': 1}\n"
+        "mixed = planner.plan(answer.request, cluster={'groups': groups}, search=few)\n"
         "assert 'these nodes alone' in html(mixed)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800
+    )
     assert done.returncode == 0, done.stderr

@@ -15,9 +15,10 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Costs, Kind, PipelineSchedule
 from cost_models.schedules.makespan import makespan_s
 from cost_models.schedules.simulate import Links, Simulation, Times, simulate
+from tests.fixtures.tiers import examples
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
-drawn = settings(max_examples=100, deadline=None, derandomize=True)
+drawn = settings(max_examples=examples(100), deadline=None, derandomize=True)
 EPSILON_S = 1e-9
 
 

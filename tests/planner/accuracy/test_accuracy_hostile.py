@@ -33,6 +33,7 @@ from planner.accuracy.runs import (
 from planner.accuracy.screen import accuracy_screen, rows_screen
 from planner.output import Screen
 from planner.problems import RequestError
+from tests.fixtures.tiers import examples
 from tests.planner.accuracy.drawn_runs import ROW, written
 
 EVIL = '<script>alert(1)</script>"\'&[bold]\x1b[31m\x00\u202e=HYPERLINK("x")'
@@ -65,7 +66,7 @@ CHANGES = st.lists(
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(row=st.sampled_from(SHIPPED), changes=CHANGES)
 def test_every_row_has_a_prediction_or_a_reason(
     tmp_path: Path, row: dict[str, str], changes: list[tuple[str, str]]

@@ -20,6 +20,7 @@ from planner.accuracy.runs import (
     read_runs,
     run_of,
 )
+from tests.fixtures.tiers import examples
 
 PLAIN = {
     "id": "r", "year": "2025", "gpu": "H100 SXM5 80GB", "n_gpus": "64", "gpus_per_node": "8",
@@ -248,7 +249,7 @@ WORDS = {
 }
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     words=st.fixed_dictionaries(
         {},

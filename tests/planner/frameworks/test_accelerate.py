@@ -37,6 +37,7 @@ from tests.fixtures.frameworks.accelerate import (
 from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, unreached, written
 from tests.fixtures.mutations import damaged
 from tests.fixtures.patterns import PATTERNED
+from tests.fixtures.tiers import examples
 
 ACCELERATE = frameworks.get("accelerate")
 ROOT = Path(__file__).parents[3]
@@ -565,7 +566,7 @@ def test_missing_files_are_named(missing: str) -> None:
         read(files)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(sorted(CASES)))

@@ -15,6 +15,7 @@ from planner.frameworks.bash import Launch, Outcome, arithmetic, evaluate, slurm
 from planner.frameworks.reading import Unreadable
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.launches import run_script
+from tests.fixtures.tiers import examples
 
 
 def launched(text: str, **files: str) -> Launch:
@@ -155,7 +156,7 @@ def as_bash_has_it(script: str) -> None:
     assert all(word.known for word in (*call.before, call.program, *call.arguments))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(script=benign_scripts())
 def test_words_are_those_that_bash_hands_over(script: str) -> None:
     as_bash_has_it(script)
@@ -387,7 +388,7 @@ PIECES = re.findall(
 TOKENS = st.sampled_from([*PIECES, "\nE\n", "\U000f0001"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(tokens=st.lists(TOKENS, max_size=25), glue=st.sampled_from(["", " ", "\n"]))
 @example(tokens=["break"], glue="")
 @example(tokens=["return"], glue="")
@@ -396,7 +397,7 @@ def test_any_text_is_read_or_refused(tokens: list[str], glue: str) -> None:
         outcome(glue.join(tokens))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_any_damage_to_a_script_is_read_or_refused(data: st.DataObject) -> None:
     script = data.draw(st.sampled_from(SCRIPTS))

@@ -30,6 +30,7 @@ from tests.fixtures.launches import (
     unreached,
     written,
 )
+from tests.fixtures.tiers import examples
 
 COLOSSAL = frameworks.get("colossalai")
 CLASSES = json.loads((GOLDEN / "colossalai_fields.json").read_text())["classes"]
@@ -86,7 +87,7 @@ def test_every_argument_exists_and_takes_its_value(case: str) -> None:
     assert misfits(train(*CASES[case])) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(drawn=DRAWN)
 def test_every_drawn_argument_exists_and_the_config_is_the_model(drawn: Case) -> None:
     request, plan = drawn

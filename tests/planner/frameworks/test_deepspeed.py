@@ -25,6 +25,7 @@ from tests.fixtures.launches import (
     stored_flags,
     unreached,
 )
+from tests.fixtures.tiers import examples
 
 DEEPSPEED = frameworks.get("deepspeed")
 FLAGS = stored_flags("megatron_deepspeed")["flags"]
@@ -97,7 +98,7 @@ def test_every_flag_exists_and_fits_its_type_and_choices(case: str) -> None:
     assert misfits(words(*CASES[case]), FLAGS) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(drawn=drawn_launches())
 def test_every_drawn_flag_exists_and_fits(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
     if DEEPSPEED.reasons(*drawn):

@@ -17,6 +17,7 @@ from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.shell import one_script
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle
 from tests.fixtures.launches import cluster
+from tests.fixtures.tiers import examples
 
 DEEPSPEED = frameworks.get("deepspeed")
 WORDS = (
@@ -360,7 +361,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_any_damage_to_the_json_is_read_or_refused(data: st.DataObject) -> None:
     files = dict(data.draw(st.sampled_from(BUNDLES)))

@@ -31,6 +31,7 @@ from tests.fixtures.launches import (
     stored_flags,
     unreached,
 )
+from tests.fixtures.tiers import examples
 
 MEGATRON = frameworks.get("megatron")
 STORED = stored_flags("megatron")
@@ -55,7 +56,7 @@ def test_every_flag_exists_and_fits_its_type_and_choices(case: str, version: str
     assert misfits(words(*CASES[case]), STORED["flags"], version) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(drawn=launches())
 def test_every_drawn_flag_exists_and_fits(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
     if MEGATRON.reasons(*drawn):

@@ -35,6 +35,7 @@ from tests.fixtures.launches import (
     written,
 )
 from tests.fixtures.patterns import PATTERNED
+from tests.fixtures.tiers import examples
 from tests.planner.frameworks.test_megatron import CHANGES
 
 BRIDGE = frameworks.get("megatron-bridge")
@@ -118,7 +119,7 @@ def test_models_whose_layers_differ(name: str) -> None:
     assert ("num_layers" in named) is not ("hybrid_layer_pattern" in named)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=legal_draws(BRIDGE, DRAWN, CASES))
 def test_every_drawn_attribute_exists(drawn: tuple[PlanRequest, ParallelPlan]) -> None:
     assert BRIDGE.reasons(*drawn) == ()

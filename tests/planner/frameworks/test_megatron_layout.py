@@ -14,6 +14,7 @@ from planner import frameworks
 from planner.frameworks.base import Unsupported
 from planner.frameworks.megatron.layout import layout
 from tests.fixtures.launches import MODELS, launch
+from tests.fixtures.tiers import examples
 
 MEGATRON = frameworks.get("megatron")
 
@@ -89,7 +90,7 @@ def test_a_layout_that_loses_or_doubles_layers_is_never_written() -> None:
             layout(model, plan)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=st.data())
 def test_emitted_stages_and_chunks_hold_every_layer_once(data: st.DataObject) -> None:
     pp, vpp = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 4))

@@ -17,6 +17,7 @@ from planner.frameworks.reading import Reading, Unreadable
 from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.launches import cluster
+from tests.fixtures.tiers import examples
 
 MEGATRON = frameworks.get("megatron")
 KNOWN = known_arguments("planner.frameworks.megatron")
@@ -593,7 +594,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_any_options_are_read_or_refused(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KNOWN["flags"])), max_size=6))

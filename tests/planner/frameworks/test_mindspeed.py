@@ -29,6 +29,7 @@ from tests.fixtures.launches import (
     unreached,
     written,
 )
+from tests.fixtures.tiers import examples
 
 MINDSPEED = frameworks.get("mindspeed")
 STORED = stored_flags("mindspeed")
@@ -47,7 +48,7 @@ def test_every_option_exists_and_fits_its_type_and_choices(case: str) -> None:
     assert misfits(words(*CASES[case]), STORED["flags"]) == []
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=legal_draws(MINDSPEED, DRAWN, CASES))
 def test_every_drawn_option_exists_and_fits(drawn: Case) -> None:
     assert MINDSPEED.reasons(*drawn) == ()

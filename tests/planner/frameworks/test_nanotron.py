@@ -47,6 +47,7 @@ from tests.fixtures.launches import (
     written,
 )
 from tests.fixtures.mutations import damaged
+from tests.fixtures.tiers import examples
 
 NANOTRON = frameworks.get("nanotron")
 CLASSES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "nanotron_config.json").read_text())[
@@ -145,7 +146,7 @@ def test_every_key_exists_and_fits_its_type(case: str) -> None:
     assert misfits({**document, "parallelism": {**document["parallelism"], "tp": "2"}})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(case=drawn())
 def test_every_drawn_key_exists_and_fits(case: tuple[PlanRequest, ParallelPlan]) -> None:
     if not NANOTRON.reasons(*case):
@@ -532,7 +533,7 @@ def test_cases_hold_every_model() -> None:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(sorted(CASES)))

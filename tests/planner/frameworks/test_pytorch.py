@@ -493,11 +493,12 @@ def test_dropout_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "pp"), [*product(SCHEDULES, (2, 3, 4))])
 def test_a_schedule_is_legal_where_torch_can_make_it(name: str, pp: int) -> None:
     make = get_schedule_class(SCHEDULES[name])
+    stage = mock.create_autospec(PipelineStage, instance=True)
+    stage.group_rank, stage.group_size, stage.submod = 0, pp, None
+    stage.stage_index, stage.is_last = 0, False
     for vpp in KNOWN[name].chunk_counts or (2, 3):
+        stage.num_stages = pp * vpp
         for micro_batches in range(1, 4 * pp + 1):
-            stage = mock.create_autospec(PipelineStage, instance=True)
-            stage.group_rank, stage.group_size, stage.submod = 0, pp, None
-            stage.num_stages, stage.stage_index, stage.is_last = pp * vpp, 0, False
             many = issubclass(make, PipelineScheduleMulti)
             try:
                 make([stage] * vpp if many else stage, micro_batches)

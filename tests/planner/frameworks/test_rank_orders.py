@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from cost_models.plans import ParallelPlan
 from planner.frameworks import FRAMEWORKS
 from planner.frameworks.rank_orders import ORDERS, Grid, NoOrder, grids, order_of
+from tests.fixtures.tiers import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -25,7 +26,10 @@ with warnings.catch_warnings():
 
 FEW = st.sampled_from([1, 2, 3, 4, 8])
 MANY = settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(200),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

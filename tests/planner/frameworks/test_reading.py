@@ -14,6 +14,7 @@ from planner.frameworks.base import Framework
 from planner.frameworks.reading import canonical
 from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES
+from tests.fixtures.tiers import examples
 
 READ = [name for name in NAMES if frameworks.get(name).read is not None]
 # What no launch file says: names, the length of the whole training, and what only the planner asks.
@@ -60,7 +61,7 @@ def test_the_named_cases_come_back(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_whatever_is_written_comes_back(name: str, data: st.DataObject) -> None:
     a_drawn_launch_comes_back(name, data)

@@ -50,6 +50,7 @@ from tests.fixtures.launches import (
     unreached,
     written,
 )
+from tests.fixtures.tiers import examples
 from tests.oracles.torchtitan_check import ask
 
 TITAN = frameworks.get("torchtitan")
@@ -635,12 +636,21 @@ def test_the_stored_registry_is_that_of_the_installed_torchtitan() -> None:
     assert document() == registry.document()
 
 
-@pytest.mark.slow
-def test_flavors_have_the_parameters_that_torchtitan_builds() -> None:
+@pytest.mark.parametrize(
+    "most",
+    [
+        pytest.param(1, id="the smallest of each package", marks=pytest.mark.slow),
+        pytest.param(None, id="all", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_flavors_have_the_parameters_that_torchtitan_builds(most: int | None) -> None:
+    def size(flavor: tuple[str, Any]) -> float:
+        return total_parameters(ModelSpec(**flavor[1]))
+
     rows = [
         (package, flavor, model)
         for package, row in registry.document()["models"].items()
-        for flavor, model in row["flavors"].items()
+        for flavor, model in sorted(row["flavors"].items(), key=size)[:most]
     ]
     counts = ask_flavors([[package, flavor] for package, flavor, _ in rows])
     for (package, flavor, model), count in zip(rows, counts, strict=True):
@@ -681,7 +691,7 @@ ADDED_ARGUMENTS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_whatever_stands_in_a_module_it_is_read_or_the_reason_is_given(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([ATTRIBUTES, question(*CASES["gpt-oss"])["module"]]))

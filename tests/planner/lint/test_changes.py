@@ -22,6 +22,7 @@ from planner.lint.case import changed
 from planner.lint.findings import FlagChange
 from planner.lint.flags import changes
 from tests.fixtures.frameworks import CASES
+from tests.fixtures.tiers import examples
 from tests.planner.lint.test_scripts import PLANTED, linted
 
 # A search each: these speak for the others.
@@ -134,7 +135,7 @@ MOVES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("name", ["megatron", "deepspeed"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_lead_from_a_plan_to_another(name: str, data: st.DataObject) -> None:
     framework = frameworks.get(name)

@@ -14,6 +14,7 @@ from planner.documents import parse_cluster
 from planner.lint.lint import found_in
 from planner.lint.sources import MOST_BYTES
 from planner.problems import RequestError
+from tests.fixtures.tiers import examples
 from tests.fixtures.work import bounded_work
 from tests.planner.lint.test_scripts import SCRIPTS
 
@@ -164,7 +165,7 @@ TEXTS = [path.read_text() for path in sorted(SCRIPTS.glob("*.sh"))]
 WORDS = ("0", "-1", "3", "10" * 20, "", "$X", "'", "(", "\\", "nan", "é", "$(id)", "--fp16", "full")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_scripts_are_linted_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(TEXTS), label="script")

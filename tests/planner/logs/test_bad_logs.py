@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from planner.logs import RunLog, lines_of, read_log, read_logs
 from planner.logs import stream as stream_module
 from planner.problems import Problem, RequestError
+from tests.fixtures.tiers import examples
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 MEGATRON = (LOGS / "megatron_gpt_8_nodes.log").read_text().splitlines()
@@ -210,7 +211,7 @@ JUNK = st.sampled_from(["nan", "-1", "0", "9" * 400, "1e999", "[", "{", "'", "\u
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_damage_is_read_or_refused(data: st.DataObject) -> None:
     """Numbers replaced, lines lost, doubled or moved: a document or a clear word."""
     lines = list(data.draw(st.sampled_from(SMALL)))

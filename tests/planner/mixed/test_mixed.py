@@ -35,8 +35,13 @@ def groups(*pairs: tuple[str, int, int]) -> dict[str, Any]:
     }
 
 
+FEW = {"cp": 1, "micro_batch_size": [1, 2]}  # so that a search is short
+
+
 def request(cluster: dict[str, Any], **changes: Any) -> PlanRequest:
-    document = {"model": MODEL, "cluster": cluster, "training": TRAINING, **changes}
+    document = {
+        "model": MODEL, "cluster": cluster, "training": TRAINING, "search": FEW, **changes,
+    }  # fmt: skip
     return parse_request(document, mixed=True)
 
 
@@ -136,7 +141,7 @@ def test_a_group_that_only_slows_is_left_out() -> None:
 
 def test_what_fits_on_neither_part_may_fit_on_all() -> None:
     found = find(request(groups(("a100-sxm-40gb", 1, 8), ("h100-sxm", 1, 8)),
-                         model="llama-3.1-70b"))  # fmt: skip
+                         model="llama-3.1-70b", search={**FEW, "tp": 8}))  # fmt: skip
     assert [option.kind for option in found.options if option.kind == "part"] == []
     assert all(option.accelerators == 16 for option in found.options)
 

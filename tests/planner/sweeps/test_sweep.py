@@ -37,7 +37,7 @@ PLANS = {
     "changes",
     [
         {},
-        {"model": "mixtral-8x7b", "cluster": "4x8xa100-sxm-80gb"},
+        {"model": "mixtral-8x7b", "cluster": "2x8xa100-sxm-80gb"},
         {"search": {"objective": "memory_headroom", "top_k": 3}},
         {"search": {"framework": "deepspeed"}, "cluster": "2x8xh100-sxm"},
         {"search": {"limits": {"tp": {"min": 4}}, "open": ["rank_order"]}},

@@ -420,7 +420,15 @@ def test_limits_end_the_trace(limits: Limits, said: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        signal.SIGINT,
+        # As SIGKILL does, it ends the command without a word of its own.
+        pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
+        signal.SIGKILL,
+    ],
+)
 def test_no_trace_outlives_the_command(sign: int, tmp_path: Path) -> None:
     path = tmp_path / "request.json"
     path.write_text(json.dumps(document(LLAMA, {"dp": 8})))
@@ -428,13 +436,13 @@ def test_no_trace_outlives_the_command(sign: int, tmp_path: Path) -> None:
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (own := _traces(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert own
         process.send_signal(sign)
-        assert process.wait(60) != 0
-    while _alive(own) and time.monotonic() < deadline + 60:
+        assert process.wait(600) != 0
+    while _alive(own) and time.monotonic() < deadline + 600:
         time.sleep(0.05)
     assert not _alive(own)
 

@@ -71,7 +71,7 @@ def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
         for node in (1, 0)
     ]  # fmt: skip
     for node in nodes:
-        said, _ = node.communicate(timeout=300)
+        said, _ = node.communicate(timeout=1800)
         assert node.returncode == 0, said
     assert follow(handle)[0].state == "succeeded"
     trained(handle)
@@ -86,7 +86,7 @@ def test_a_local_run_outlives_who_started_it(tmp_path: Path) -> None:
         "from tests.fixtures.validation import small_run; "
         "launchers.start('local', [small_run((1, 1))], Path(sys.argv[1]))"
     )
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=1800)
     handle = launchers.started(folder)
     assert follow(handle) == (Status(state="succeeded"),)
     trained(handle)
@@ -158,7 +158,7 @@ class TestSlurm:
         written(tmp_path / "bundle", made)
         with slurm():
             subprocess.run(
-                ["sbatch", "--wait", made.main], cwd=tmp_path / "bundle", check=True, timeout=300
+                ["sbatch", "--wait", made.main], cwd=tmp_path / "bundle", check=True, timeout=1800
             )
         (log,) = (tmp_path / "bundle").glob("*.out")
         (summary,) = re.findall(r"^0: (\{.*\})$", log.read_text(), re.M)

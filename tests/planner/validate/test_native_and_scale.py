@@ -19,6 +19,7 @@ from planner.solve import illegal
 from planner.validate.native import native
 from planner.validate.scale import MOST_CPU_PROCESSES, scaled
 from tests.fixtures.small_patterns import PATTERNS
+from tests.fixtures.tiers import examples
 
 
 def request(
@@ -175,7 +176,7 @@ class TestScale:
     )
     @settings(
         deadline=None,
-        max_examples=60,
+        max_examples=examples(60),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     def test_drawn_plans_come_out_runnable(

@@ -139,11 +139,13 @@ def asked(model: str = "llama", **plan: Any) -> PlanRequest:
     )
 
 
+# Each dimension once, in runs of few ranks; all of them at once are exhaustive.
 FULL_TIER: dict[str, PlanRequest] = {
-    "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
+    "tp2 pp2, 1f1b": asked(schedule="1f1b", pp=2, **TP),
     "experts, ep2": asked("moe", dp=2, ep=2, **FSDP),
 }
 EXHAUSTIVE: dict[str, PlanRequest] = {
+    "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
     "dp2, zero 3": asked(dp=2, **FSDP),
     "cp2": asked(cp=2),
     "hybrid, tp2 pp2": asked("hybrid", pp=2, schedule="1f1b", **TP),
