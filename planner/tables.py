@@ -204,7 +204,7 @@ def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
         cells = (f" {cell:<{width}}" for cell, width in zip(facts, widths[1:], strict=True))
         words = [Text(f" {last.split()[0]}", "dim")] if last else []
         words += [Text(word, "dim") for word in last.split()[1:]]
-        pieces = [Text(f"{name:<{widths[0]}}", "bold"), *cells]
+        pieces: list[str | Text] = [Text(f"{name:<{widths[0]}}", "bold"), *cells]
         drawn.append(Flow([*pieces, *words], " ", widths[0] + 2))
     return Group(*drawn)
 
