@@ -348,6 +348,10 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if not {"--help", "-h"}.isdisjoint(arguments):
+        from planner.help_text import fold_names
+
+        fold_names()
     first = next((one for one in arguments if not one.startswith("-")), "")
     command = _built(_application(first))
     return guarded(

@@ -10,7 +10,7 @@ from planner import frameworks, launchers, solve
 from planner.formats import overflow
 from planner.frameworks.base import Bundle
 from planner.frameworks.devices import other_stack
-from planner.problems import Problem, RequestError, refuse
+from planner.problems import Problem, RequestError, refuse, shown
 from planner.request import PlanRequest
 
 
@@ -62,7 +62,7 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
         return launchers.launched(bundle, request, launcher)
     except UnknownName as error:
         raise refuse(
-            "/launcher", "unknown_name", f"no launcher {launcher!r}", launcher,
+            "/launcher", "unknown_name", f"no launcher {shown(launcher)!r}", launcher,
             allowed=error.known, did_you_mean=error.nearest,
         ) from None  # fmt: skip
     except launchers.CannotLaunch as error:

@@ -52,7 +52,7 @@ def _line(problem: Problem, words: Sequence[str]) -> str:
     if problem.code == "unknown_name" and len(problem.allowed) > _MOST_CHOICES and option:
         kind = "accelerators" if "accelerator" in problem.pointer else f"{option[2:]}s"
         text += f"; planner catalog {kind} lists all {len(problem.allowed)}"
-    if option in _EXAMPLES and problem.code != "missing":
+    if option in _EXAMPLES and problem.code != "missing" and not problem.did_you_mean:
         text += f"; for example {option} {_EXAMPLES[option]}"
     if problem.code == "usage":
         return text

@@ -217,7 +217,7 @@ def _torch() -> Found:
 
     features = info({}).features
     if features.torch is None:
-        advice = "validate, calibrate and dryrun need it: pip install 'parallel-planner[validate]'"
+        advice = "validate, calibrate and dryrun need it: pip install torch==2.13.0"
         return "warn", "not installed", advice
     device = f"{features.processes} x {features.device_name.partition(' (')[0]}"
     found = f"{features.torch}, runs on {device}"
@@ -238,8 +238,8 @@ def _requirements() -> list[str]:
 def _extras() -> Found:
     known = {extra: _version(package) for extra, package in _EXTRAS.items()}
     words = (f"{extra} {number or 'not installed'}" for extra, number in known.items())
-    missing = [extra for extra, number in known.items() if number is None]
-    advice = f"pip install 'parallel-planner[{','.join(missing)}]', where wanted"
+    missing = [_EXTRAS[extra] for extra, number in known.items() if number is None]
+    advice = f"pip install {' '.join(missing)}, where wanted"
     return "ok", ", ".join(words), advice if missing else None
 
 

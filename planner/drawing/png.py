@@ -74,7 +74,7 @@ def png(answer: TimelineAnswer, mode: Mode = "light", kind: Literal["png", "pdf"
 def require_matplotlib() -> None:
     """Raises RequestError where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
-        detail = "needs matplotlib: pip install 'parallel-planner[plot]', or use --svg"
+        detail = "needs matplotlib: pip install matplotlib, or use --svg"
         raise refuse("", "not_installed", f"a figure {detail}")
 
 

@@ -24,7 +24,7 @@ from planner.huggingface.config import Problem, UnknownArchitecture, shown
 from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
 
 LIMIT_S = 150.0
-INSTALL = "pip install 'parallel-planner[models]'"
+INSTALL = "pip install 'transformers>=5.20' torch"
 # What configs call their number of layers, and what no model of ours exceeds.
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000

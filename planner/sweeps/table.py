@@ -68,7 +68,7 @@ def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
 def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
     """The table as Parquet.  Raises RequestError where pyarrow is not installed."""
     if find_spec("pyarrow") is None:
-        detail = "needs pyarrow: pip install 'parallel-planner[parquet]', or use --csv"
+        detail = "needs pyarrow: pip install pyarrow, or use --csv"
         raise refuse("", "not_installed", detail)
     import pyarrow
     import pyarrow.parquet

@@ -148,9 +148,12 @@ def _reaching(address: str | None) -> Iterator[None]:
         raise refuse("/backend", "unreachable", detail, address) from None
 
 
+_PACKAGES = {"dask": "dask distributed", "ray": "ray"}
+
+
 def _need(extra: str, module: str | None = None) -> None:
     if find_spec(module or extra) is None:
-        detail = f"needs {extra.capitalize()}: pip install 'parallel-planner[{extra}]'"
+        detail = f"needs {extra.capitalize()}: pip install {_PACKAGES[extra]}"
         raise refuse("/backend", "not_installed", detail, extra)
 
 

@@ -159,7 +159,7 @@ def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) 
 def require_torch() -> None:
     """Raise RequestError where there is no torch."""
     if find_spec("torch") is None:
-        detail = "a run needs torch: pip install 'parallel-planner[validate]'"
+        detail = "a run needs torch: pip install torch==2.13.0"
         raise refuse("", "not_installed", detail)
 
 

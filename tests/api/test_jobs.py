@@ -173,7 +173,7 @@ def test_without_torch_it_says_how_to_install_it(
     assert answer.status_code == 422
     (problem,) = answer.json()["errors"]
     assert problem["code"] == "not_installed"
-    assert "pip install 'parallel-planner[validate]'" in problem["detail"]
+    assert "pip install torch==2.13.0" in problem["detail"]
 
 
 def test_why_a_job_failed_has_a_page(client: TestClient) -> None:

@@ -66,5 +66,5 @@ def test_without_torch_it_says_how_to_add_it(page: Page) -> None:
     page.route("**/v1/info", without)
     page.goto(link(request=TINY, view="validate"))
     asked = page.get_by_role("form", name="What to run")
-    expect(asked).to_contain_text("pip install 'parallel-planner[validate]'")
+    expect(asked).to_contain_text("pip install torch==2.13.0")
     expect(asked.get_by_role("button", name="Validate this plan")).to_have_count(0)

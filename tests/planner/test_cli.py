@@ -199,6 +199,14 @@ def test_the_worked_example_works(ask: Any) -> None:
     assert ask(*shlex.split(EXAMPLE)[1:])[0] == 0
 
 
+def test_help_cuts_no_name(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = ask("plan", "--help")
+    assert code == 0
+    assert "…" not in out
+    assert "ator" in out  # the end of --reserved-bytes-per-accelerator, a line lower
+
+
 def test_names_are_completed() -> None:
     for name, typed, full in (
         ("model", "llama-3.1-4", "llama-3.1-405b"),

@@ -256,4 +256,4 @@ class TestCommand:
     @pytest.mark.parametrize("launcher", ["", "slrm", "\0", "../slurm", "x" * 300])
     def test_junk(self, launcher: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.run([*self.WORDS, "--launcher", launcher]) == 2
-        assert "unknown launcher" in capsys.readouterr().err
+        assert "no launcher" in capsys.readouterr().err

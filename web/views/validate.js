@@ -15,7 +15,7 @@ import { JobTable, current, jobs, loadJobs } from "./job_table.js";
 import { KINDS, doing, isOver, lasted } from "./job_words.js";
 import { Result } from "./job_result.js";
 
-const INSTALL = "pip install 'parallel-planner[validate]'";
+const INSTALL = "pip install torch==2.13.0";
 
 const ASKS = {
   validations: {

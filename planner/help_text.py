@@ -1,0 +1,20 @@
+"""Help in which long names go on in the next line instead of being cut."""
+
+from __future__ import annotations
+
+
+def fold_names() -> None:
+    """Have typer's tables of options fold what is too long for a column."""
+    from rich.text import Text
+    from typer import rich_utils
+
+    for name in ("highlighter", "negative_highlighter"):
+        kind = type(getattr(rich_utils, name))
+
+        class Folding(kind):  # type: ignore[misc,valid-type]
+            def __call__(self, text: str | Text) -> Text:
+                found: Text = super().__call__(text)
+                found.overflow = "fold"
+                return found
+
+        setattr(rich_utils, name, Folding())
