@@ -201,6 +201,6 @@ def test_suspects_are_what_the_rows_that_are_off_share(shipped: AccuracyAnswer) 
     [(1.104, "1.10"), (0.9, "0.90"), (12.0, "12.00"), (0.004, "0.004"), (1234.0, "1.2e+03"),
      (1e9, "> 1e6"), (1e-300, "< 1e-6"), (None, "-")],
 )  # fmt: skip
-def test_a_ratio_in_words(shipped: AccuracyAnswer, ratio: float | None, words: str) -> None:
-    row = shipped.rows[0].model_copy(update={"ln_ratio": ratio and math.log(ratio)})
+def test_a_ratio_in_words(tmp_path: Path, ratio: float | None, words: str) -> None:
+    row = answer(tmp_path, ROW).rows[0].model_copy(update={"ln_ratio": ratio and math.log(ratio)})
     assert ratio_words(row) == words
