@@ -56,6 +56,8 @@ def _line(problem: Problem, words: Sequence[str]) -> str:
         text += f"; for example {option} {_EXAMPLES[option]}"
     if problem.code == "usage":
         return text
+    if " and " in option:
+        text = text.replace("is required", "are required")
     return f"{option or problem.pointer or '/'}: {text}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -183,10 +184,10 @@ def test_texts_of_the_file_stay_texts(tmp_path: Path) -> None:
     assert "http" not in drawn.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
     screen = Screen()
-    with screen.capture() as captured:
-        screen.print(accuracy_screen(answer, screen))
-        for line in rows_screen(answer):
-            assert isinstance(line, Text)
-            screen.print(line)
-    assert "[bold]" in captured.get()
-    assert not re.search(r"[\x00\x1b\u202e]", captured.get())
+    screen.file = printed = io.StringIO()
+    screen.print(accuracy_screen(answer, screen))
+    for line in rows_screen(answer):
+        assert isinstance(line, Text)
+        screen.print(line)
+    assert "[bold]" in printed.getvalue()
+    assert not re.search(r"[\x00\x1b\u202e]", printed.getvalue())
