@@ -200,6 +200,10 @@ def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) ->
         stage = 3 if torch else int(recent)
         notes.append(f"ZeRO stage {stage}: not stated")
     stage = min(stage, 3)
+    bf16 = run["precision"].lower() in ("bf16", "fp8")
+    if stage == 0 and bf16 and software.plan["runtime"] == "deepspeed":
+        stage = 1
+        notes.append("ZeRO stage 1: DeepSpeed's BF16_Optimizer shards its states at stage 0 too")
     # "... false in MoE configurations" says nothing of a dense model.
     keeps = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
     if keeps and keeps.group(1) and not moe:

@@ -43,7 +43,7 @@ def test_without_a_plan_it_is_the_best_one_that_the_framework_accepts(client: Te
 @pytest.mark.parametrize(
     ("over", "launcher", "says"),
     [
-        ({}, "slrm", "did you mean slurm"),
+        ({}, "slrm", '"did_you_mean":["slurm"]'),
         ({}, "x" * 100, "64"),
         ({}, "deepspeed", "a second time"),
         ({"plan": {"tp": 3}}, "slurm", "tp"),

@@ -46,7 +46,9 @@ def dropped(page: Page, name: str) -> None:
 
 
 def answered(page: Page) -> None:
-    expect(page.get_by_role("heading", name=re.compile("plan$|^Nothing fits"))).to_be_visible()
+    expect(
+        page.get_by_role("heading", name=re.compile("plan$|^Nothing fits| cannot "))
+    ).to_be_visible()
     expect(page.get_by_role("region", name="Answer")).to_have_attribute("aria-busy", "false")
 
 
@@ -102,7 +104,7 @@ def test_from_a_config_of_qwen3_5_to_flags_of_megatron(page: Page) -> None:
     dropped(page, "Qwen3.5-35B-A3B")
     expect(page.locator(".toast")).to_contain_text("35.1\u202fB parameters")
     # Megatron-LM trains no encoder of images, and the page says what it trains.
-    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    expect(page.get_by_role("heading", name="Megatron-LM cannot build it")).to_be_visible()
     page.get_by_label("What would fit").get_by_role("button", name="Language model alone").click()
     expect(encoder(page)).to_contain_text("Left out: only the language model is planned")
     expect(page.get_by_role("heading", name="Fastest plan")).to_be_visible()
@@ -118,7 +120,7 @@ def test_from_a_config_of_qwen3_5_to_flags_of_megatron(page: Page) -> None:
     # The encoder comes back as it was.
     before = page.url
     encoder(page).get_by_role("button", name="With encoder").click()
-    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    expect(page.get_by_role("heading", name="Megatron-LM cannot build it")).to_be_visible()
     page.wait_for_url(lambda url: url != before and "encoders" in unpacked(url)["request"]["model"])
 
 
@@ -184,7 +186,7 @@ def test_tuning_is_asked_step_by_step_and_travels_in_the_link(page: Page) -> Non
     answered(page)
     wanted = {
         "lora_rank": 16, "lora_targets": ["linear_qkv", "linear_proj", "linear_fc1"],
-        "frozen_dtype": "nf4", "sample_lengths": [300, 900, 4000], "packing": "padded",
+        "frozen_dtype": "nf4", "sample_lengths": [300, 900, 4096], "packing": "padded",
     }  # fmt: skip
     page.wait_for_url(
         lambda url: unpacked(url)["request"]["training"] == {**REQUEST["training"], **wanted}
@@ -194,4 +196,4 @@ def test_tuning_is_asked_step_by_step_and_travels_in_the_link(page: Page) -> Non
     form(page).get_by_text("Tuning: 5 set").click()
     expect(tuning.get_by_label("LoRA rank")).to_have_value("16")
     expect(tuning.get_by_label("linear_fc2")).not_to_be_checked()
-    expect(tuning.get_by_label("sample lengths")).to_have_value("300, 900, 4000")
+    expect(tuning.get_by_label("sample lengths")).to_have_value("300, 900, 4096")

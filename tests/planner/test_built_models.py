@@ -107,7 +107,7 @@ def test_without_transformers_the_command_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         built, "find_spec", lambda name: None if name == "transformers" else whole(name)
     )
-    with pytest.raises(RequestError, match=r"pip install 'parallel-planner\[models\]'"):
+    with pytest.raises(RequestError, match=r"pip install 'transformers>=5.20' torch"):
         import_model(UNKNOWN)
 
 

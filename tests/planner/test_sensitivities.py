@@ -478,7 +478,7 @@ def test_command(ask: Any, tmp_path: Path) -> None:
             "must be a number, got the string 'half'",
         ),
         (["--factors", "0"], 2, ">= 0.0625"),
-        (["--factors", ""], 2, "/sensitivity/factors/0"),
+        (["--factors", ""], 2, "--factors: must be a number"),
         (["--resolution", "2"], 2, "<= 0.5"),
         (["--model", "llama-3.1-405b"], 4, "Nothing fits"),
         (["absent.yaml"], 2, "No such file"),

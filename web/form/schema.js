@@ -7,7 +7,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { words } from "../format.js";
 import { firstAnswer, problemsAt } from "../state.js";
-import { CheckField, CheckList, NumberField, parseNumber, SelectField, TextField } from "../ui/field.js";
+import { CheckField, CheckList, NumberField, parseLength, parseNumber, SelectField, TextField } from "../ui/field.js";
 
 /* The unit is the last word of a name; a person reads larger ones. */
 const UNITS = [
@@ -57,7 +57,7 @@ function SchemaField({ name, property, schemas, explain, pointer, value, usual, 
   const told = property.description;
   const props = {
     id: `f${pointer.replaceAll("/", "-")}`, ...labelled(name), title: told, hint: explain && told, value, usual: usual ?? property.default ?? undefined,
-    onChange, problems: problemsAt(pointer, kind.type === "array"),
+    onChange, problems: problemsAt(pointer, kind.type === "array"), length: name.includes("length"),
   };
   if (kind.document) {
     const held = value ?? usual;
@@ -74,10 +74,11 @@ function SchemaField({ name, property, schemas, explain, pointer, value, usual, 
 }
 
 /* Several names or numbers with commas between; nothing for a list of documents. */
-function ListField({ items, value, usual, onChange, ...props }) {
+function ListField({ items, value, usual, onChange, length, ...props }) {
   if (items?.enum) return html`<${CheckList} ...${props} choices=${items.enum} value=${value ?? usual ?? []} onChange=${onChange} />`;
   if (!["integer", "string"].includes(items?.type)) return null;
-  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" ? parseNumber(word) : word));
+  const number = length ? parseLength : (word) => parseNumber(word);
+  const read = (text) => text?.split(/[\s,]+/).filter(Boolean).map((word) => (items.type === "integer" ? number(word) : word));
   return html`<${TextField} ...${props} value=${value?.join?.(", ") ?? value} usual=${usual?.join(", ")}
     onChange=${(text) => onChange(text ? read(text) : undefined)} />`;
 }

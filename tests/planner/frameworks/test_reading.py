@@ -36,7 +36,9 @@ def comes_back(framework: Framework, request: PlanRequest, plan: ParallelPlan) -
     )
     said = said.model_copy(update={"numerics": stated})
     assert said.model_copy(update=UNSAID["model"]) == asked.model_copy(update=UNSAID["model"])
-    assert reading.training == request.training.model_copy(update=UNSAID["training"])
+    # A script for a data set of samples says how long it runs, one on mock data does not.
+    said_training = reading.training.model_copy(update=UNSAID["training"])
+    assert said_training == request.training.model_copy(update=UNSAID["training"])
     assert reading.unknown == ()
     assert reading.refusals == ()
     assert (reading.nodes, reading.accelerators_per_node) == (

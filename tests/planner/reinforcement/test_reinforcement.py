@@ -266,4 +266,4 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not fit" in shown
     assert "more room" in shown
     assert cli.run([*WORDS, "--samples", "many"]) == 2
-    assert "/reinforcement/samples" in capsys.readouterr().err
+    assert "--samples: must be an integer" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_interval_is_the_site_s_and_much_narrower(lab: Site) -> None:
     assert own.low_s < estimated("lab").iteration_time_s < own.high_s
     assert math.log(own.high_s / own.low_s) < 0.3 * math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
-    assert "735 published runs and 6 of site lab, 6 like this" in own.basis
+    assert "739 published runs and 6 of site lab, 6 like this" in own.basis
 
 
 def test_learned_runs_are_answered_nearer() -> None:

@@ -49,7 +49,7 @@ class TestCommand:
             (("--launcher", "slurm", "--submit"), "needs a folder"),
             (("--submit",), "--submit needs --launcher"),
             (("--launcher", "slurm", "--check-numerics"), "compared on this machine"),
-            (("--launcher", "jobset", "--image", "x y"), "/image: "),
+            (("--launcher", "jobset", "--image", "x y"), "--image: "),
             (("--follow", "/nonexistent"), "has no handle.json"),
         ],
     )

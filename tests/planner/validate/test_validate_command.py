@@ -103,7 +103,7 @@ def test_every_part_of_the_estimate_has_one_measured() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--tp", "0"), "/plan/tp: must be >= 1, got 0"),
+        (("--tp", "0"), "--tp: must be >= 1, got 0"),
         (("--schedule", "zb-h1"), "torch has no schedule zb-h1"),
         (("--steps", "0"), "--steps"),
         (("--output", "."), ". is not empty"),

@@ -147,9 +147,9 @@ CONFIG = {
     "recompute_num_layers": 0,  # when full by block: first of a stage
     "compile": False,  # torch.compile each layer
     "optimizer": "adam",  # adam, sgd with momentum, adafactor or muon
-    "norm_epsilon": 1e-05,  # NOT of the plan: as in the model's config.json
-    "rotary_base": 10000.0,  # NOT of the plan: as in the model's config.json
-    "init_std": 0.02,  # NOT of the plan: spread of the initial weights
+    "norm_epsilon": 1e-05,  # NOT stated: set what the model's config.json says
+    "rotary_base": 10000.0,  # NOT stated: set what the model's config.json says
+    "init_std": 0.02,  # NOT stated: set what the model's config.json says
     "learning_rate": 0.001,  # PLACEHOLDER for the smoke run: set your own
     "gradient_clip": 1.0,  # PLACEHOLDER for the smoke run: largest norm of all gradients
     "seed": 1234,  # of weights and data, the same however the model is split
