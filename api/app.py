@@ -1,13 +1,15 @@
-"""The HTTP service: the planner's documents over HTTP, and nothing decided here."""
+"""The HTTP service: the planner's documents over HTTP; no planning logic lives here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from anyio import to_thread
+from anyio import create_task_group, sleep, to_thread
 from fastapi import APIRouter, FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
 
 from api import docs, pages, problems, schema
 from api.addresses import Addresses
@@ -15,8 +17,10 @@ from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.places import Places
 from api.pool import Pool
 from api.routes import (
+    accuracy,
     bundles,
     catalog,
     comparisons,
@@ -25,8 +29,10 @@ from api.routes import (
     health,
     info,
     jobs,
+    layers,
     lints,
     models,
+    one_node,
     plans,
     ranks,
     rl,
@@ -37,35 +43,43 @@ from api.routes import (
     timelines,
 )
 from api.settings import Settings
+from api.store_threads import in_store
 from api.waiting import Waiting
 from cost_models.catalog.local import cpu_cores
+from planner.store import Unavailable
 from planner.version import __version__
 
 if TYPE_CHECKING:
     from planner.jobs.engine import Engine
     from planner.store import Store
 
+_THREADS = 16  # for what needs neither a process nor the store
+_WATCH_S = 5.0
+_GZIP_LEVEL = 4  # a plan to a tenth, in a third of the time of the usual 9
 
-def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application, with its settings in `app.state.settings`."""
+
+def create_app(settings: Settings | None = None, opened: Store | None = None) -> FastAPI:
+    """The application, with its settings in `app.state.settings`; opened: its store, if it is."""
     settings = settings or Settings.from_environment()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        to_thread.current_default_thread_limiter().total_tokens = settings.max_concurrency
-        searches = app.state.searches = Pool(
-            settings.max_concurrency, settings.max_wait_s, patience=10, warm=True
-        )
-        # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
-        # more than cores computes while another one's answer is on its way.
-        short = app.state.estimates = Pool(cpu_cores() + 1, 10 * settings.max_wait_s)
-        store = app.state.store = await to_thread.run_sync(_open_store, settings)
-        engine = app.state.engine = _engine(store, settings)
-        await short.start()
-        yield
-        if engine is not None:
-            await to_thread.run_sync(engine.stop)
-        for pool in (searches, short):
+        to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        pools = _pools(settings)
+        for name, pool in pools.items():
+            setattr(app.state, name, pool)
+        store = await to_thread.run_sync(_open_store, settings, opened)
+        app.state.store = store
+        app.state.engine = None
+        async with create_task_group() as beside:
+            beside.start_soon(_run_jobs, app)
+            beside.start_soon(pools["estimates"].start)
+            beside.start_soon(_watch, app, pools)
+            yield
+            beside.cancel_scope.cancel()
+        if app.state.engine is not None:
+            await to_thread.run_sync(app.state.engine.stop)
+        for pool in pools.values():
             pool.close()
         store.close()
 
@@ -77,12 +91,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # pages.py sends it compressed
+        telemetry={"auto_configure": True},  # where OTEL_EXPORTER_OTLP_ENDPOINT says to
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
     addresses = Addresses()
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
+    app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=_GZIP_LEVEL)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Methods, addresses=addresses)
     app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
@@ -106,6 +122,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         jobs,
         saved_plans,
         sites,
+        accuracy,
+        layers,
+        one_node,
     ):
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)
@@ -119,18 +138,47 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def _engine(store: Store, settings: Settings) -> Engine | None:
-    """What runs jobs, started; None where this service only takes them."""
-    if settings.jobs.max_runs == 0:
-        return None
+def _pools(settings: Settings) -> dict[str, Pool]:
+    """Where what is computed; a long search takes no place from what is short."""
+    # Callers are told apart by their keys alone: behind one address there may be many.
+    shared, wait_s = bool(settings.api_keys_sha256), settings.max_wait_s
+    places = partial(Places, shared=shared)
+    return {
+        "searches": Pool(places(settings.max_concurrency, wait_s), nice=10, warm=True),
+        "brief": Pool(places(settings.max_concurrency, wait_s), nice=5),
+        # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
+        # more than cores computes while another one's answer is on its way.
+        "estimates": Pool(places(cpu_cores() + 1, 10 * wait_s)),
+    }
+
+
+async def _watch(app: FastAPI, pools: Mapping[str, Pool]) -> None:
+    """Note for /metrics, again and again, how full the service is."""
+    metrics: Metrics = app.state.metrics
+    store: Store = app.state.store
+    while True:
+        for name, pool in pools.items():
+            metrics.see_places(name, pool.places)
+        with suppress(Unavailable):
+            metrics.see_jobs(*await in_store(store.jobs.counts))
+        await sleep(_WATCH_S)
+
+
+async def _run_jobs(app: FastAPI) -> None:
+    """Have `state.engine` run jobs, where this service does; it imports a lot, so beside calls."""
+    settings: Settings = app.state.settings
+    if settings.jobs.max_runs:
+        app.state.engine = await to_thread.run_sync(_engine, app.state.store, settings)
+        app.state.engine.start()
+
+
+def _engine(store: Store, settings: Settings) -> Engine:
     from planner.jobs.engine import Engine
 
-    engine = Engine(store, settings.database_url, settings.jobs)
-    engine.start()
-    return engine
+    return Engine(store, settings.database_url, settings.jobs)
 
 
-def _open_store(settings: Settings) -> Store:
+def _open_store(settings: Settings, opened: Store | None) -> Store:
     from planner.store import Store
 
-    return Store.open(settings.database_url, settings.max_result_bytes)
+    return opened or Store.open(settings.database_url, settings.max_result_bytes)

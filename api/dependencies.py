@@ -1,28 +1,48 @@
-"""What routes ask for: the document in the body, and where to compute."""
+"""FastAPI dependencies of the routes: the document in the body, and the pool that computes."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
 
 from anyio import fail_after
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from api.budget import Budget
 from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
+from api.store_threads import in_store
+from api.work import dumped
+from planner.identity import sites_of
 from planner.loading import MAX_STRING, parse_json
+from planner.store import Store, Unavailable
+
+T = TypeVar("T")
 
 
 async def read_document(request: Request) -> Any:
     """The JSON value in the body, within the limit on its size."""
-    return await _read(request, MAX_STRING)
+    document = await _read(request, MAX_STRING)
+    if next(sites_of(document), None) is not None:
+        await share_sites(request)
+    return document
 
 
 async def read_files(request: Request) -> Any:
     """The same, where a string may be a whole file."""
     return await _read(request, _settings(request).max_body_bytes)
+
+
+async def share_sites(request: Request) -> None:
+    """Synchronise profiles and sites with the other servers, if the store is available."""
+    store: Store = request.app.state.store
+    with suppress(Unavailable):
+        await in_store(store.library.sync)
 
 
 async def _read(request: Request, longest: int) -> Any:
@@ -52,16 +72,55 @@ async def _read(request: Request, longest: int) -> Any:
         raise HTTPException(400, "the body is not UTF-8 text") from None
 
 
-async def the_searches(request: Request) -> Pool:
-    """Where every search runs."""
-    pool: Pool = request.app.state.searches
-    return pool
+CpuSeconds = Annotated[
+    float | None, Query(gt=0, le=86_400, description="seconds of a core; else the service's bound")
+]
+Memory = Annotated[int | None, Query(ge=64, le=1 << 22, description="MiB; else the service's")]
+Count = Annotated[
+    int | None, Query(ge=1, le=10**12, description="plans priced by a search; else the service's")
+]
 
 
-async def the_estimates(request: Request) -> Pool:
-    """Where estimates run: they never wait behind a search."""
-    pool: Pool = request.app.state.estimates
-    return pool
+async def stated(
+    request: Request, cpu_s: CpuSeconds = None, memory_mib: Memory = None, candidates: Count = None
+) -> Budget:
+    """The budget that a call states, within the bounds of the service."""
+    most = _settings(request)
+    return Budget(
+        cpu_s=min(cpu_s or most.max_question_cpu_s, most.max_question_cpu_s),
+        memory_bytes=min(memory_mib or most.max_question_mib, most.max_question_mib) << 20,
+        candidates=min(candidates or most.max_question_plans, most.max_question_plans),
+    )
+
+
+class CallPool:
+    """A pool as one call uses it: for its caller, within its budget."""
+
+    def __init__(self, request: Request, pool: Pool, budget: Budget) -> None:
+        self._request, self._pool, self._budget = request, pool, budget
+
+    async def answer(self, find: Callable[..., BaseModel], *asked: Any) -> bytes:
+        """The answer of `find` as JSON; see run."""
+        return await self.run(dumped, find, *asked)
+
+    async def run(self, work: Callable[..., T], *asked: Any) -> T:
+        """The result of `work`; `state.spent`: the limit it reached.  Raises as Pool.run does."""
+        state = self._request.state
+        content, state.spent = await self._pool.run(state.caller, self._budget, work, *asked)
+        return content
+
+
+def _call_pool(pool: str) -> Callable[..., Awaitable[CallPool]]:
+    async def call_pool(request: Request, budget: Annotated[Budget, Depends(stated)]) -> CallPool:
+        return CallPool(request, getattr(request.app.state, pool), budget)
+
+    return call_pool
+
+
+def check_owner(request: Request, owner: str | None) -> None:
+    """Raise Refused if the caller may not change what another caller made."""
+    if not request.state.key.may_change(owner):
+        raise Refused("forbidden", "it belongs to another caller")
 
 
 def _settings(request: Request) -> Settings:
@@ -71,5 +130,7 @@ def _settings(request: Request) -> Settings:
 
 Body = Annotated[Any, Depends(read_document)]
 Files = Annotated[Any, Depends(read_files)]
-Searches = Annotated[Pool, Depends(the_searches)]
-Estimates = Annotated[Pool, Depends(the_estimates)]
+# The pools: searches, short computations, and estimates, which are the most frequent.
+Searches = Annotated[CallPool, Depends(_call_pool("searches"))]
+Brief = Annotated[CallPool, Depends(_call_pool("brief"))]
+Estimates = Annotated[CallPool, Depends(_call_pool("estimates"))]

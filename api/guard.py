@@ -1,4 +1,4 @@
-"""Before every call: is the host ours, does the caller call too often, and has it a key."""
+"""Checks before every call: the Host header, the caller's rate, and the API key."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.keys import ANYONE, SAFE, Key, needed
 from api.problems import Refused, refuse
 from api.settings import Settings
 
 # What may be asked without a key: the page, the documentation, and whether the service lives.
 _NEED_KEY = ("/v1/", "/plans/", "/metrics")
 _UNLIMITED = ("/healthz", "/readyz")
+_FOREIGN = ("cross-site", "same-site")  # values of Sec-Fetch-Site
 _MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
 
 
 class Guard:
-    """Refuses a call that is not for us; the others carry `state.caller`, a digest of who calls.
+    """Refuses a call that is not for us.
+
+    The others carry `state.caller`, a digest of who calls, and `state.key`.
 
     Without keys, the service answers to names of this machine alone: a page of another site may
     give its own name our address (DNS rebinding), and would then share our origin.
@@ -30,6 +34,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
+        self.keys = settings.keys
         self.rates = Rates(settings.rate) if settings.rate else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,18 +43,18 @@ class Guard:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
-        key = _key(request.headers, self.settings.api_keys_sha256)
+        key = _key(request.headers, self.keys)
         address = request.client.host if request.client else ""
-        caller = key or hashlib.sha256(address.encode()).hexdigest()
-        request.state.caller = caller
+        caller = key.sha256 if key else hashlib.sha256(address.encode()).hexdigest()
+        request.state.caller, request.state.key = caller, key or ANYONE
         left: dict[str, str] = {}
         try:
             self._check_host(request)
+            _check_site(request)
             if self.rates is not None and scope["path"] not in _UNLIMITED:
                 left = self.rates.take(caller)
-            if self.settings.api_keys_sha256 and key is None and _needs_key(scope["path"]):
-                headers = {"WWW-Authenticate": "Bearer", **left}
-                raise Refused("unauthorized", "a known API key is needed", headers)
+            if self.keys and _needs_key(scope["path"]):
+                self._check_key(request, key, left)
         except Refused as error:
             await refuse(request, error)(scope, receive, send)
             return
@@ -61,11 +66,20 @@ class Guard:
 
         await self.app(scope, receive, send_with_rate if left else send)
 
+    def _check_key(self, request: Request, key: Key | None, left: dict[str, str]) -> None:
+        if key is None:
+            headers = {"WWW-Authenticate": "Bearer", **left}
+            raise Refused("unauthorized", "a known API key is needed", headers)
+        role = needed(request.method, request.url.path)
+        if not key.may(role):
+            detail = f"the key of {key.name} has the role {key.role!r}; this needs {role!r}"
+            raise Refused("forbidden", detail, left)
+
     def _check_host(self, request: Request) -> None:
         allowed = self.settings.hosts
         host = _name(request.headers.get("host", ""))
         if allowed and host not in allowed:
-            raise Refused("forbidden", "this service does not go by the name in the header Host")
+            raise Refused("forbidden", "the Host header does not name this service")
 
 
 def _needs_key(path: str) -> bool:
@@ -79,14 +93,20 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower().rstrip(".")
 
 
-def _key(headers: Headers, digests: frozenset[str]) -> str | None:
-    """The digest of the key that a call has, where it is a known one."""
+def _check_site(request: Request) -> None:
+    """Raise Refused where a page of another site has a browser change something here."""
+    if request.method not in SAFE and request.headers.get("sec-fetch-site") in _FOREIGN:
+        raise Refused("forbidden", "a request from a page of another site is refused")
+
+
+def _key(headers: Headers, keys: tuple[Key, ...]) -> Key | None:
+    """The key that a call has, where it is a known one."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     given = hashlib.sha256(key.encode()).hexdigest()
     # All are compared, each in constant time, so that timing says nothing of the keys.
-    matches = [hmac.compare_digest(given, digest) for digest in digests]
-    return given if any(matches) else None
+    matches = [key for key in keys if hmac.compare_digest(given, key.sha256)]
+    return matches[0] if matches else None
 
 
 class Rates:

@@ -1,4 +1,4 @@
-"""Jobs as the service tells of them."""
+"""Jobs in the service's responses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-from anyio import sleep, to_thread
+from anyio import sleep
 from fastapi import Request
 from pydantic import BaseModel
 
+from api.store_threads import in_store
 from planner.store import Store
 from planner.store.jobs import OVER, Job, Kind, Progress, State
 
@@ -32,6 +33,7 @@ class JobRow(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    owner: str | None
     links: dict[str, str]
 
 
@@ -86,7 +88,7 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
     silent_s = 0.0
     yield "retry: 1000\n\n"
     while not getattr(request.app.state, "stopping", False):
-        told = await to_thread.run_sync(store.jobs.events, id, after)
+        told = await in_store(store.jobs.events, id, after)
         for one in told:
             data = json.dumps(one.data)
             yield f"id: {one.number}\nevent: {one.event}\ndata: {data}\n\n"
@@ -94,7 +96,7 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
         if told and told[-1].event == "done":
             return
         if not told:
-            job = await to_thread.run_sync(store.jobs.get, id)
+            job = await in_store(store.jobs.get, id)
             if job is None or job.state in OVER:  # somebody has all of it already
                 return
             silent_s += _LOOK_S

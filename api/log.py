@@ -1,4 +1,4 @@
-"""Around every call: its id, one line of JSON about it, and headers that every answer carries."""
+"""Logging of every call: its id, one line of JSON, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ class RequestLog:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = call
+                if spent := scope["state"].get("spent"):
+                    headers["Planner-Spent"] = f"{spent.bound}={spent.allowed:g}"
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -98,15 +100,27 @@ class RequestLog:
                 status=status,
                 duration_s=round(seconds, 6),
                 request_id=call,
+                **_caller(scope),
                 **({"fault": fault} if fault else {}),
             )
 
 
-class JsonHandler(logging.Handler):
-    """What libraries have to say, from warnings on, as lines like those of calls."""
+def _caller(scope: Scope) -> dict[str, str]:
+    """The name of the key of a call, where it has one."""
+    key = scope["state"].get("key")
+    return {"caller": key.name} if key and key.name else {}
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+
+def audit(request: Request, action: str, subject: str) -> None:
+    """Log who changed what."""
+    _log.info(
+        "audit", action=action, subject=subject, request_id=request.state.request_id,
+        **_caller(request.scope),
+    )  # fmt: skip
+
+
+class JsonHandler(logging.Handler):
+    """What libraries have to say, as far as their loggers let it through, as lines like these."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""

@@ -1,4 +1,4 @@
-"""HEAD wherever there is GET, and OPTIONS that says what an address takes."""
+"""HEAD for every GET, and OPTIONS with the methods of an address."""
 
 from __future__ import annotations
 

@@ -1,9 +1,17 @@
-"""What the service counts, for Prometheus: each call by its route, never by its address."""
+"""The service's metrics for Prometheus: calls by route, never by their full address."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import get_args
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from api.places import Places
+from planner.store.jobs import State
 from planner.version import __version__
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
@@ -23,8 +31,48 @@ class Metrics:
             "planner_http_request_duration_seconds", "Time of a call", labels,
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
-        about = Gauge("planner_info", "What runs", ("version",), registry=self.registry)
+        about = Gauge(
+            "planner_info",
+            "What runs",
+            ("version",),
+            registry=self.registry,
+            multiprocess_mode="mostrecent",
+        )
         about.labels(__version__).set(1)
+
+        gauge = partial(Gauge, registry=self.registry)
+        self._taken = gauge(
+            "planner_places_taken", "Work that runs", ("pool",), multiprocess_mode="livesum"
+        )
+        self._waiting = gauge(
+            "planner_places_waiting", "Calls that wait for a place", ("pool",),
+            multiprocess_mode="livesum",
+        )  # fmt: skip
+        self._places = gauge(
+            "planner_places", "Work that may run at a time", ("pool",), multiprocess_mode="livesum"
+        )
+        self._jobs = gauge(
+            "planner_jobs", "Jobs by state", ("state",), multiprocess_mode="mostrecent"
+        )
+        self._oldest = gauge(
+            "planner_oldest_queued_job_seconds", "Wait of the job that waits longest",
+            multiprocess_mode="mostrecent",
+        )  # fmt: skip
+        self.store_errors = Counter(
+            "planner_store_errors", "Calls that the store could not serve", registry=self.registry
+        )
+
+    def see_places(self, pool: str, places: Places) -> None:
+        """Note how full a pool is."""
+        self._places.labels(pool).set(places.places)
+        self._taken.labels(pool).set(places.taken)
+        self._waiting.labels(pool).set(places.waiting)
+
+    def see_jobs(self, counts: Mapping[str, int], oldest_s: float) -> None:
+        """Note how many jobs there are by state, and how long the first one waits."""
+        for state in get_args(State):
+            self._jobs.labels(state).set(counts.get(state, 0))
+        self._oldest.set(oldest_s)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
@@ -34,4 +82,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it in Prometheus's text format."""
-        return generate_latest(self.registry)
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        together = CollectorRegistry()  # of all processes of the service
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)

@@ -1,4 +1,4 @@
-"""What form of an answer a call asks for (RFC 9110, section 12.5.1)."""
+"""The media type that a call accepts (RFC 9110, section 12.5.1)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -73,11 +74,16 @@ async def _file(request: Request, path: str) -> Response:
 
 
 async def _openapi(request: Request) -> Response:
-    state = request.app.state
-    if not hasattr(state, "openapi_page"):
-        body = json.dumps(request.app.openapi(), separators=(",", ":")).encode()
-        state.openapi_page = _prepared(body, "application/json", _ASK_AGAIN)
-    return _send(request, state.openapi_page)
+    app = request.app
+    return send_json(request, "openapi", lambda: json.dumps(app.openapi(), separators=(",", ":")))
+
+
+def send_json(request: Request, name: str, made: Callable[[], str]) -> Response:
+    """A document that stays as it is while the service runs, made at its first call."""
+    state, key = request.app.state, f"{name}_page"
+    if not hasattr(state, key):
+        setattr(state, key, _prepared(made().encode(), "application/json", _ASK_AGAIN))
+    return _send(request, getattr(state, key))
 
 
 def send_page(request: Request, path: str) -> Response:

@@ -1,84 +1,81 @@
-"""Processes that compute, so that the one that serves always has time for the next call."""
+"""Pools of worker processes, so that the process that serves HTTP never computes itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from multiprocessing import get_context
-from typing import Any, TypeVar
+from contextlib import AsyncExitStack
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from anyio import (
-    CancelScope,
-    Semaphore,
-    fail_after,
-    get_cancelled_exc_class,
-    move_on_after,
-    to_thread,
-    wait_readable,
-)
-from pydantic import BaseModel
+from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
+from opentelemetry import trace
 
 from api import work as children
-from api.problems import RETRY_AFTER_S, Refused
-from planner.progress import current, ignore
+from api.budget import Bounds, Budget, OverBudget, Spent, used
+from api.places import Places
+from api.pool_server import CONTEXT
+from planner.progress import current
 
 T = TypeVar("T")
 
-# Forked from one process that has imported everything and runs nothing else.
-_CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload([children.__name__])
-_STOP_S = 10.0  # until a process that does not stop is killed
+_STOP_S = 0.5  # until a process that does not stop is killed
+_LOOK_S = 0.2  # between two looks at what a process uses
+
+
+_tracer = trace.get_tracer("planner")
+
+
+class Answered(NamedTuple, Generic[T]):
+    """What work returned; spent: the bound at which a search ended early."""
+
+    content: T
+    spent: Spent | None = None
+
+
+def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
+    """Of what is computed."""
+    one = asked[0] if work is children.dumped else work
+    return f"{one.__module__}.{one.__name__}"
 
 
 class Pool:
-    """Runs up to `places` pieces of work at a time, each in a process; others wait up to `wait_s`.
+    """Runs each piece of work in a process of its own, as many at a time as there are places.
 
-    Processes start when they are needed, and stay.  patience, warm: see api.work.serve.
+    Processes start when they are needed, and stay.  nice, warm: see api.work.serve.
     """
 
-    def __init__(self, places: int, wait_s: float, patience: int = 0, warm: bool = False) -> None:
-        self.places, self.wait_s = places, wait_s
-        self._free = Semaphore(places)
-        self._start = patience, warm
+    def __init__(self, places: Places, nice: int = 0, warm: bool = False) -> None:
+        self.places = places
+        self._start = nice, warm
         self._idle: list[_Process] = []
 
-    async def answer(self, find: Callable[..., BaseModel], *asked: Any) -> bytes:
-        """What `find` finds, as JSON; see run."""
-        return await self.run(children.dumped, find, *asked)
-
-    async def run(self, work: Callable[..., T], *asked: Any) -> T:
+    async def run(
+        self, caller: str, budget: Budget, work: Callable[..., T], *asked: Any
+    ) -> Answered[T]:
         """What `work` returns: a function with a name of its own, as it is run elsewhere.
 
         Its steps are shown to whoever watches here; it is stopped when this is cancelled.
-        Raises what it raises, and Refused where no place is free in time.
+        Raises what it raises, Refused where no place is free in time, and OverBudget.
         """
-        try:
-            with fail_after(self.wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise Refused(
-                "queue-full",
-                f"all {self.places} places are taken; try again",
-                {"Retry-After": str(RETRY_AFTER_S)},
-            ) from None
-        try:
+        async with AsyncExitStack() as held:
+            with _tracer.start_as_current_span("queue"):
+                await held.enter_async_context(self.places.one(caller))
             process = self._living() or await self._started()
             try:
-                return await process.run(work, asked)
+                with _tracer.start_as_current_span(f"compute {_name(work, asked)}"):
+                    return await process.run(work, asked, budget)
             finally:
                 if process.alive:
                     self._idle.append(process)
-        finally:
-            self._free.release()
 
     async def start(self) -> None:
-        """Have a process ready for the first work."""
+        """Start a process before the first work arrives."""
         self._idle.append(await self._started())
 
     async def _started(self) -> _Process:
         return await to_thread.run_sync(_Process, *self._start)
 
     def _living(self) -> _Process | None:
-        """One that waits for work; those that died meanwhile are done with."""
+        """An idle process; those that have died are removed."""
         while self._idle:
             process = self._idle.pop()
             if process.process.is_alive():
@@ -95,54 +92,67 @@ class Pool:
 class _Process:
     """One process and the connection to it."""
 
-    def __init__(self, patience: int, warm: bool) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(
-            target=children.serve, args=(theirs, patience, warm), daemon=True
+    def __init__(self, nice: int, warm: bool) -> None:
+        self.connection, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(
+            target=children.serve, args=(theirs, nice, warm), daemon=True
         )
         self.process.start()
         theirs.close()
-        self.alive = True
+        assert self.process.pid is not None
+        self.pid, self.alive = self.process.pid, True
 
-    async def run(self, work: Callable[..., T], asked: tuple[Any, ...]) -> T:
-        """What the work returns, from the other process."""
-        watch = current()
+    async def run(
+        self, work: Callable[..., T], asked: tuple[Any, ...], budget: Budget
+    ) -> Answered[T]:
+        """What the work returns, from the other process.  Raises OverBudget."""
+        watch, best = current(), None
+        bounds = Bounds(budget, used(self.pid)[0])
         try:
-            self.connection.send((work, asked, watch.show is not ignore))
+            self.connection.send((work, asked, budget))
             while True:
-                kind, content = await self._received()
-                if kind != "step":
+                told = None
+                with move_on_after(_LOOK_S):
+                    told = await self._received()
+                if told is None:
+                    if spent := bounds.spent(*used(self.pid)):
+                        self.end()
+                        raise OverBudget(spent, best)
+                elif told[0] != "step":
                     break
-                watch.show(content)
+                else:
+                    best = told[1].best or best
+                    watch.show(told[1])
         except get_cancelled_exc_class():
             with CancelScope(shield=True):
                 await self._stop()
             raise
         except (EOFError, OSError):
             self.end()
-            raise children.Fault("a process that computes died") from None
+            raise children.Fault("a worker process died") from None
+        kind, content = told
         if kind == "error":
             raise content
-        return content  # type: ignore[no-any-return]
+        return Answered(*content)
 
     async def _received(self) -> tuple[str, Any]:
         await wait_readable(self.connection.fileno())
         return self.connection.recv()  # type: ignore[no-any-return]
 
     async def _stop(self) -> None:
-        """Tell it to stop, and wait until it has."""
+        """Ask it to stop, and wait until it has stopped."""
         try:
             self.connection.send(None)
-            with move_on_after(_STOP_S) as patience:
+            with move_on_after(_STOP_S) as stopping:
                 while (await self._received())[0] == "step":
                     pass
-            if patience.cancelled_caught:
+            if stopping.cancelled_caught:
                 self.end()
         except (EOFError, OSError):
             self.end()
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill it, whatever it is doing."""
         self.alive = False
         self.connection.close()
         self.process.kill()

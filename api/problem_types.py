@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ProblemType:
-    """A status with a name of its own: what happened, and what to do about it."""
+    """One type of problem: its status, what happened, and what to do about it."""
 
     status: int
     title: str
@@ -19,10 +19,18 @@ TYPES: dict[str, ProblemType] = {
     "validation": ProblemType(
         422,
         "Request is not valid",
-        "The body was read, and something in it is unknown, out of bounds or contradicts another "
-        "part, or a parameter of the address does.",
-        "Each of `errors` has a JSON pointer to the value, what was found there, and where there "
-        "are few choices which are allowed or were probably meant.",
+        "A field of the body or a parameter of the URL is unknown, out of bounds, or contradicts "
+        "another one.",
+        "Each of `errors` has a JSON pointer to the value, the value that was found, and, if there "
+        "are few choices, those that are allowed or were probably meant.",
+    ),
+    "over-budget": ProblemType(
+        422,
+        "The request exceeded its budget",
+        "The request used all the CPU seconds or all the memory of its budget, and was stopped.",
+        "`detail` says how to narrow the request; `best` is the best plan found until then, if "
+        "there was one. The parameters `cpu_s` and `memory_mib` set the budget, up to "
+        "PLANNER_MAX_QUESTION_CPU_S and PLANNER_MAX_QUESTION_MIB.",
     ),
     "unsupported-model": ProblemType(
         422,
@@ -35,14 +43,14 @@ TYPES: dict[str, ProblemType] = {
     "idempotency-mismatch": ProblemType(
         422,
         "Idempotency-Key was used for another request",
-        "The same key came before with another body.",
-        "Take a new key for a new request; keys are forgotten after a day.",
+        "The same key was used before with another body.",
+        "Use a new key for each new request; keys expire after a day.",
     ),
     "malformed": ProblemType(
         400,
         "Request cannot be read",
-        "The body is not JSON in UTF-8, or the call is not proper HTTP.",
-        "`detail` says where reading stopped.",
+        "The body is not JSON in UTF-8, or the request is not valid HTTP.",
+        "`detail` says where parsing stopped.",
     ),
     "unauthorized": ProblemType(
         401,
@@ -52,101 +60,103 @@ TYPES: dict[str, ProblemType] = {
     ),
     "forbidden": ProblemType(
         403,
-        "Host is not served here",
-        "A service without API keys answers only calls to this machine by its own names, so that "
-        "no page of another site can reach it through a name it made up.",
-        "Call it as localhost, or name further hosts in PLANNER_ALLOWED_HOSTS.",
+        "Not allowed",
+        "The key's role does not permit this, or the resource belongs to another caller; or a "
+        "service without API keys was called under another host name, or from a page of another "
+        "site.",
+        "`detail` says which. PLANNER_API_KEYS_SHA256 sets keys and roles, PLANNER_ALLOWED_HOSTS "
+        "further host names of the service.",
     ),
     "not-found": ProblemType(
         404,
         "Not found",
         "There is nothing at this address, or it is no longer kept.",
-        "Answers are kept until newer ones need the room; the same POST makes the same one again.",
+        "Answers are kept until newer ones need the space; the same POST computes one again.",
     ),
     "method-not-allowed": ProblemType(
         405,
         "Method is not allowed",
-        "The address is right, and does not take this method.",
-        "The header Allow says which it takes.",
+        "The resource exists, but does not support this method.",
+        "The header Allow lists the methods that it supports.",
     ),
     "timeout": ProblemType(
         408,
-        "Body came too slowly",
-        "The body of the call did not arrive in time.",
+        "Body arrived too slowly",
+        "The body of the request did not arrive in time.",
         "Send it again; PLANNER_MAX_BODY_S says how long the service waits.",
     ),
     "not-cancellable": ProblemType(
         409,
-        "Job is over",
+        "Job has ended",
         "The job has already ended, so there is nothing to cancel.",
-        "Its result or its reason is at the job's own address.",
+        "GET the job for its result or the reason of its failure.",
     ),
     "conflict": ProblemType(
         409,
         "Not in this state",
-        "What was asked for cannot be done to it as it is now.",
-        "`detail` says what stands in the way.",
+        "The operation is not possible in the present state of the resource.",
+        "`detail` says why.",
     ),
     "too-large": ProblemType(
         413,
         "Body is too large",
-        "The body has more bytes than the service takes.",
-        "GET /v1/info says how many that are; PLANNER_MAX_BODY_BYTES sets it.",
+        "The body is larger than the service accepts.",
+        "GET /v1/info has the limit; PLANNER_MAX_BODY_BYTES sets it.",
     ),
     "unsupported-media-type": ProblemType(
         415,
         "Body is not JSON",
-        "The call has no body, or one of another type.",
+        "The request has no body, or one of another media type.",
         "Send JSON, with the header Content-Type: application/json.",
     ),
     "rate-limited": ProblemType(
         429,
         "Too many calls",
-        "This key or address has called more often than it may.",
-        "Wait for as long as Retry-After says; RateLimit-Remaining says how many calls are left.",
+        "This key or address has exceeded its rate limit.",
+        "Wait for the time in Retry-After; RateLimit-Remaining is the number of calls left.",
     ),
     "internal": ProblemType(
         500,
         "The planner failed",
-        "This is a fault of the planner, not of the request.",
+        "This is a bug of the planner, not a problem of the request.",
         "Please report it, with the request; `request_id` finds it in the service's log.",
     ),
     "queue-full": ProblemType(
         503,
-        "All places are taken",
-        "As much is being computed, or waits for it, as the service takes on.",
-        "Ask again after as long as Retry-After says.",
+        "The service is busy",
+        "The service already computes, or has queued, as much work as it accepts.",
+        "Try again after the time in Retry-After.",
     ),
     "unavailable": ProblemType(
         503,
         "Store is not available",
         "The database of answers, saved plans and jobs does not answer or cannot be written.",
-        "Plans and estimates work without it; GET /readyz says when it is back.",
+        "Plans and estimates work without it; GET /readyz tells when it is available again.",
     ),
     "run": ProblemType(
         500,
         "The run failed",
-        "The processes of a job did not come to their end: the last part of the type says how, and "
-        "`log` has their last words.",
-        "GET the job's logs. Where a limit ended it, ask for more within those of the service.",
+        "The processes of a job failed: the last part of the type says how, and `log` has the end "
+        "of their log.",
+        "GET the job's logs. If a limit stopped it, request a higher one within the service's.",
     ),
     "trace": ProblemType(
         500,
         "The trace failed",
-        "A rank of a dry run could not be traced, or needed more than it may.",
-        "`detail` ends with what its process said.",
+        "A rank of a dry run could not be traced, or exceeded a limit.",
+        "`detail` ends with the output of its process.",
     ),
     "cut-off": ProblemType(
         500,
         "The job was cut off",
-        "Each server that went about one step of the job ended in the midst of it.",
-        "See in the service's log what ends them; then ask again.",
+        "Every server that ran one step of the job stopped before the step was done.",
+        "The service's log says why they stopped; then start the job again.",
     ),
     "cannot-write": ProblemType(
         500,
-        "The step has no room",
+        "No space for the step's files",
         "The files of a job could not be written on the machine that ran it.",
-        "Make room in the data folder, and ask again.",
+        "Free space in the data folder, and start the job again.",
     ),
 }
 # The type of a status that is raised without one.

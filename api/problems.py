@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
 from planner.documents import UnsupportedModel
 from planner.frameworks.base import Unsupported
@@ -28,6 +30,7 @@ from planner.store import Mismatch, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
+_log = logging.getLogger(__name__)
 
 
 class ProblemDocument(BaseModel):
@@ -43,7 +46,7 @@ class ProblemDocument(BaseModel):
 
 
 class Refused(HTTPException):
-    """A call that is not answered, for a reason of TYPES."""
+    """A call that is refused, with a problem type of TYPES."""
 
     def __init__(self, slug: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(TYPES[slug].status, detail, headers)
@@ -74,6 +77,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(SpaceTooLarge, _space_too_large)
     app.add_exception_handler(Mismatch, _mismatch)
     app.add_exception_handler(Unavailable, _unavailable)
+    app.add_exception_handler(OverBudget, _over_budget)
     app.add_exception_handler(HTTPException, _http_error)
 
 
@@ -114,7 +118,21 @@ async def _mismatch(request: Request, error: Exception) -> JSONResponse:
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     again = {"Retry-After": str(RETRY_AFTER_S)}
-    return refuse(request, Refused("unavailable", str(error), again))
+    # Which machine it is, and why, is for whoever runs the service.
+    request.app.state.metrics.store_errors.inc()
+    _log.warning("the store is not available: %s", error)
+    detail = "the database does not answer, or cannot be written"
+    return refuse(request, Refused("unavailable", detail, again))
+
+
+async def _over_budget(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, OverBudget)
+    kind = TYPES["over-budget"]
+    document = {
+        "type": "/problems/over-budget", "title": kind.title, "status": kind.status,
+        "detail": str(error), "spent": error.spent.document(), "best": error.best,
+    }  # fmt: skip
+    return respond(request, document)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,6 +1,6 @@
-"""Answers by what was asked: the same question to the same version has one id and is kept.
+"""Kept answers: the same request to the same version has the same id, and is answered once.
 
-The id is the entity tag as well; a question that comes with it is not computed again.
+The id is the entity tag as well; a request that names it is not computed again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
+from api.budget import Spent
+from api.dependencies import CallPool
 from api.negotiation import JSON
-from api.pool import Pool
 from api.problems import Refused
+from api.store_threads import in_store
 from planner.answer import PlanAnswer
 from planner.identity import answer_id
 from planner.mixed.answer import MixedAnswer
@@ -33,11 +34,16 @@ Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
 
 
 class Kept(BaseModel):
-    """What an answer has over HTTP: its id, whether it was there already, and where to go on."""
+    """What an answer has over HTTP: its id, whether it was there already, and where to go on.
+
+    spent: the bound at which the search ended early, with the best so far; such an answer is not
+    kept.
+    """
 
     id: str
     cached: bool
     links: dict[str, str]
+    spent: Spent | None
 
 
 class KeptPlan(Kept, PlanAnswer):
@@ -62,7 +68,7 @@ class KeptStep(Kept, ReinforcementAnswer):
 
 async def answer(
     request: Request,
-    searches: Pool,
+    searches: CallPool,
     kind: Kind,
     question: Mapping[str, Any],
     compute: Callable[..., BaseModel],
@@ -71,20 +77,24 @@ async def answer(
     """The kept answer to a resolved question, or else what `compute` makes of `asked`."""
     id = answer_id(kind[:2], question)
     if key := request.headers.get("idempotency-key"):
-        await run_in_threadpool(_claim, request, key, question, id)
+        await in_store(_claim, request, key, question, id)
     if is_known(request, id):
         return Response(status_code=304, headers={"ETag": etag(id)})
-    content = await run_in_threadpool(_find, request, id)
+    content = await in_store(_find, request, id)
     cached = content is not None
     if content is None:
         content = await searches.answer(compute, *asked)
-        await run_in_threadpool(keep, request, id, content)
+        spent: Spent | None = request.state.spent
+        # A larger budget finds more; and what a site learned meanwhile may be in it, or may not.
+        if spent is None and answer_id(kind[:2], question) == id:
+            await in_store(keep, request, id, content)
+        return _send(kind, id, cached, content, spent)
     return _send(kind, id, cached, content)
 
 
 async def kept(request: Request, kind: Kind, id: str) -> Response:
     """The answer with this id.  Raises Refused where it is not kept, or no longer."""
-    content = await run_in_threadpool(read, request, kind, id)
+    content = await in_store(read, request, kind, id)
     if is_known(request, id):
         return Response(status_code=304, headers={"ETag": etag(id)})
     response = _send(kind, id, True, content)
@@ -96,7 +106,7 @@ def read(request: Request, kind: Kind, id: str) -> bytes:
     """The document of a kept answer.  Raises Refused, Unavailable."""
     content = _store(request).results.get(id) if id.startswith(f"{kind[:2]}_") else None
     if content is None:
-        detail = f"no answer {id} is kept (any more); the same POST makes it again"
+        detail = f"no answer {id} is kept; repeat the POST to compute it again"
         raise Refused("not-found", detail)
     return content
 
@@ -107,13 +117,13 @@ def etag(id: str) -> str:
 
 
 def is_known(request: Request, id: str) -> bool:
-    """Whether the caller has the answer already."""
+    """Whether the caller already has the answer."""
     known = request.headers.get("if-none-match", "").split(",")
     return f'"{id}"' in {tag.strip().removeprefix("W/") for tag in known}
 
 
 def keep(request: Request, id: str, content: bytes) -> None:
-    """Keep an answer where the store can; it is an answer without that too."""
+    """Keep an answer if the store is available; it is sent in any case."""
     try:
         _store(request).results.put(id, content)
     except Unavailable:
@@ -142,13 +152,16 @@ def checked_key(key: str) -> str:
     return key
 
 
-def _send(kind: Kind, id: str, cached: bool, content: bytes) -> Response:
+def _send(
+    kind: Kind, id: str, cached: bool, content: bytes, spent: Spent | None = None
+) -> Response:
     address = f"/v1/{kind}/{id}"
     links = {"self": address}
     if kind == "plans":
         links |= {"candidates": f"{address}/candidates", "web": f"/plans/{id}"}
-    own = json.dumps({"id": id, "cached": cached, "links": links}, separators=(",", ":"))
-    headers = {"ETag": etag(id), "Location": address}
+    told = {"id": id, "cached": cached, "links": links, "spent": spent and spent.document()}
+    own = json.dumps(told, separators=(",", ":"))
+    headers = {} if spent else {"ETag": etag(id), "Location": address}
     # The answer is a document of its own, with members: its own ones go before them.
     return Response(own[:-1].encode() + b"," + content[1:], media_type=JSON, headers=headers)
 

@@ -125,6 +125,22 @@ COMPARISON_EXAMPLES: dict[str, Any] = {
         "value": {"a": _PIPELINE, "b": _ASKED | {"plan": {"tp": 8, "sequence_parallel": True}}},
     }
 }
+DIMS_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "A dense model",
+        "value": {
+            "name": "ours",
+            "num_layers": 28,
+            "hidden_size": 3072,
+            "num_attention_heads": 24,
+            "num_query_groups": 8,
+            "ffn_hidden_size": 8192,
+            "vocab_size": 128256,
+            "max_position_embeddings": 8192,
+            "gated_mlp": True,
+        },
+    }
+}
 CONFIG_EXAMPLES: dict[str, Any] = {
     "short": {
         "summary": "A Qwen3 mixture of experts",
@@ -214,7 +230,7 @@ SIZING_EXAMPLES: dict[str, Any] = {
 }
 
 
-# Of a route whose answers have an entity tag.
+# For routes whose answers have an entity tag.
 # Of answers that may come as events, with the progress before them (api.waiting).
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -228,6 +244,13 @@ def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str,
     """The OpenAPI entry of a route that takes a request, of the schema with this name."""
     content = {"schema": {"$ref": _PREFIX + schema}, "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def _node_results() -> dict[str, Any]:
+    """What POST /v1/one-node/results takes."""
+    left = {"type": "array", "items": {"type": "object"}, "maxItems": 64}
+    left["description"] = "the rank-N.json of every rank, as the script left them"
+    return _object({"request": {"$ref": _PREFIX + "Request"}, "ranks": left}, ["request", "ranks"])
 
 
 def describe(app: FastAPI) -> None:
@@ -246,6 +269,7 @@ def describe(app: FastAPI) -> None:
             schemas["LintRequest"] = _lint_request(schemas["Request"])
             schemas["LessonRequest"] = site_schema.request(schemas["Request"])
             schemas |= job_schema.requests(schemas["Request"])
+            schemas["NodeResults"] = _node_results()
             schemas["SizingRequest"] = _sizing_request(schemas["Request"])
             schemas["TimelineOrRequest"] = _either("TimelineRequest")
             schemas["ScheduleComparisonRequest"] = _either("ComparisonRequest")
@@ -359,7 +383,24 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
     }
     named = {"type": "string", "description": "whose launch it is; left out: recognised"}
     cluster = request["properties"]["cluster"]
-    fields = {"files": files, "cluster": cluster, "framework": named}
+    values = {
+        "type": "object",
+        "description": "what the files leave out: variables, options and keys by name",
+        "additionalProperties": {"type": ["string", "number"]},
+    }
+    arguments = {
+        "type": "array",
+        "description": "arguments of the script",
+        "items": {"type": "string"},
+    }
+    fields = {
+        "files": files,
+        "cluster": cluster,
+        "framework": named,
+        "model": request["properties"]["model"],
+        "set": values,
+        "arguments": arguments,
+    }
     return _object(fields, ["files", "cluster"])
 
 

@@ -3,46 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import socket
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from api.app import create_app
-from api.log import JsonHandler
+from api import pool_server
 from api.settings import Settings, SettingsError
+from api.workers import LISTENER, Workers
 from planner.data_folder import data_folder
 from planner.problems import refuse
-from planner.store import Store, Unavailable
+from planner.validate.agent import die_with_parent
 
-_HEAD_S = 10.0  # that the head of a call may take to arrive
-_HEAD_BYTES = 32_768
+_HEADER_TIMEOUT_S = 10.0  # for the headers of a request to arrive
+_MOST_HEADER_BYTES = 32_768
+_READ_TIMEOUT_S = 20.0  # for a client that reads nothing of its response
 _KEEP_ALIVE_S = 30
-_STOPPING_S = 30  # for calls that run when the service is told to stop
+_SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
 
 
-def run(host: str | None, port: int | None) -> int:
+def run(host: str | None, port: int | None, workers: int | None = None) -> int:
     """Serve on the address of the settings, or on this one; the exit code.
+
+    workers: processes that speak HTTP; None: as the settings have it.
 
     Raises RequestError where the settings are wrong, or the store or the address cannot be had.
     """
     try:
-        settings = Settings.from_environment().listening(host, port)
+        settings = Settings.from_environment().listening(host, port, workers)
     except SettingsError as error:
         raise refuse("", "settings", str(error)) from None
-    try:  # also brings the tables up to date, before anybody calls
-        Store.open(settings.database_url, settings.max_result_bytes).close()
+    if LISTENER in os.environ:
+        die_with_parent()
+        listener = socket.socket(fileno=int(os.environ[LISTENER]))
+    else:
+        listener = _listen(settings)
+        if settings.workers > 1:
+            with listener:
+                _say_where(listener)
+                return Workers(settings, listener).run()
+    with listener:
+        return _serve(settings, listener)
+
+
+def _serve(settings: Settings, listener: socket.socket) -> int:
+    pool_server.start()
+    gc.disable()  # imported modules are never freed, so collecting among them wastes start-up time
+    from api.app import create_app
+    from api.log import JsonHandler
+    from planner.store import Store, Unavailable
+
+    try:  # also migrates the tables, before the first request
+        store = Store.open(settings.database_url, settings.max_result_bytes)
     except Unavailable as error:
         raise refuse("", "store", f"the store cannot be opened: {error}") from None
+    app = create_app(settings, store)
+    gc.freeze()
+    gc.enable()
     logging.getLogger().addHandler(JsonHandler())
+    logging.getLogger("planner").setLevel(logging.INFO)  # the start and the end of each job
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
-        http=Patient,
+        http=HeaderTimeoutProtocol,
         ws="none",
         log_config=None,
         access_log=False,
@@ -51,50 +79,88 @@ def run(host: str | None, port: int | None) -> int:
         forwarded_allow_ips=settings.trusted_proxies,
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_STOPPING_S,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
     )
-    with _listen(settings) as listener:
-        _Server(config).run(sockets=[listener])
+    _Server(config).run(sockets=[listener])
     return 0
 
 
-class Patient(H11Protocol):
-    """HTTP/1.1 that hangs up on who does not get a call's head out in time."""
+def _say_where(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    address = f"http://{host}:{port}"
+    print(f"The planner is at {address}  (stop it with Ctrl+C)")
+    print(f"  API   {address}/docs")
+    print(f"  data  {data_folder('')}", flush=True)
 
-    _waiting: asyncio.TimerHandle | None = None
+
+class HeaderTimeoutProtocol(H11Protocol):
+    """HTTP/1.1 that closes connections whose headers don't arrive in time.
+
+    It also closes those whose client stops reading the response.
+    """
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A caller is there: the time of the first head runs."""
+        """A client has connected: start the timer of its first headers."""
+        self._close_an_idle_connection_at_the_limit()
         super().connection_made(transport)
-        self._wait()
+        self._start_header_timer()
+
+    def pause_writing(self) -> None:
+        """The client does not read: start the timer of its reading."""
+        super().pause_writing()
+        self._read_timer = self.loop.call_later(_READ_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again: stop the timer of its reading."""
+        self._stop_read_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head, or of a body, which has a time of its own."""
-        if self._waiting is None and self._between_calls():
-            self._wait()
+        """Time the headers alone; the body has a limit of its own (PLANNER_MAX_BODY_S)."""
+        if self._header_timer is None and self._is_idle():
+            self._start_header_timer()
         super().data_received(data)
-        if not self._between_calls():
-            self._stop_waiting()
+        if not self._is_idle():
+            self._stop_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller is gone."""
-        self._stop_waiting()
+        """The connection is closed: stop both timers."""
+        self._stop_header_timer()
+        self._stop_read_timer()
         super().connection_lost(exc)
 
-    def _between_calls(self) -> bool:
+    def _close_an_idle_connection_at_the_limit(self) -> None:
+        others: set[Any] = self.connections
+        if self.config.limit_concurrency and len(others) >= self.config.limit_concurrency - 1:
+            idle = next((one for one in others if one._is_idle()), None)
+            if idle is not None:
+                idle.transport.abort()
+                others.discard(idle)
+
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered on this connection."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(_HEAD_S, self._hang_up)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT_S, self._close)
 
-    def _hang_up(self) -> None:
+    def _close(self) -> None:
         self.transport.close()
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -114,20 +180,16 @@ def _listen(settings: Settings) -> socket.socket:
 
 class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Have streams end, which would else be waited for, and stop."""
-        app: FastAPI = self.config.app  # type: ignore[assignment]
+        """Stop, and end event streams, which the shutdown would otherwise wait for."""
+        app: Any = self.config.app
         app.state.stopping = True
         await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where."""
+        """Start, and print the address."""
         await super().startup(sockets)
         for listener in sockets or ():
-            host, port = listener.getsockname()[:2]
-            host = f"[{host}]" if ":" in host else host
-            address = f"http://{host}:{port}"
-            print(f"The planner is at {address}  (stop it with Ctrl+C)")
-            print(f"  API   {address}/docs")
-            print(f"  data  {data_folder('')}", flush=True)
-        app: FastAPI = self.config.app  # type: ignore[assignment]
-        await app.state.searches.start()  # it gets ready for the first search meanwhile
+            if LISTENER not in os.environ:
+                _say_where(listener)
+        app: Any = self.config.app
+        await app.state.searches.start()  # a process that warms up before the first search

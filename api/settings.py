@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from api.keys import ROLES, Key
 from planner.jobs.settings import JobSettings
 
 _TAKES_ONLY = JobSettings(max_runs=0)
@@ -18,6 +19,7 @@ _JOB_BOUNDS: dict[str, tuple[int, int]] = {
     "max_job_attempts": (1, 100),
     "job_lease_s": (2, 3_600),
     "job_retention_days": (1, 36_500),
+    "run_nice": (0, 19),
     "max_run_s": (1, 86_400),
     "max_run_ranks": (1, 4_096),
     "max_run_bytes": (1, 1 << 50),
@@ -29,27 +31,31 @@ _CALLS_PER_MINUTE = 1200  # of a key
 # Settings that are integers, and their bounds.
 _BOUNDS: dict[str, tuple[int, int]] = {
     "port": (0, 65_535),
+    "workers": (1, 64),
     "max_body_bytes": (1_024, 1 << 30),
     "max_body_s": (1, 3_600),
     "max_concurrency": (1, 1_024),
     "max_connections": (1, 100_000),
     "max_result_bytes": (1 << 20, 1 << 40),
     "calls_per_minute": (0, 1_000_000),
+    "max_question_cpu_s": (1, 86_400),
+    "max_question_mib": (64, 1 << 22),
+    "max_question_plans": (1, 10**12),
 }
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class SettingsError(ValueError):
-    """A setting that makes no sense, or a combination that would not be safe."""
+    """An invalid setting, or an unsafe combination of settings."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How the service listens and how much it takes on.
 
+    workers: processes that speak HTTP; the other bounds are shared among them.
     max_concurrency: searches at one time.  max_wait_s: how long another one waits for its turn.
-    api_keys_sha256: SHA-256 of each key that is let in, in hex.  Empty: no key is asked for, and
-    then only this machine can be served.
+    api_keys_sha256: SHA-256 of each key that is let in, in hex, or NAME:ROLE: before it (keys.py).
+    Empty: no key is asked for, and then only this machine can be served.
     calls_per_minute: of one key, and of one address without a key; 0: any number; None: 1,200
     where there are keys.  max_body_s: how long a body may take to arrive.  max_connections: open at
     one time.
@@ -57,6 +63,8 @@ class Settings:
     given: any.  trusted_proxies: addresses that are believed who calls, or * for all.
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
+    max_question_*: seconds of a core, memory and priced plans of one question; a call may state
+    less.
     jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
     unless told otherwise.
     """
@@ -74,6 +82,10 @@ class Settings:
     trusted_proxies: str = ""
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
+    max_question_cpu_s: int = 120
+    max_question_mib: int = 4_096
+    max_question_plans: int = 200_000_000
+    workers: int = 1
     jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:
@@ -82,8 +94,13 @@ class Settings:
                 f"listening on {self.host} lets other machines in: "
                 "set PLANNER_API_KEYS_SHA256, or keep to 127.0.0.1"
             )
-        if any(not _SHA256.match(digest) for digest in self.api_keys_sha256):
-            raise SettingsError("PLANNER_API_KEYS_SHA256 is a list of 64 hex digits each")
+        try:
+            _ = self.keys
+        except ValueError:
+            raise SettingsError(
+                "PLANNER_API_KEYS_SHA256 is a list of 64 hex digits each, or of NAME:ROLE: and "
+                f"64 hex digits; roles: {', '.join(ROLES)}"
+            ) from None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -106,18 +123,24 @@ class Settings:
         return self.allowed_hosts | _LOOPBACK_NAMES | {self.host}
 
     @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that are let in."""
+        return tuple(map(Key.parse, sorted(self.api_keys_sha256)))
+
+    @property
     def rate(self) -> int:
         """Calls a minute of one caller; 0: any number."""
         if self.calls_per_minute is None:
             return _CALLS_PER_MINUTE if self.api_keys_sha256 else 0
         return self.calls_per_minute
 
-    def listening(self, host: str | None, port: int | None) -> Self:
-        """The same settings with the address of the command line over them."""
+    def listening(self, host: str | None, port: int | None, workers: int | None = None) -> Self:
+        """The same settings with what the command line says over them."""
         return replace(
             self,
             host=self.host if host is None else host,
             port=self.port if port is None else port,
+            workers=workers or self.workers,
         )
 
 

@@ -1,4 +1,4 @@
-"""A caller who waits: sees the progress where asked for, and takes the work along on leaving.
+"""Progress of long calls as events, and the end of their work when the caller disconnects.
 
 A POST whose `Accept` names text/event-stream is answered with events, while the same route does
 the same work: `progress` (done, total and, of a search, the best so far), then `done` with the

@@ -1,4 +1,4 @@
-"""The processes that compute: each takes pieces of work from its server until that is gone.
+"""The worker processes: each runs pieces of work for its server until the server is gone.
 
 Between two pieces a process gets ready what most searches need: times of small pipelines.  This
 file is all that such a process has of the service.
@@ -15,25 +15,27 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from api.budget import Budget, Looking
 from planner import mixed, sensitivities, sizing, solve  # noqa: F401  (ready before the first work)
 from planner.documents import parse_request
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.identity import answer_id
+from planner.identity import answer_id, build
 from planner.pipelines import read_timeline
 from planner.problems import RequestError
-from planner.progress import Step, Stopped, Watch, ignore, watched
+from planner.progress import Stopped, Watch, watched
 from planner.search import SpaceTooLarge
 from planner.solve import IllegalPlan
 
-# What a caller has to mend; all else is a fault of ours.
+build()  # once, before the processes that share it are forked
+# Errors of the request; every other exception is a bug of the planner.
 _ANSWERS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
-_IDLE_S = 0.5  # without work, before a process gets ready for more of it
+_IDLE_S = 0.5  # time without work after which a process prepares for searches
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
 
 class Fault(Exception):
-    """Our fault, in another process; the text says the kind of an error and the lines it passed."""
+    """A bug, raised in another process; the text has the exception's type and its lines of code."""
 
 
 def where(error: BaseException) -> str:
@@ -62,13 +64,13 @@ def traced(document: Any) -> str:
     return trace(read_timeline(document))
 
 
-def serve(connection: Connection, patience: int, warm: bool) -> None:
-    """Do what comes over the connection, until its other end is closed.
+def serve(connection: Connection, nice: int, warm: bool) -> None:
+    """Run the work that comes over the connection, until the other end closes it.
 
-    patience: how far others go before, as in `nice`.  warm: be ready for searches.
+    nice: the niceness of the process.  warm: prepare for searches while idle.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
-    os.nice(patience)
+    os.nice(nice)
     typical = list(_TYPICAL) if warm else []
     try:
         while True:
@@ -92,15 +94,14 @@ def _try(typical: tuple[str, str, int, int], connection: Connection) -> None:
 
 
 def _done(
-    connection: Connection, work: Callable[..., Any], asked: tuple[Any, ...], shows: bool
+    connection: Connection, work: Callable[..., Any], asked: tuple[Any, ...], budget: Budget
 ) -> tuple[str, Any]:
-    def show(step: Step) -> None:
-        connection.send(("step", step))
-
+    looking = Looking(budget, lambda step: connection.send(("step", step)))
     try:
         # While it works, all that can come is the word to stop.
-        with watched(Watch(show if shows else ignore, connection.poll)):
-            return "answer", work(*asked)
+        with watched(Watch(looking.show, connection.poll, looking.enough)):
+            content = work(*asked)
+            return "answer", (content, looking.spent)
     except _ANSWERS as error:
         return "error", error
     except Exception as error:

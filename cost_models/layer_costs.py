@@ -34,7 +34,7 @@ class BlockSeconds:
 
     weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
     part of tp_s, cp_s and ep_s together that belongs to the forward pass; ep_hidden_s what of the
-    experts' exchanges another micro-batch hides.  kernels: one by one.
+    experts' exchanges another micro-batch hides.  kernels: one by one; exchanges: over tp, cp, ep.
     """
 
     forward_s: FloatArray
@@ -48,6 +48,7 @@ class BlockSeconds:
     ep_s: FloatArray
     ep_hidden_s: FloatArray
     kernels: tuple[KernelTime, ...]
+    exchanges: tuple[Exposed, Exposed, Exposed] = (Exposed(), Exposed(), Exposed())
 
 
 @formula("s", "derived")
@@ -119,6 +120,7 @@ class _Priced:
             ep_s=full(ep.both_s),
             ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
+            exchanges=(tp, cp, ep),
         )
 
     def _unread_s(self, times: Mapping[Kernel, KernelTime]) -> Array:

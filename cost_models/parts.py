@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 
 class TimePart(NamedTuple):
-    """letter: what it is drawn with in text.  measured: as what a run of the plan measures it.
-    once: per step, not per micro-batch, and so outside of the pipeline.
+    """title: in a sentence.  letter: what it is drawn with in text.  measured: as what a run of the
+    plan measures it.  once: per step, not per micro-batch, and so outside of the pipeline.
     """
 
+    title: str
     text: str
     letter: str
     measured: str
@@ -24,21 +25,39 @@ class MemoryPart(NamedTuple):
 
 
 TIME_PARTS: dict[str, TimePart] = {
-    "forward": TimePart("forward kernels of the busiest stage", "F", "forward"),
-    "backward": TimePart("backward kernels of the busiest stage", "B", "backward"),
-    "recompute": TimePart("forward kernels and collectives run again in backward", "R", "backward"),
-    "tp_comm": TimePart("tensor-parallel collectives not hidden", "T", "communication"),
-    "cp_comm": TimePart("context-parallel exchange not hidden", "C", "communication"),
-    "ep_comm": TimePart("expert-parallel all-to-all not hidden", "E", "communication"),
-    "pp_comm": TimePart("pipeline messages not hidden", "P", "idle"),
-    "bubble": TimePart("waiting of the busiest stage for the others", ".", "idle"),
-    "dp_comm": TimePart(
-        "gradient reduction and weight gathering not hidden", "D", "communication", once=True
+    "forward": TimePart("forward", "forward kernels of the busiest stage", "F", "forward"),
+    "backward": TimePart("backward", "backward kernels of the busiest stage", "B", "backward"),
+    "recompute": TimePart(
+        "recompute", "forward kernels and collectives run again in backward", "R", "backward"
     ),
-    "optimizer": TimePart("gradient norm and optimizer step", "O", "optimizer", once=True),
-    "offload": TimePart("host transfers not hidden", "H", "other", once=True),
+    "tp_comm": TimePart(
+        "TP exchange", "tensor-parallel collectives not hidden", "T", "communication"
+    ),
+    "cp_comm": TimePart(
+        "CP exchange", "context-parallel exchange not hidden", "C", "communication"
+    ),
+    "ep_comm": TimePart(
+        "EP exchange", "expert-parallel all-to-all not hidden", "E", "communication"
+    ),
+    "pp_comm": TimePart("PP messages", "pipeline messages not hidden", "P", "idle"),
+    "bubble": TimePart("bubble", "waiting of the busiest stage for the others", ".", "idle"),
+    "dp_comm": TimePart(
+        "DP exchange",
+        "gradient reduction and weight gathering not hidden",
+        "D",
+        "communication",
+        once=True,
+    ),
+    "optimizer": TimePart(
+        "optimizer step", "gradient norm and optimizer step", "O", "optimizer", once=True
+    ),
+    "offload": TimePart("offload", "host transfers not hidden", "H", "other", once=True),
     "stragglers": TimePart(
-        "waiting for the slowest node where all meet in every layer", "S", "idle", once=True
+        "stragglers",
+        "waiting for the slowest node where all meet in every layer",
+        "S",
+        "idle",
+        once=True,
     ),
 }
 MEMORY_PARTS: dict[str, MemoryPart] = {

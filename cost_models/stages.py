@@ -9,6 +9,7 @@ virtual stage instead, and then one may have none: the embedding or the head sta
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -356,18 +357,25 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
             )
         )  # fmt: skip
     values, sums, slots = zip(*found, strict=True)
-    stacked = np.stack(_padded(values), axis=2)
-    stages = max(map(len, slots))
-    slot_of = [np.pad(own, (0, stages - len(own)), constant_values=-1) for own in slots]
+    stacked = _stacked(values)
+    slot_of = np.full((max(map(len, slots)), len(slots)), -1, dtype=np.int64)
+    for i, own in enumerate(slots):
+        slot_of[: len(own), i] = own
     per_kind = stacked[3:].reshape(3, -1, *stacked.shape[1:])
     totals = np.stack(sums, axis=1).reshape(3, -1, len(sums))
     return groups, StageTable(
         stacked[0], stacked[1], stacked[2], per_kind[0], per_kind[1], per_kind[2], totals[0],
-        totals[1], np.stack(slot_of, axis=1), np.array([table.shape[1] for table in values]),
+        totals[1], slot_of, np.array([table.shape[1] for table in values]),
     )  # fmt: skip
 
 
-def _padded(tables: tuple[FloatArray, ...]) -> list[FloatArray]:
-    """Tables of as many columns, the last one of each repeated."""
-    slots = max(table.shape[1] for table in tables)
-    return [np.pad(t, ((0, 0), (0, slots - t.shape[1])), mode="edge") for t in tables]
+def _stacked(tables: Sequence[FloatArray]) -> FloatArray:
+    """Tables (rows, slots) one behind the other: (rows, most slots, tables), the last slot of each
+    repeated.
+    """
+    widths = [table.shape[1] for table in tables]
+    stacked = np.empty((len(tables[0]), max(widths), len(tables)))
+    for i, (table, width) in enumerate(zip(tables, widths, strict=True)):
+        stacked[:, :width, i] = table
+        stacked[:, width:, i] = table[:, -1:]
+    return stacked

@@ -25,7 +25,8 @@ class BlockTimes:
     """Seconds of each kind of layer and of both ends per micro-batch, laid out per plan.
 
     whole_s: forward and backward with collectives; again_s: what recomputing a layer adds;
-    exposed_s: ZeRO traffic nothing hides (part of whole_s); kernels: by layer key, not by plan.
+    exposed_s: ZeRO traffic nothing hides (part of whole_s); kernels, exchanges: by layer key, not
+    by plan.
     """
 
     NAMES = ("forward_s", "backward_s", "recompute_s", "tp_s", "cp_s", "ep_s")
@@ -36,6 +37,7 @@ class BlockTimes:
         micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
+        self.exchanges = tuple(layer.exchanges for layer in micro.layers)
 
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}

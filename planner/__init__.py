@@ -12,7 +12,7 @@
 `plan`, `estimate`, `why`, `emit`, `size` and `sensitivity` take the documents of the command line
 and the service, whole or as keywords, and return the same answers as typed objects. All raise
 `planner.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
-each thing to mend; `plan`, `why` and `sensitivity` raise `planner.search.SpaceTooLarge` where the
+each problem; `plan`, `why` and `sensitivity` raise `planner.search.SpaceTooLarge` where the
 limits leave more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`,
 with every reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cost_models import parts
 from cost_models.plans import ParallelPlan
+from planner.scored_runs import Evidence
 
 MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
 TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
@@ -121,6 +122,7 @@ class PlanReport(Document):
     """One plan, fully explained.
 
     layers_by_kind: of each stage, how many layers of which kind; empty where all layers are alike.
+    recompute_exchange_s: what of the time of recompute ranks spend on exchanges.
     """
 
     id: str
@@ -143,6 +145,7 @@ class PlanReport(Document):
     energy_kwh: float | None
     memory: Memory
     time_parts_s: dict[str, float]
+    recompute_exchange_s: float = 0.0
     pipeline: Pipeline | None = None
     kernels: tuple[dict[str, Any], ...]
     assumptions: tuple[Note, ...]
@@ -219,11 +222,20 @@ class ProfileInfo(Document):
 
 
 class Launch(Document):
-    """The fastest plan found that a framework runs with the kernels it was priced with."""
+    """The fastest plan of a framework, priced with its own kernels; slower_by: than the best."""
 
     framework: str
     slower_by: float
     plan: PlanReport
+
+
+class Pick(Document):
+    """One of three plans to choose from; slower_by: than the fastest."""
+
+    name: Literal["fastest", "recommended", "most headroom"]
+    plan: PlanReport
+    slower_by: float
+    why: str
 
 
 class Unbuildable(Document):
@@ -291,14 +303,47 @@ class Contender(Document):
     tie: bool
 
 
+class HeldFixed(Document):
+    """A choice that the search held fixed, and the value with which the best plan is fastest.
+
+    saves: of its time, with all else as it is; negative where it is slower.  runs_in: of a
+    schedule, the frameworks that run it.
+    """
+
+    field: str
+    value: Any
+    other: Any
+    saves: float
+    runs_in: tuple[str, ...] = ()
+
+
+class Rival(Document):
+    """The best plan that splits the work otherwise than the fastest: other TP, CP, PP, EP or ZeRO.
+
+    chance_slower: that the fastest is faster than it, the doubt counted.  saved_s: the parts of
+    the time that tell them apart most, and what the fastest saves; below zero: what it costs.
+    """
+
+    plan: ParallelPlan
+    iteration_time_s: float
+    slower_by: float
+    chance_slower: float
+    saved_s: dict[str, float]
+    sentence: str
+
+
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans.
 
+    best: of the framework whose best is the fastest, which `launch` names; frameworks: the best of
+    each, the fastest first.  picks: the fastest, the one to start with, the one with most room.
+    held_fixed: what the search left as it is, and what another value there would save.
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
     ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
     however many are listed; none where the search is not for time.  best_expected: the id of that
     with the lowest expected time, where it is not the first.  unbuildable: where the framework
-    asked for runs no plan at all.
+    asked for runs no plan at all.  evidence: what was measured near the best plan.
+    rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
 
     request: dict[str, Any]
@@ -306,8 +351,13 @@ class PlanAnswer(Document):
     layers: dict[str, int] = {}
     profile: ProfileInfo
     best: PlanReport | None
+    evidence: Evidence | None = None
+    rival: Rival | None = None
     rank_orders: tuple[RankOrder, ...] = ()
     launch: Launch | None
+    frameworks: tuple[Launch, ...] = ()
+    picks: tuple[Pick, ...] = ()
+    held_fixed: tuple[HeldFixed, ...] = ()
     unbuildable: Unbuildable | None = None
     replanned: Replanned | None
     plans: tuple[PlanReport, ...]
@@ -322,13 +372,17 @@ class PlanAnswer(Document):
 
 
 class EstimateAnswer(Document):
-    """The answer to `planner estimate` and POST /v1/estimates; layers: as in PlanAnswer."""
+    """The answer to `planner estimate` and POST /v1/estimates.
+
+    layers: as in PlanAnswer.  evidence: what was measured near the plan.
+    """
 
     request: dict[str, Any]
     version: str
     layers: dict[str, int] = {}
     profile: ProfileInfo
     estimate: PlanReport
+    evidence: Evidence | None = None
 
 
 class WhyAnswer(Document):

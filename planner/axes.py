@@ -6,11 +6,14 @@ Values come from the model and cluster, narrowed or replaced by the request's li
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import ceil, gcd, prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.flops import layer_matrix_parameters
 from cost_models.layers import layers_of
@@ -28,6 +31,7 @@ from cost_models.schedules.base import PipelineSchedule, Placement
 from planner.request import Bounds, PlanRequest
 from planner.rough_layouts import RoughLayout, rough_layouts
 
+BoolArray = NDArray[np.bool_]
 # Ends may be lighter than a middle stage by what the head weighs in layers, at most this many.
 MOST_LAYERS_LIGHTER = 4
 _FULL = code("recompute", "full")
@@ -42,6 +46,18 @@ _OPENED: dict[str, tuple[Any, ...]] = {
     "overlap_ep": (False, True),
     "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
 }
+# Values of switches, each never slower and never more memory than those after it (see Space).
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    "compile": (True, False),
+    "cross_entropy": ("fused", "unfused"),
+    "overlap_grad_reduce": (True, False),
+    "overlap_param_gather": (True, False),
+    "overlap_tp": (True, False),
+    "overlap_ep": (True, False),
+    "moe_dispatcher": ("hybridep", "deepep", "alltoall"),
+}
+# What says nothing of a model without experts.
+EXPERT_FIELDS = ("moe_dispatcher", "overlap_ep")
 GROUP_FIELDS = ("tp", "cp", "pp", "ep", "etp", "sequence_parallel")
 LAYOUT_FIELDS = ("schedule", "vpp", "first_stage_layers", "last_stage_layers", "stage_layers")
 SEARCHED = (
@@ -69,6 +85,22 @@ class SpaceTooLarge(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process."""
         return type(self), self._given
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Combinations of switches, the best first.
+
+    columns: values by field, as they stand in Plans; outdoes: whether the first combination is
+    at least as good in every switch as the second; shape (combinations, combinations).
+    """
+
+    columns: dict[str, IntArray]
+    outdoes: BoolArray
+
+    def of(self, combination: int) -> dict[str, int]:
+        """The value of every switch."""
+        return {field: int(values[combination]) for field, values in self.columns.items()}
 
 
 class Axes:
@@ -308,7 +340,9 @@ class Axes:
     def options(self) -> dict[str, IntArray]:
         """The innermost axes as one table of columns: ZeRO stage, recompute, what else is open."""
         open_fields = [
-            f for f, values in self.values.items() if f not in SEARCHED and len(values) != 1
+            field
+            for field, values in self.values.items()
+            if field not in SEARCHED and len(values) != 1 and field not in self.switches.columns
         ]
         axes: list[list[dict[str, int]]] = [
             list(self._zero_rows()),
@@ -330,6 +364,31 @@ class Axes:
             name: np.array([row.get(name, 0) for row in rows], dtype=np.int64)
             for name in (*names, *open_fields)
         }
+
+    @cached_property
+    def switches(self) -> Switches:
+        """The switches that are open, which are settled plan by plan instead of searched.
+
+        None where the whole space is asked for, or a plan's own values count.
+        """
+        settled = self.full or self.own is not None
+        chains = {
+            field: [value for value in chain if value in self.values[field]]
+            for field, chain in SWITCHES.items()
+            if not settled and set(self.values[field]) <= set(chain)
+        }
+        chains = {field: chain for field, chain in chains.items() if len(chain) > 1}
+        places = list(product(*(range(len(chain)) for chain in chains.values())))
+        places.sort(key=sum)
+        ranks = np.array(places, dtype=np.int64).reshape(len(places), len(chains))
+        no_worse: BoolArray = np.all(ranks[:, None] <= ranks[None, :], axis=2)
+        return Switches(
+            columns={
+                field: np.array([encoded(field, value) for value in chain])[ranks[:, i]]
+                for i, (field, chain) in enumerate(chains.items())
+            },
+            outdoes=np.asarray(no_worse & ~no_worse.T),
+        )
 
     def _zero_rows(self) -> Iterator[dict[str, int]]:
         """ZeRO stages; stage 3 of a runtime that can keep gathered weights, both ways."""

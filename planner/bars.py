@@ -58,7 +58,8 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     hidden = len(memory.stages) - len(stages)
     if hidden:
         title.append(f"; {hidden} more stages need no more", style="")
-    used = [n for n in MEMORY_PARTS if any(s.parts.get(n, 0) > 0 for s in memory.stages)]
+    least = 0.5 * scale / width  # what is drawn nowhere needs no letter
+    used = [n for n in MEMORY_PARTS if any(s.parts.get(n, 0) > least for s in memory.stages)]
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 

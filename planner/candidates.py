@@ -20,10 +20,10 @@ from cost_models.estimate import Estimates
 from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, Plans
 from planner.answer import Document
+from planner.competition import fastest, prepared
 from planner.problems import choice, nearest, refuse
 from planner.request import PlanRequest
 from planner.search import search
-from planner.solve import prepared
 
 MOST_ROWS = 10_000
 Status = Literal["feasible", "memory"]
@@ -112,8 +112,11 @@ def check_sort(sort: str) -> str:
 def candidates(request: PlanRequest, status: Status, sort: str) -> Candidates:
     """Search again and keep the first rows of an order.  Raises RequestError, SpaceTooLarge."""
     keeper = _Keeper(request, status, check_sort(sort))
-    asked, rules = prepared(request)
-    search(asked, rules, top_k=1, visit=keeper.visit)
+    asked, rules = prepared(request.for_framework(fastest(request).framework))
+    if status == "feasible":
+        search(asked, rules, top_k=1, visit=keeper.visit)
+    else:
+        search(asked, rules, top_k=1, visit_misses=keeper.visit)
     return keeper.candidates()
 
 
@@ -125,10 +128,9 @@ class _Keeper:
         self._kept: Columns = {}
         self._table: tuple[tuple[int, ...], ...] = ()
 
-    def visit(self, plans: Plans, estimates: Estimates, fits: NDArray[np.bool_]) -> None:
-        chosen = np.flatnonzero(fits if self.status == "feasible" else ~fits)
-        self.total += len(chosen)
-        found = _columns(plans, estimates, chosen, self.tokens)
+    def visit(self, plans: Plans, estimates: Estimates) -> None:
+        self.total += len(plans)
+        found = _columns(plans, estimates, self.tokens)
         if self._kept:
             found = {name: np.concatenate([self._kept[name], found[name]]) for name in found}
         order = self._order(found)
@@ -156,18 +158,16 @@ class _Keeper:
         return close[np.lexsort((*reversed(ties), decides[close]))[:MOST_ROWS]]
 
 
-def _columns(
-    plans: Plans, estimates: Estimates, chosen: NDArray[np.intp], tokens: float
-) -> Columns:
+def _columns(plans: Plans, estimates: Estimates, tokens: float) -> Columns:
     count = len(plans)
-    seconds = estimates.iteration_time_s[chosen]
+    seconds = estimates.iteration_time_s
     parts = {f"{part}_s": estimates.time_parts_s[part] for part in TIME_PARTS}
     rest = {"num_micro_batches": estimates.num_micro_batches, **parts, **dict(plans.columns())}
     return {
         "tokens_per_s": tokens / seconds,
         "iteration_time_s": seconds,
-        "peak_bytes": estimates.peak_bytes[chosen],
-        **{name: np.broadcast_to(column, (count,))[chosen] for name, column in rest.items()},
+        "peak_bytes": estimates.peak_bytes,
+        **{name: np.broadcast_to(column, (count,)) for name, column in rest.items()},
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner import timeline_commands
+from planner import service_commands, timeline_commands
 from planner.accuracy.command import accuracy
 from planner.command import (
     LIMITS,
@@ -293,11 +293,12 @@ def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = 
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=64, help="processes for HTTP")] = None,
 ) -> int:
     """Start the HTTP service, on loopback unless told otherwise."""
     from api.serve import run
 
-    return run(host, port)
+    return run(host, port, workers)
 
 
 @app.command()
@@ -319,6 +320,9 @@ def doctor(
 
 
 app.command("accuracy")(accuracy)
+app.command("backup")(service_commands.backup)
+app.command("restore")(service_commands.restore)
+app.command("mcp")(service_commands.mcp)
 app.command("compare")(compare)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
@@ -353,6 +357,8 @@ def run(arguments: Sequence[str]) -> int:
 
         fold_names()
     first = next((one for one in arguments if not one.startswith("-")), "")
+    if first in ("read", "lint"):
+        arguments = lint_commands.script_arguments(arguments)
     command = _built(_application(first))
     return guarded(
         lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),

@@ -12,7 +12,7 @@ from planner.problems import Problem
 def contradictions(
     model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, mixed: bool = False
 ) -> Iterator[Problem]:
-    """What cannot be asked together, each at the place that is easiest to mend.
+    """Parts of the request that contradict each other, each at the place that is easiest to change.
 
     mixed: the question is one that a cluster of different nodes has an answer to.
     """

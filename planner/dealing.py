@@ -19,10 +19,12 @@ IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
 MOST_MOVES = 200
+# Of a model whose layers are dealt out: tables of begin and end grow with the square.
+MOST_LAYERS = 1_024
 # Dealings of several chunks that are tried, after how many without gain no other is, and how far
 # over the bound one is good enough.
 STARTS = 8
-PATIENCE = 3
+PATIENCE = 2
 ENOUGH = 0.002
 
 
@@ -83,12 +85,19 @@ class Stages:
         """1 where a virtual stage stands on a rank, else 0; shape (virtual stages, ranks)."""
         return np.asarray(self.owner[:, None] == np.arange(self.ranks), dtype=np.float64)
 
+    @cached_property
+    def both_ways(self) -> FloatArray:
+        """The same of the pipeline and of the pipeline backwards."""
+        return np.stack([self.on_rank, self.on_rank[::-1]])
+
 
 def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int, ...] | None:
-    """Layers of each virtual stage; None where none fits.
+    """Layers of each virtual stage; None where none fits, or there are more than MOST_LAYERS.
 
     empty_ends: the first and the last may have none, beside the embedding or the head.
     """
+    if len(layers.seconds) > MOST_LAYERS:
+        return None
     tables = [_table(layers, stages, place, empty_ends) for place in range(len(stages.owner))]
     ends = _partition(tables, _longest(tables))
     if ends is None:
@@ -134,13 +143,14 @@ def _partition(
         return None
     total = np.full(len(tables[0]), np.inf)
     total[0] = 0.0
-    begins = []
+    begins, every = [], np.arange(len(total))
     for place, table in enumerate(tables):
         weight = 1.0 if weights is None else weights[place]
         under = table <= bound_s * (1.0 + TOLERANCE)
         sums = total[:, None] + np.where(under, weight * table * table, np.inf)
-        begins.append(sums.argmin(axis=0))
-        total = sums.min(axis=0)
+        begin = sums.argmin(axis=0)
+        begins.append(begin)
+        total = sums[begin, every]
     ends = [len(total) - 1]
     for begin in reversed(begins):
         ends.append(int(begin[ends[-1]]))
@@ -260,64 +270,69 @@ def _moves(
     Givers are the longest virtual stage and those of the busiest ranks; rows of the judged, shape
     (givers * virtual stages, 4), are by giver, then by taker.
     """
-    count = len(stages.owner)
-    least = np.ones(count, dtype=np.int64)
+    begin, end = ends[:-1], ends[1:]
+    least = np.ones(len(begin), dtype=np.int64)
     if empty_ends:
         least[[0, -1]] = 0
-    now = _amounts(layers, stages, ends[:-1], ends[1:])
-    rank_s, over = (amount @ stages.on_rank for amount in now)
-    worst = [int(np.argmax(rank_s)), int(np.argmax(over - stages.room_bytes))]
-    gives = np.isin(stages.owner, worst) | (np.arange(count) == int(np.argmax(now[0])))
-    givers = np.flatnonzero(gives & (np.diff(ends) > least))
-    later = _given_on(layers, stages, ends, givers, 1)
-    earlier = _given_on(layers, stages, ends, givers, -1)
-    is_later = np.arange(count) > givers[:, None]
-    judged = np.where(is_later[..., None], later, earlier)
+    # As it is, one layer given, one taken, one passed on: by moves to later stages, to earlier.
+    begins = np.array([[begin, begin], [begin, begin + 1], [begin - 1, begin],
+                       [begin - 1, begin + 1]])  # fmt: skip
+    stops = np.array([[end, end], [end - 1, end], [end, end + 1], [end - 1, end + 1]])
+    seconds, held = _amounts(layers, stages, begins, stops)
+    rank_s, rank_held = (amount[0, 0] @ stages.on_rank for amount in (seconds, held))
+    gives = stages.owner == rank_s.argmax()
+    gives |= stages.owner == (rank_held - stages.room_bytes).argmax()
+    gives[seconds[0, 0].argmax()] = True
+    givers = np.flatnonzero(gives & (end - begin > least))
+    judged = _given_on(stages, seconds, held, givers)
     judged[np.arange(len(givers)), givers] = np.inf  # to itself
     return givers, judged.reshape(-1, judged.shape[-1])
 
 
 def _given_on(
-    layers: Layers, stages: Stages, ends: IntArray, givers: IntArray, way: int
+    stages: Stages, seconds: FloatArray, held: FloatArray, givers: IntArray
 ) -> FloatArray:
-    """How moves are judged that give a layer to a later stage (way 1) or an earlier one (way -1).
+    """How moves are judged that give a layer to another stage; shape (givers, virtual stages, 4).
 
-    Shape (givers, virtual stages, 4).  A stage between gives a layer on and takes one: sums over
-    those between are differences of running sums.
+    seconds, held: of each virtual stage as it is, giving, taking and passing on, by moves to later
+    stages and to earlier ones: shape (4, 2, virtual stages).  A stage between gives a layer on and
+    takes one: sums over those between are differences of running sums.
     """
-    order = slice(None, None, way)
-    begin, end = ends[:-1], ends[1:]
-    first, last = int(way < 0), int(way > 0)  # which of its ends the giver moves
-    states = (begin, end), (begin + first, end - last), (begin - last, end + first)
-    shifted = begin - way, end - way
-    (now_s, now), (give_s, give), (take_s, take), (on_s, on) = (
-        tuple(amount[order] for amount in _amounts(layers, stages, *state))
-        for state in (*states, shifted)
-    )
-    on_rank = stages.on_rank[order]
-    givers = givers if way > 0 else len(now) - 1 - givers
-
-    def changed(before: FloatArray, gives: FloatArray, takes: FloatArray, passes: FloatArray,
-                spread: FloatArray) -> FloatArray:  # fmt: skip
-        run = np.cumsum((passes - before)[:, None] * spread, axis=0)
-        until = run - (passes - before)[:, None] * spread
-        given = (gives - before)[:, None] * spread - run
-        taken = (takes - before)[:, None] * spread + until
-        return np.asarray(before @ spread + given[givers][:, None] + taken)
-
-    rank_s = changed(now_s, give_s, take_s, on_s, on_rank)
-    held = changed(now, give, take, on, on_rank)
-    alone = np.ones((len(now), 1))
-    squares = changed(now_s**2, give_s**2, take_s**2, on_s**2, alone)[..., 0]
+    count = len(stages.owner)
+    # Moves to earlier stages are those to later ones of the pipeline backwards.
+    amounts = np.stack([seconds, held])
+    amounts[:, :, 1] = amounts[:, :, 1, ::-1].copy()
+    giver = np.stack([givers, count - 1 - givers])
+    loads = _sums_after(amounts, stages.both_ways, giver)
+    squares = _sums_after(amounts[:1] ** 2, np.ones((2, count, 1)), giver)[0, ..., 0]
+    rank_s = loads[0]
+    too_much = np.maximum(loads[1] - stages.room_bytes, 0.0).max(axis=-1)
+    squares = squares + (rank_s**2).sum(axis=-1)
     # The longest stage: before the giver, itself, between, the taker, after it.
-    places = np.arange(len(now))
-    before = np.concatenate([[0.0], np.maximum.accumulate(now_s)[:-1]])
-    after = np.concatenate([np.maximum.accumulate(now_s[::-1])[::-1][1:], [0.0]])
-    between = np.where(places > givers[:, None], on_s, 0.0)
-    between = np.pad(np.maximum.accumulate(between, axis=1)[:, :-1], ((0, 0), (1, 0)))
-    ends_s = np.maximum(before, give_s)[givers][:, None]
-    longest = np.maximum(np.maximum(ends_s, between), np.maximum(take_s, after))
-    too_much = np.maximum(held - stages.room_bytes, 0.0).max(axis=2)
-    squares = squares + (rank_s**2).sum(axis=2)
-    judged = np.stack([too_much, rank_s.max(axis=2), longest, squares], axis=2)
-    return judged[:, order]
+    now, gives, takes, passes = amounts[0]
+    zero = np.zeros((2, 1))
+    before = np.concatenate([zero, np.maximum.accumulate(now, axis=1)[:, :-1]], axis=1)
+    after = np.concatenate([np.maximum.accumulate(now[:, ::-1], axis=1)[:, -2::-1], zero], axis=1)
+    passed = np.where(np.arange(count) > giver[..., None], passes[:, None], 0.0)
+    between = np.zeros_like(passed)
+    np.maximum.accumulate(passed[..., :-1], axis=2, out=between[..., 1:])
+    until = np.maximum(before, gives)[[[0], [1]], giver][..., None]
+    since = np.maximum(takes, after)[:, None]
+    longest = np.maximum(np.maximum(until, between), since)
+    judged = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
+    is_later = np.arange(count) > givers[:, None]
+    return np.where(is_later[..., None], judged[0], judged[1, :, ::-1])
+
+
+def _sums_after(amounts: FloatArray, spread: FloatArray, giver: IntArray) -> FloatArray:
+    """Sums over virtual stages after each move to a later one.
+
+    amounts: (..., 4, 2, virtual stages); spread: (2, virtual stages, sums); giver: (2, givers).
+    Shape (..., 2, givers, virtual stages, sums).
+    """
+    now, gives, takes, passes = (each[..., None] * spread for each in np.moveaxis(amounts, -3, 0))
+    passed = passes - now
+    run = np.cumsum(passed, axis=-2)
+    given = (gives - now - run)[..., [[0], [1]], giver, :]
+    taken = now.sum(axis=-2, keepdims=True) + takes - now + run - passed
+    return np.asarray(given[..., None, :] + taken[..., None, :, :])

@@ -6,10 +6,11 @@ from io import BytesIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from cost_models.catalog.names import UnknownName
+from cost_models.plans import ParallelPlan
 from planner import frameworks, launchers, solve
 from planner.formats import overflow
 from planner.frameworks.base import Bundle
-from planner.frameworks.devices import other_stack
+from planner.frameworks.devices import WRITTEN, other_stack, preferred
 from planner.problems import Problem, RequestError, refuse, shown
 from planner.request import PlanRequest
 
@@ -22,30 +23,24 @@ class NothingFits(RequestError):
 
 
 def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
-    """The files of the request's framework (Megatron-LM unless it names another).
+    """The files of the request's framework.
 
-    For the request's plan, or else for the best one that the framework accepts; launcher: a key of
+    For the request's plan (Megatron-LM's unless it names another), or else for the plan that is
+    recommended, of the framework that is the fastest unless it names one; launcher: a key of
     planner.launchers.LAUNCHERS, None for the framework's own script.
 
     Raises planner.frameworks.base.Unsupported with every reason, NothingFits, and RequestError
     for a launcher that is unknown or cannot start these files.
     """
-    asked = request
-    if asked.search.framework is None:
-        asked = asked.for_framework(frameworks.PREFERRED)
-    assert asked.search.framework is not None
-    framework = frameworks.get(asked.search.framework)
-    if stack := other_stack(asked.cluster):
+    if launcher is not None:
+        _check(launcher)  # a wrong name need not wait for a search
+    if stack := other_stack(request.cluster, WRITTEN):
         raise NothingFits(f"no launch files: {stack}, which no framework here writes for")
-    plan = asked.plan
+    name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
+    plan = request.plan
     if plan is None:
-        answer = solve.find(asked)
-        best = answer.best
-        if best is None and answer.unbuildable is not None:
-            raise NothingFits(answer.unbuildable.sentence)
-        if best is None:
-            raise NothingFits("nothing fits; `planner plan` says why")
-        plan = best.plan
+        name, plan = _recommended(request)
+    asked, framework = request.for_framework(name), frameworks.get(name)
     bundle = framework.write(asked, plan)
     bundle = launched(bundle, asked, launcher)
     memory = solve.estimate(asked, plan).estimate.memory
@@ -54,19 +49,39 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     return bundle
 
 
+def _recommended(request: PlanRequest) -> tuple[str, ParallelPlan]:
+    """The framework and the plan to launch.  Raises NothingFits."""
+    answer = solve.find(request)
+    if answer.best is None and answer.unbuildable is not None:
+        raise NothingFits(answer.unbuildable.sentence)
+    if answer.best is None:
+        raise NothingFits("nothing fits; `planner plan` says why")
+    if answer.launch is None:
+        raise NothingFits("no framework here runs what was asked for")
+    picked = next((one.plan for one in answer.picks if one.name == "recommended"), answer.best)
+    return answer.launch.framework, picked.plan
+
+
 def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bundle:
     """The bundle with what starts it; None: as it is.  Raises RequestError."""
     if launcher is None:
         return bundle
+    _check(launcher)
     try:
         return launchers.launched(bundle, request, launcher)
+    except launchers.CannotLaunch as error:
+        raise refuse("/launcher", "cannot_launch", str(error)) from None
+
+
+def _check(launcher: str) -> None:
+    """Raise RequestError where there is no such launcher."""
+    try:
+        launchers.named(launcher)
     except UnknownName as error:
         raise refuse(
             "/launcher", "unknown_name", f"no launcher {shown(launcher)!r}", launcher,
             allowed=error.known, did_you_mean=error.nearest,
         ) from None  # fmt: skip
-    except launchers.CannotLaunch as error:
-        raise refuse("/launcher", "cannot_launch", str(error)) from None
 
 
 def zipped(bundle: Bundle) -> bytes:

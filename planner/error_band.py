@@ -82,7 +82,7 @@ def band(
     if profile.kind in UNMEASURED:
         basis += f"; twice as wide: {UNMEASURED[profile.kind]}"
     if found.main != "noise":
-        basis += f"; widened most by {FACTORS[found.main]}"
+        basis += f"; least sure of {FACTORS[found.main]}"
     return Band(
         seconds * float(np.exp(low)), seconds * float(np.exp(high)), len(known.runs), known.sources,
         basis,

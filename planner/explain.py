@@ -33,6 +33,7 @@ from planner.frameworks.devices import other_stack
 from planner.memory_risk import peaks
 from planner.pipeline import pipeline
 from planner.posterior import leaning
+from planner.recomputed_exchange import recomputed_exchange_s
 from planner.request import PlanRequest
 from planner.sites import kept as sites
 
@@ -82,8 +83,9 @@ def reports(
             times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, chosen[k], estimates, k)
             run = pipeline(estimates, k, chosen[k], parts) if simulated else None
+            again = sum(recomputed_exchange_s(estimates, k).values())
             result[i] = _report(
-                model, request, chosen[k], seconds, parts, memory, kernels, run, times
+                model, request, chosen[k], seconds, parts, memory, kernels, run, times, again
             )
     return [result[i] for i in range(len(plans))]
 
@@ -146,8 +148,9 @@ def _report(
     kernels: tuple[tuple[dict[str, Any], ...], float],
     run: Pipeline | None,
     corrected: float,
+    again_s: float,
 ) -> PlanReport:
-    """corrected: what a site's runs have multiplied the times by."""
+    """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
     training, cluster = request.training, request.cluster
     count = training.global_batch_size // (plan.dp * plan.micro_batch_size)
     group = cluster.groups[0]
@@ -188,6 +191,7 @@ def _report(
         energy_kwh=energy,
         memory=memory,
         time_parts_s=parts,
+        recompute_exchange_s=again_s,
         pipeline=run,
         kernels=lines,
         assumptions=(*_assumptions(model, request, plan), *_site(request, corrected)),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
 
-# Of whatever standard output goes to; other faults of the system are not the user's to mend.
+# Errors of the file or pipe behind standard output; the user cannot fix other system errors.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -75,7 +75,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
 
 def _problems(error: Exception) -> tuple[Problem, ...] | None:
-    """What the user has to mend; None where it is nothing of the user's."""
+    """The problems of the user's input; None if the error is not caused by the input."""
     from planner.problems import Problem, RequestError, from_reasons, from_space
 
     if isinstance(error, typer.TyperException):

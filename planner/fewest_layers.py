@@ -17,49 +17,51 @@ _FULL = code("recompute", "full")
 
 def with_fewest_layers(
     plans: Plans, model: CostModel, space: Space, room: Room
-) -> tuple[Plans, int]:
+) -> tuple[Plans, FloatArray, int]:
     """Add, beside full recompute of all layers, that of the fewest layers that fit.
 
     Where the plan fits without recompute, that one is faster and none is added.
-    Returns the plans and how many layer counts were left out.
+    Returns the plans, the bytes that each needs, and how many layer counts were left out.
     """
+    gathered = model.gathered(plans)
+    needed = model.needed_bytes_of(gathered)
     if space.every_layer_count:
-        return plans, 0
+        return plans, needed, 0
     full = np.broadcast_to(plans.recompute == _FULL, (len(plans),))
     layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
-    several = np.flatnonzero(full & (layers > 1))
-    if not len(several):
-        return plans, 0
-    every = int(layers[several].sum())
-    band = plans.take(several)
-    most = layers[several]
-    gathered = model.gathered(band)
-    needed = model.needed_bytes_of(gathered)
-    fits_all = needed <= room.of(band)
-    if space.recompute_is_optional:
-        without = band.with_columns(recompute=0, recompute_num_layers=0)
-        fits_all &= model.needed_bytes(without) > room.of(band)
-    left_out = every - len(fits_all)
-    rows = np.flatnonzero(fits_all)
+    several = full & (layers > 1)
+    left_out = int((layers[several] - 1).sum())
+    rows = np.flatnonzero(several & (needed <= room.of(plans)))
+    if space.recompute_is_optional and len(rows):
+        without = plans.take(rows).with_columns(recompute=0, recompute_num_layers=0)
+        rows = rows[model.needed_bytes(without) > room.of(without)]
     if not len(rows):
-        return plans, left_out
-    band, most = band.take(rows), most[rows]
-    fewest = _fewest(model, gathered.take(rows), most, needed[rows], room)
+        return plans, needed, left_out
+    most = layers[rows]
+    fewest, fewest_bytes = _fewest(model, gathered.take(rows), most, needed[rows], room)
     extra = fewest < most
-    if not extra.any():
-        return plans, left_out
-    added = band.take(extra).with_columns(recompute_num_layers=fewest[extra])
     left_out -= int(np.count_nonzero(extra))
-    return concatenate(plans, space.accepted(added)), left_out
+    rows, fewest, fewest_bytes = rows[extra], fewest[extra], fewest_bytes[extra]
+    if not len(rows):
+        return plans, needed, left_out
+    added = plans.take(rows).with_columns(recompute_num_layers=fewest)
+    accepted = space.accepts(added)
+    return (
+        concatenate(plans, added.take(accepted)),
+        np.concatenate([needed, fewest_bytes[accepted]]),
+        left_out,
+    )
 
 
 def _fewest(
     model: CostModel, gathered: Gathered, most: IntArray, needed: FloatArray, room: Room
-) -> IntArray:
-    """The fewest layers of each plan that fit; needed: bytes with the most, which do.
+) -> tuple[IntArray, FloatArray]:
+    """The fewest layers of each plan that fit, and the bytes with them.
+
+    needed: bytes with the most, which fit.
 
     Memory never grows with the number of recomputed layers, and falls nearly in a line: so what a
-    line says is tried, then one layer less, and the middle where neither was it.
+    line says is tried, together with one layer less and with the middle.
     """
     limit = np.broadcast_to(room.of(gathered.plans), most.shape)
 
@@ -71,19 +73,19 @@ def _fewest(
     # Invariant: `low` does not fit (unless it is high), `high` does.
     low, high = np.ones_like(most), most.copy()
     low_bytes, high_bytes = bytes_with(np.arange(len(most)), low), needed.copy()
-    high[low_bytes <= limit] = 1
-    turn = 0
+    one = low_bytes <= limit
+    high[one], high_bytes[one] = 1, low_bytes[one]
     while len(rows := np.flatnonzero(high - low > 1)):
-        least, largest = low[rows] + 1, high[rows] - 1
-        if turn % 3 == 0:
-            over, fall = low_bytes[rows] - limit[rows], low_bytes[rows] - high_bytes[rows]
-            line = low[rows] + over / fall * (high - low)[rows]
-            layers = np.clip(np.ceil(line).astype(np.int64), least, largest)
-        else:
-            layers = largest if turn % 3 == 1 else (least + largest) // 2
-        found = bytes_with(rows, layers)
-        fits = found <= limit[rows]
-        high[rows[fits]], high_bytes[rows[fits]] = layers[fits], found[fits]
-        low[rows[~fits]], low_bytes[rows[~fits]] = layers[~fits], found[~fits]
-        turn += 1
-    return high
+        over, fall = low_bytes[rows] - limit[rows], low_bytes[rows] - high_bytes[rows]
+        line = low[rows] + np.ceil(over / fall * (high - low)[rows]).astype(np.int64)
+        middle = (low + high)[rows] // 2
+        layers = np.clip([line - 1, line, middle], low[rows] + 1, high[rows] - 1)
+        found = bytes_with(np.tile(rows, 3), layers.ravel()).reshape(layers.shape)
+        for tried, tried_bytes in zip(layers, found, strict=True):
+            less = (tried_bytes <= limit[rows]) & (tried < high[rows])
+            high[rows[less]], high_bytes[rows[less]] = tried[less], tried_bytes[less]
+        for tried, tried_bytes in zip(layers, found, strict=True):
+            over_limit = tried_bytes > limit[rows]
+            more = over_limit & (tried > low[rows]) & (tried < high[rows])
+            low[rows[more]], low_bytes[rows[more]] = tried[more], tried_bytes[more]
+    return high, high_bytes

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 # A number belongs to the degree before it, or to the word behind it: its unit, what it counts.
-_WORDS = re.compile(r"(?:[tcpdve]+p|stage|zero_stage) \d\S*|[^\s\d]*\d\S* \S+|\S+")
+_WORDS = re.compile(r"(?:[tcpdve]+p|stage|zero_stage) \d\S*|[^\s\d]*\d\S* \S+|\S+", re.I)
 
 
 class Flow:

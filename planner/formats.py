@@ -177,7 +177,7 @@ def overflow(memory: Memory) -> str:
     over = memory.peak_bytes - memory.capacity_bytes
     return (
         f"stage {memory.worst_stage} needs {gib(memory.peak_bytes)} GiB, the accelerator has "
-        f"{gib(memory.capacity_bytes)} GiB: {size(over)} too many"
+        f"{gib(memory.capacity_bytes)} GiB: {size(over)} over"
     )
 
 

@@ -35,6 +35,7 @@ class AcceleratorEntry(Document):
     year: int
     accelerators_per_node: int
     interconnect: str
+    price_usd_per_accelerator_hour: float | None
     spec: AcceleratorSpec
     sources: tuple[str, ...]
     flags: tuple[str, ...]
@@ -78,6 +79,7 @@ def accelerator_entries() -> tuple[AcceleratorEntry, ...]:
             year=entry.year,
             accelerators_per_node=entry.node.accelerators,
             interconnect=entry.node.interconnect,
+            price_usd_per_accelerator_hour=hardware.price_usd_per_hour(entry.id),
             spec=entry.spec,
             sources=entry.sources,
             flags=entry.flags,

@@ -64,14 +64,18 @@ def load_document(source: str | Path) -> dict[str, Any]:
     return document
 
 
-def parse_text(text: str) -> Any:
-    """The value of a JSON or YAML text, within the limits of this module."""
+def parse_text(text: str, repeated: list[str] | None = None) -> Any:
+    """The value of a JSON or YAML text, within the limits of this module.
+
+    repeated: takes the pointers of YAML's keys that stand twice, of which the last counts; without
+    it they are refused.
+    """
     if text.lstrip()[:1] in ("{", "["):
         try:
             return parse_json(text)
         except json.JSONDecodeError:
             pass  # a YAML flow mapping may start alike
-    return _parse_yaml(text)
+    return _parse_yaml(text, repeated)
 
 
 def parse_json(text: str | bytes, longest: int = MAX_STRING) -> Any:
@@ -155,10 +159,14 @@ def _no_constant(name: str) -> float:
     return float(name.replace("Infinity", "inf"))
 
 
-def _mapping(pairs: Iterable[tuple[str, Any]], pointer: str = "") -> dict[str, Any]:
+def _mapping(
+    pairs: Iterable[tuple[str, Any]], pointer: str = "", repeated: list[str] | None = None
+) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in mapping:
+        if key in mapping and repeated is not None:
+            repeated.append(join(pointer, key))
+        elif key in mapping:
             detail = f"the key {shown(key)!r} stands twice in one object"
             raise refuse(pointer, "duplicate_key", detail)
         mapping[key] = value
@@ -173,12 +181,12 @@ def _too_many() -> Exception:
     return refuse("", "too_large", f"has more than {MAX_NODES} values")
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str, repeated: list[str] | None = None) -> Any:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(yaml.parse(text, Loader=loader)).document()
+        return _Builder(yaml.parse(text, Loader=loader), repeated).document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -192,8 +200,8 @@ class _Builder:
     An alias costs as many values as what it stands for, so the count bounds every later walk.
     """
 
-    def __init__(self, events: Iterator[Any]) -> None:
-        self.events = events
+    def __init__(self, events: Iterator[Any], repeated: list[str] | None = None) -> None:
+        self.events, self.repeated = events, repeated
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.nodes = 0
 
@@ -231,7 +239,7 @@ class _Builder:
         elif isinstance(event, yaml.SequenceStartEvent):
             value = self._sequence(pointer, depth)
         else:
-            value = _mapping(self._pairs(pointer, depth), pointer)
+            value = _mapping(self._pairs(pointer, depth), pointer, self.repeated)
         if event.anchor:
             self.anchors[event.anchor] = (value, self.nodes - before)
         return value

@@ -19,7 +19,7 @@ MOST_PROBLEMS = 20  # that one error lists
 _LONGEST = 80  # characters of a value that a message repeats
 _MORE = "more"
 _EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
-# ModelSpec fills these from others, so it is those others that the user has to mend.
+# ModelSpec derives these from other fields, so the user has to correct those other fields.
 _DERIVED = frozenset({"num_query_groups", "head_dim", "ffn_hidden_size", "norm_bias"})
 _KINDS = {
     "int_type": "an integer",
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 class Problem(BaseModel):
-    """One thing to mend: where it stands in the user's document, and what would be right."""
+    """One problem of a request: its place in the user's document, and what would be valid."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,7 +105,7 @@ def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
         "type": "/problems/validation",
         "title": "Request is not valid",
         "status": 422,
-        "detail": f"{count:,} thing{'s' * (count != 1)} in the request to mend",
+        "detail": f"{count:,} problem{'s' * (count != 1)} in the request",
         "errors": [problem.document() for problem in problems],
     }
 

@@ -79,3 +79,30 @@ def step(done: int, total: int, best: Callable[[], dict[str, Any] | None] | None
         raise Stopped
     if watch.show is not ignore:
         watch.show(Step(done, total, best() if best else None))
+
+
+class Parts:
+    """Several searches told as one: the goal stands still, and the best is that of all of them."""
+
+    EACH = 1000  # steps of a part, however many it says itself
+
+    def __init__(self, count: int, lowest: str) -> None:
+        """lowest: of two bests the one with less of it is told."""
+        self._watch, self._total, self._lowest = current(), count * self.EACH, lowest
+        self._begun = 0
+        self._best: dict[str, Any] | None = None
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """What runs inside is the next of them."""
+        shows = self._watch.show is not ignore
+        with watched(replace(self._watch, show=self._show if shows else ignore)):
+            yield
+        self._begun += self.EACH
+        self._watch.show(Step(self._begun, self._total, self._best))
+
+    def _show(self, own: Step) -> None:
+        found = [best for best in (self._best, own.best) if best is not None]
+        self._best = min(found, key=lambda best: best[self._lowest], default=None)
+        done = self._begun + self.EACH * own.done // max(own.total, 1)
+        self._watch.show(Step(min(done, self._begun + self.EACH), self._total, self._best))

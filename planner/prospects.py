@@ -25,22 +25,21 @@ class Prospects:
         shares = {pp: share(pp) for pp in np.unique(groups.pp).tolist()}
         self._share = np.array([shares[pp] for pp in groups.pp.tolist()])
         self._known = np.unique(self._groups)
-        self._least_s = np.full((2, len(self._known)), np.inf)  # of plans that miss, that fit
+        self._least_s = np.full(len(self._known), np.inf)
 
-    def seen(self, plans: Plans, seconds: FloatArray, fits: BoolArray) -> None:
-        """Take note of what plans took."""
+    def seen(self, plans: Plans, seconds: FloatArray) -> None:
+        """Take note of what plans that fit took."""
         place = np.searchsorted(self._known, np.broadcast_to(_degrees(plans), seconds.shape))
-        np.minimum.at(self._least_s, (fits.astype(np.int64), place), seconds)
+        np.minimum.at(self._least_s, place, seconds)
 
     def hopeful(self) -> BoolArray:
         """By group: its time, less about what the busiest rank saves, reaches the best so far.
 
-        Of degrees that no plan has had nothing is known.
+        Of degrees with which no plan has fitted nothing is known.
         """
-        misses, fitting = self._least_s[:, np.searchsorted(self._known, self._groups)]
-        seconds = np.where(np.isfinite(fitting), fitting, misses)
+        seconds = self._least_s[np.searchsorted(self._known, self._groups)]
         reach = np.where(np.isfinite(seconds), seconds, 0.0) * self._share * SPARED
-        return np.asarray(reach <= self._least_s[1].min(initial=np.inf))
+        return np.asarray(reach <= self._least_s.min(initial=np.inf))
 
 
 def _degrees(plans: Plans) -> IntArray:

@@ -100,8 +100,8 @@ class PlanRequest(Spec):
         assert self.plan is not None
         return self.plan
 
-    def for_framework(self, name: str) -> Self:
-        """The same request, bound to what a framework can run."""
+    def for_framework(self, name: str | None) -> Self:
+        """The same request, bound to what a framework can run; None: to none."""
         search = self.search.model_copy(update={"framework": name})
         return self.model_copy(update={"search": search})
 

@@ -16,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import FIELDS, IntArray, ParallelPlan, Plans
+from cost_models.plans import FIELDS, ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
 from planner.answer import Counts
 from planner.axes import SpaceTooLarge
 from planner.constraints import Rule
 from planner.dealt_plans import dealt_plans
+from planner.degrees import Rivals
 from planner.fewest_layers import with_fewest_layers
 from planner.memory_risk import Room, room_of
 from planner.progress import current, step
 from planner.request import PlanRequest
+from planner.simplicity import MOST_FULL, Simplest
 from planner.sites import kept as sites
 from planner.sites import pricing
 from planner.space import Space
@@ -46,7 +48,7 @@ CONTENDERS = 10
 FASTER = 0.995
 
 Score = Callable[[Plans, Estimates], FloatArray]
-Visit = Callable[[Plans, Estimates, NDArray[np.bool_]], None]
+Visit = Callable[[Plans, Estimates], None]
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,14 @@ class Priced:
 class Outcome:
     """What a search keeps: the best rows, the front, the nearest miss, and the counts.
 
-    contenders: the first CONTENDERS, however many were asked for.
+    contenders: the first CONTENDERS, however many were asked for.  simple: those of few kinds of
+    parallelism that are nearly as fast, the simplest first.  rival: the fastest of other degrees.
     """
 
     best: list[ParallelPlan] = field(default_factory=list)
     contenders: list[Priced] = field(default_factory=list)
+    simple: list[ParallelPlan] = field(default_factory=list)
+    rival: ParallelPlan | None = None
     pareto: list[ParallelPlan] = field(default_factory=list)
     nearest: list[ParallelPlan] = field(default_factory=list)
     counts: Counts | None = None
@@ -93,15 +98,20 @@ def search(
     full: bool = False,
     own: ParallelPlan | None = None,
     visit: Visit | None = None,
+    visit_misses: Visit | None = None,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
-    which the space is widened (see Axes).  visit: is shown every plan that was priced.
+    which the space is widened (see Axes).  visit, visit_misses: are shown every plan that fits,
+    and that does not.
     """
     began = time.perf_counter()
     model = cost_model(request)
     space = Space(request, rules, full, own)
+    capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
+    simplest = Simplest(MOST_FULL * capacity)
+    rivals = Rivals()
     keep = _Keeper(score or objective(request), top_k or request.search.top_k)
     room = room_of(request)
     rejected: Counter[str] = Counter()
@@ -109,24 +119,31 @@ def search(
     costed = feasible = fewer = 0
     cut_short = False
 
-    def price(plans: Plans, estimates: Estimates) -> None:
+    def price(plans: Plans, needed: FloatArray) -> None:
+        """Times take longer to tell than memory, and most plans do not fit."""
         nonlocal costed, feasible
-        fits = estimates.needed_bytes <= room.of(plans)
+        fits = needed <= room.of(plans)
         costed += len(fits)
         count = int(np.count_nonzero(fits))
         feasible += count
-        keep.miss(plans, estimates)
+        keep.miss(plans, needed)
         if count:
-            keep.offer(plans, estimates, fits)
-        if visit is not None:
-            visit(plans, estimates, fits)
+            fitting = plans if count == len(fits) else plans.take(fits)
+            estimates = model.evaluate(fitting)
+            space.seen(fitting, estimates.iteration_time_s)
+            keep.offer(fitting, estimates)
+            simplest.offer(fitting, estimates)
+            rivals.offer(fitting, estimates)
+            if visit is not None:
+                visit(fitting, estimates)
+        if visit_misses is not None and count < len(fits):
+            misses = plans.take(~fits)
+            visit_misses(misses, model.evaluate(misses))
 
-    for plans in space.chunks(CHUNK):
-        plans, left_out = with_fewest_layers(plans, model, space, room)
+    for drawn in space.chunks(CHUNK):
+        plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
         fewer += left_out
-        estimates = model.evaluate(plans)
-        space.seen(plans, estimates.iteration_time_s, estimates.needed_bytes <= room.of(plans))
-        price(plans, estimates)
+        price(plans, needed)
         step(space.drawn, space.size, keep.best)
         if cut_short := current().enough():
             break
@@ -138,17 +155,19 @@ def search(
     ):
         dealt = _dealt(model, space, room, *keep.short_list())
         if dealt is not None:
-            price(*dealt)
-            table = dealt[0].stage_layers_table
+            price(dealt, model.needed_bytes(dealt))
+            table = dealt.stage_layers_table
     if "recompute_layers" in request.search.open:
         rows = list(with_own_counts(model, keep.short_list()[0], room))
         counted = space.legal(rows, table)
         if len(counted.tp):
-            price(counted, model.evaluate(counted))
+            price(counted, model.needed_bytes(counted))
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
     outcome = keep.outcome()
+    outcome.simple = simplest.plans()
+    outcome.rival = rivals.of(outcome.best[0]) if outcome.best else None
     outcome.counts = Counts(
         enumerated=before + space.dominated + fewer + costed,
         dominated=space.dominated + fewer,
@@ -164,24 +183,20 @@ def search(
 
 def _dealt(
     model: CostModel, space: Space, room: Room, rows: list[ParallelPlan], seconds: FloatArray
-) -> tuple[Plans, Estimates] | None:
+) -> Plans | None:
     """Plans of a short list with their layers dealt out by time, where that is worth it."""
     worth_s = FASTER * float(seconds.min(initial=np.inf))
     plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s, room)])
     if not len(plans.tp):
         return None
-    estimates = model.evaluate(plans)
-    faster = estimates.iteration_time_s < worth_s
-    if not np.all(faster):
-        plans = plans.take(faster)
-        estimates = model.evaluate(plans) if len(plans.tp) else estimates
-    return (plans, estimates) if len(plans.tp) else None
+    plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
+    return plans if len(plans.tp) else None
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:
     """The best of plans that all fit, by the order of a search."""
     keep = _Keeper(score, top_k=1)
-    keep.offer(plans, model.evaluate(plans), np.ones(len(plans), dtype=np.bool_))
+    keep.offer(plans, model.evaluate(plans))
     return keep.outcome().best[0]
 
 
@@ -206,16 +221,15 @@ class _Keeper:
             "peak_bytes": peak,
         }
 
-    def offer(self, plans: Plans, estimates: Estimates, fits: NDArray[np.bool_]) -> None:
-        index = np.flatnonzero(fits)
-        scores_of = self._score(plans, estimates)
-        scores = scores_of[index]
+    def offer(self, plans: Plans, estimates: Estimates) -> None:
+        """Plans that fit."""
+        scores = self._score(plans, estimates)
         bound = self._best[-1][0][0] if len(self._best) == self._most else np.inf
         if len(scores) > self._most:
             bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
-        close = index[scores <= bound]
+        close = np.flatnonzero(scores <= bound)
         # Equal scores are settled by time, memory and fields; only so many can survive.
-        ranked = (scores_of, estimates.iteration_time_s, estimates.peak_bytes)
+        ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         close = close[np.lexsort(tuple(column[close] for column in reversed(ranked)))]
         if len(close) > 4 * self._most:
             columns = [np.broadcast_to(c, (len(plans),)) for _, c in plans.columns()]
@@ -229,16 +243,16 @@ class _Keeper:
             self._best.append(((*key, *_field_key(plans, i)), Priced(plans.row(i), parts)))
         self._best.sort(key=lambda pair: pair[0])
         del self._best[self._most :]
-        self._extend_front(plans, estimates, index)
+        self._extend_front(plans, estimates)
 
-    def _extend_front(self, plans: Plans, estimates: Estimates, index: IntArray) -> None:
+    def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
         """Merge the plans that no other beats in both time and peak memory."""
-        seconds, peaks = estimates.iteration_time_s[index], estimates.peak_bytes[index]
+        seconds, peaks = estimates.iteration_time_s, estimates.peak_bytes
         order = np.lexsort((peaks, seconds))
         running = np.minimum.accumulate(peaks[order])
         first = np.r_[True, running[1:] < running[:-1]]
         candidates = order[first]
-        fresh = [(float(seconds[i]), float(peaks[i]), int(index[i])) for i in candidates]
+        fresh = [(float(seconds[i]), float(peaks[i]), int(i)) for i in candidates]
         beaten_by = [(t, p) for t, p, _ in self._front]
         rows = [
             (t, p, plans.row(i))
@@ -252,11 +266,10 @@ class _Keeper:
                 front.append(row)
         self._front = front
 
-    def miss(self, plans: Plans, estimates: Estimates) -> None:
+    def miss(self, plans: Plans, needed: FloatArray) -> None:
         """Remember the plan that needs the least memory, in case nothing fits."""
         if self._best:
             return
-        needed = estimates.needed_bytes
         i = int(np.argmin(needed))
         if self._miss is None or needed[i] < self._miss[0]:
             self._miss = (float(needed[i]), plans.row(i))

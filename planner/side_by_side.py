@@ -50,14 +50,16 @@ class Row(Document):
 class SideBySide(Document):
     """The answer: both estimates, and a row for each value of what was asked and answered.
 
-    chance_b_faster: that B is faster than A; None unless both are plans of one question, so that
-    what their times are off by is shared.
+    chance_b_faster: that B is faster than A, speedup_b: how many times as fast it is, an interval
+    of 80 %; None unless both are plans of one question, so that what their times are off by is
+    shared.
     """
 
     version: str
     a: EstimateAnswer
     b: EstimateAnswer
     chance_b_faster: float | None = None
+    speedup_b: tuple[float, float] | None = None
     rows: tuple[Row, ...]
 
 
@@ -98,9 +100,15 @@ def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
         raise RequestError(problems)
     first, second = answers
     alike = all(getattr(a, name) == getattr(b, name) for name in _QUESTION)
-    chance = compared(a, second.estimate, first.estimate).chance if alike else None
-    rows = tuple(_rows(first, second))
-    return SideBySide(version=__version__, a=first, b=second, chance_b_faster=chance, rows=rows)
+    doubt = compared(a, second.estimate, first.estimate) if alike else None
+    return SideBySide(
+        version=__version__,
+        a=first,
+        b=second,
+        chance_b_faster=None if doubt is None else doubt.chance,
+        speedup_b=None if doubt is None else (doubt.low, doubt.high),
+        rows=tuple(_rows(first, second)),
+    )
 
 
 def _rows(a: EstimateAnswer, b: EstimateAnswer) -> Iterator[Row]:

@@ -25,18 +25,24 @@ from planner.answer import (
     WhyAnswer,
 )
 from planner.axes import SEARCHED, divisors
+from planner.competition import Entry, compete, fastest, limited, prepared
 from planner.constraints import RULES, Context, Rule, violations
 from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import value_words
 from planner.frameworks.able import obstacles, runners
-from planner.frameworks.devices import usual
+from planner.held_fixed import held_fixed
 from planner.memory_reasons import memory_reasons
 from planner.memory_risk import room_of
+from planner.nearest_runs import evidence
 from planner.orders import rank_orders
+from planner.picks import picks
 from planner.progress import within_a_step
 from planner.request import Bounds, PlanRequest
+from planner.rivals import rival
+from planner.scored_runs import Evidence
 from planner.search import Outcome, changed_fields, cost_model, search
+from planner.sites import kept as sites
 from planner.space import Space
 from planner.version import __version__
 
@@ -45,8 +51,6 @@ BASELINE_RULE = (
     "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
     "without"
 )
-# Of a framework that deals out layers by itself; a limit may name so many values.
-_MOST_SPLITS = 255
 # When nothing fits: how far to enlarge the cluster before giving up.
 LARGEST_ENLARGEMENT = 64
 
@@ -64,45 +68,46 @@ class IllegalPlan(ValueError):
 
 
 def find(request: PlanRequest) -> PlanAnswer:
-    """The fastest plans that fit, explained."""
+    """The fastest plans that fit, explained: those of the framework whose best is the fastest."""
     model = cost_model(request)
-    asked, rules = prepared(request)
-    outcome = search(asked, rules)
+    entries = compete(request)
     with within_a_step():
-        return _explained(request, model, asked, rules, outcome)
+        return _explained(request, model, entries)
 
 
-def _explained(
-    request: PlanRequest,
-    model: CostModel,
-    asked: PlanRequest,
-    rules: tuple[Rule, ...],
-    outcome: Outcome,
-) -> PlanAnswer:
-    """What a search found, with what belongs to it."""
+def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry]) -> PlanAnswer:
+    """What the searches found, with what belongs to it."""
+    first = entries[0]
+    asked, rules, outcome = first.request, first.rules, first.outcome
     assert outcome.counts is not None
+    space = Space(asked, rules)
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
-    first = contenders(request, outcome.contenders)
+    close = contenders(request, outcome.contenders)
     unbuildable = None if best else _unbuildable(request)
     # No change of the request that a near miss offers lets such a framework run.
     missed = () if unbuildable else near_misses(asked, model, outcome, rules)
     return PlanAnswer(
         **_common(request, model),
         best=best,
+        evidence=_evidence(request, best.plan) if best else None,
+        rival=rival(request, model, space, best, outcome) if best else None,
         rank_orders=rank_orders(model, request, best.plan) if best else (),
-        launch=_launch(request, model, plans),
+        launch=_launch(first.framework, best),
+        frameworks=_others(request, model, entries, best),
+        picks=picks(request, model, outcome, plans),
+        held_fixed=held_fixed(request, first, best) if best else (),
         unbuildable=unbuildable,
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
-        contenders=first,
-        best_expected=best_expected(first),
+        contenders=close,
+        best_expected=best_expected(close),
         pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
         nearest=tuple(missed),
-        space=Space(asked, rules).axes(),
+        space=space.axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
-        search_time_s=outcome.search_time_s,
+        search_time_s=sum(entry.outcome.search_time_s for entry in entries),
     )
 
 
@@ -112,7 +117,11 @@ def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
     if reasons:
         raise IllegalPlan(reasons)
     model = cost_model(request)
-    return EstimateAnswer(**_common(request, model), estimate=report(model, request, plan))
+    return EstimateAnswer(
+        **_common(request, model),
+        estimate=report(model, request, plan),
+        evidence=_evidence(request, plan),
+    )
 
 
 def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
@@ -124,7 +133,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     if not illegal(request, plan):
         own = report(model, request, plan)
         reasons += memory_reasons(request, own)
-    best_rows = search(asked, rules, top_k=1).best
+    best_rows = fastest(request).outcome.best
     best = report(model, request, best_rows[0]) if best_rows else None
     common = _common(request, model)
     if reasons:
@@ -156,19 +165,26 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     )  # fmt: skip
 
 
-def _launch(request: PlanRequest, model: CostModel, plans: Sequence[PlanReport]) -> Launch | None:
-    """The first of the ranking that some framework runs as priced, or else Megatron-LM's best."""
-    if not plans:
+def _launch(framework: str | None, best: PlanReport | None) -> Launch | None:
+    if framework is None or best is None:
         return None
-    asked = request.search.framework
-    names = [asked] if asked else list(frameworks.FRAMEWORKS)
-    for one in plans:
-        for name in names:
-            if not frameworks.get(name).reasons(request, one.plan):
-                return _launched(name, one, plans[0])
-    bound, rules = prepared(request.for_framework(names[0]))
-    rows = search(bound, rules, top_k=1).best
-    return _launched(names[0], report(model, request, rows[0]), plans[0]) if rows else None
+    return Launch(framework=framework, slower_by=0.0, plan=best)
+
+
+def _others(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], best: PlanReport | None
+) -> tuple[Launch, ...]:
+    """The fastest plan of each framework, the fastest first."""
+    found = []
+    for entry in entries:
+        if entry.framework is None or not entry.outcome.best or best is None:
+            continue
+        plan = best
+        if entry.outcome is not entries[0].outcome:
+            plan = report(model, request, entry.outcome.best[0])
+        slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
+        found.append(Launch(framework=entry.framework, slower_by=slower_by, plan=plan))
+    return tuple(found)
 
 
 def _unbuildable(request: PlanRequest) -> Unbuildable | None:
@@ -181,33 +197,26 @@ def _unbuildable(request: PlanRequest) -> Unbuildable | None:
     if not reasons:
         return None
     able = runners(context)
-    found: list[Launch] = []
-    for name in able:
-        bound, rules = prepared(request.for_framework(name))
-        rows = search(bound, rules, top_k=1).best
-        if rows:
-            plan = report(cost_model(bound), bound, rows[0])
-            found.append(Launch(framework=name, slower_by=0.0, plan=plan))
+    first = fastest(request.for_framework(None))
+    instead = None
+    if first.framework and first.outcome.best:
+        plan = report(cost_model(first.request), first.request, first.outcome.best[0])
+        instead = Launch(framework=first.framework, slower_by=0.0, plan=plan)
     return Unbuildable(
         framework=framework.name, title=framework.title, builds=not foreign, reasons=reasons,
-        able=able, instead=min(found, key=lambda one: one.plan.iteration_time_s, default=None),
+        able=able, instead=instead,
     )  # fmt: skip
-
-
-def _launched(name: str, plan: PlanReport, best: PlanReport) -> Launch:
-    slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
-    return Launch(framework=name, slower_by=slower_by, plan=plan)
 
 
 def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
     """What the profile of the request or its site changed; None where that is the usual one."""
     if (request.profile is None and request.site is None) or best is None:
         return None
-    asked, rules = prepared(request.model_copy(update={"profile": None, "site": None}))
+    asked = request.model_copy(update={"profile": None, "site": None})
     usual = cost_model(asked)
     if usual.setting.profile.id == model.setting.profile.id:
         return None
-    rows = search(asked, rules, top_k=1).best
+    rows = fastest(asked).outcome.best
     if not rows:
         return None
     own = report(model, request, rows[0])
@@ -218,29 +227,6 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
         differences=_difference(rows[0], best.plan),
     )
-
-
-def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
-    """The request as it is searched, and the rules of the framework it is for (or none).
-
-    What a framework says of the axes, or else the cluster, stands under the request's own limits.
-    """
-    if not request.search.framework:
-        own = {name: Bounds(values=values) for name, values in usual(request.cluster).items()}
-        return _limited(request, {**own, **request.search.limits}) if own else request, ()
-    chosen = frameworks.get(request.search.framework)
-    limits = {name: Bounds(values=values) for name, values in chosen.axes.items()}
-    if chosen.splits is not None:
-        degrees = divisors(request.cluster.accelerators)
-        splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}
-        whole = sorted(split for split in splits if min(split) > 0)[:_MOST_SPLITS]
-        limits["stage_layers"] = Bounds(values=((), *whole))
-    return _limited(request, {**limits, **request.search.limits}), chosen.rules
-
-
-def _limited(request: PlanRequest, limits: dict[str, Bounds], **search_fields: Any) -> PlanRequest:
-    changed = request.search.model_copy(update={"limits": limits, **search_fields})
-    return request.model_copy(update={"search": changed})
 
 
 def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = ()) -> list[Reason]:
@@ -263,6 +249,11 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
             measured={term: TIME_PARTS[term] for term in profile.measured_terms},
         ),
     }
+
+
+def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
+    site = sites.named(request.site)
+    return evidence(request.model, request.cluster, request.training, plan, site)
 
 
 def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
@@ -304,7 +295,7 @@ def smallest_change(
     for name in FIELDS:
         if name not in SEARCHED and name not in limits:
             limits[name] = Bounds(values=(getattr(plan, name),))
-    for attempt in (_limited(request, limits, open=()), request):
+    for attempt in (limited(request, limits, open=()), request):
         rows = search(attempt, rules, changed_fields(plan), top_k=1, own=plan).best
         if rows:
             return _change(request, model, rows[0], _difference(plan, rows[0]))
@@ -343,7 +334,7 @@ def near_misses(
         for name in ("offload_optimizer", "offload_activations"):
             if name in request.search.limits:
                 continue
-            wider = _limited(request, {**request.search.limits, name: Bounds(values=(True,))})
+            wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
             rows = search(wider, rules, top_k=1).best
             if rows:
                 changes.append(_change(wider, model, rows[0], {name: True}))

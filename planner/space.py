@@ -8,6 +8,10 @@ Axes are collapsed only by these dominance rules, each held against brute force 
   schedule: gpipe costs the same time as 1f1b and never holds less, so it is left out beside it;
   zero_stage: where there is nothing to shard over (dp x cp = 1, no spare expert ranks) the
     stages are one plan, priced as stage 1, or the smallest allowed;
+  switches: what is compiled, fused or overlapped never holds more and is never slower (by 0.1 %
+    where a fused loss leaves less to hide communication behind; by 2 % in zero-bubble schedules
+    of one or two micro-batches, which take far more than the best plan), so each plan is priced
+    with the best switches that the rules accept (planner/switches.py);
   fields without effect (cp_kind at cp 1, rank_order at pp 1, ...): one of their values stands for
     all;
   recompute_num_layers: time never falls and memory never grows with it, so of full recompute
@@ -45,7 +49,10 @@ from planner.axes import (
 from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule
 from planner.prospects import Prospects
 from planner.request import PlanRequest
+from planner.switches import settled
 
+# So many are drawn in one go whatever their schedules: a chunk of its own costs more than that.
+FEW_CANDIDATES = 1 << 17
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
 
@@ -155,7 +162,8 @@ class Space:
     # Chunks -------------------------------------------------------------------------------
 
     def chunks(self, size: int) -> Iterator[Plans]:
-        """Legal candidates in chunks of about `size`, one schedule after the other.
+        """Legal candidates in chunks of about `size`, where they are many one schedule after the
+        other.
 
         With one schedule per chunk the cost model has no closed forms to choose between; explicit
         stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
@@ -164,17 +172,19 @@ class Space:
         groups, options = self.groups, self._axes.options
         combinations = len(options["zero_stage"])
         batches, micro_starts, micro_counts = self._micro_batches()
-        tables = [*((s, False) for s in self._schedules()), (None, True)]
-        layouts_of = [self._layout_table(*table) for table in tables]
-        rows = [counts * micro_counts * combinations for _, _, counts in layouts_of]
-        total = sum(int(per_row.sum()) for per_row in rows)
+        per_layout = micro_counts * combinations
+        explicit = self._layout_table(None, True)
+        every = self._layout_table(None, False)
+        total = sum(int((counts * per_layout).sum()) for _, _, counts in (every, explicit))
         if total > MOST_CANDIDATES:
             raise SpaceTooLarge("candidates", total, MOST_CANDIDATES)
         self.size = total
-        for (layouts, starts, _), per_row, (_, explicit) in zip(
-            layouts_of, rows, tables, strict=True
-        ):
-            if explicit:
+        usual = [every]
+        if total > FEW_CANDIDATES:
+            usual = [self._layout_table(schedule, False) for schedule in self._schedules()]
+        for layouts, starts, counts in (*usual, explicit):
+            per_row = counts * per_layout
+            if layouts is explicit[0]:
                 per_row = self._hopeful(per_row)
             for low, high in _batches(per_row, size):
                 repeats = per_row[low:high]
@@ -188,6 +198,7 @@ class Space:
                     micro_batch_size=batches[micro_starts[row] + batch],
                     **{n: c[layout] if c.ndim else c for n, c in layouts.items()},
                     **{name: column[option] for name, column in options.items()},
+                    **self._axes.switches.of(0),
                 )
                 plans = self._finish(plans)
                 if len(plans.tp):
@@ -223,7 +234,13 @@ class Space:
             keep = ~(self._redundant_zero(plans) | self._idle(plans))
             self.dominated += int(np.count_nonzero(~keep))
             plans = plans.take(keep)
-        return self._filter(plans, "plan")
+        if not self._axes.switches.columns:
+            return self._filter(plans, "plan")
+        rules = self._rules_of("plan")
+        found, refused = settled(self._axes.switches, rules, self.context, plans, self._at_rest)
+        for each, rows in refused:
+            self._refuse(each, plans, rows)
+        return found
 
     def _redundant_zero(self, plans: Plans) -> BoolArray:
         """ZeRO stages beyond the first allowed one >= 1 where nothing can be sharded."""
@@ -236,7 +253,27 @@ class Space:
 
     def _idle(self, plans: Plans) -> BoolArray:
         """Plans that differ from another one only in a field without effect."""
-        without_effect = {
+        idle = np.zeros(len(plans), dtype=np.bool_)
+        for field, condition in self._without_effect(plans).items():
+            if field not in self._axes.switches.columns:
+                first = encoded(field, self._axes.values[field][0])
+                idle |= condition & (getattr(plans, field) != first)
+        return idle
+
+    def _at_rest(self, plans: Plans) -> Plans:
+        """Plans whose settled switches have their first value where they have no effect."""
+        columns = {
+            field: np.where(
+                condition, encoded(field, self._axes.values[field][0]), getattr(plans, field)
+            )
+            for field, condition in self._without_effect(plans).items()
+            if field in self._axes.switches.columns
+        }
+        return plans.with_columns(**columns) if columns else plans
+
+    def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
+        """By field with several values: where they are all the same."""
+        found = {
             "cp_kind": plans.cp == 1,
             "dynamic_cp": (plans.cp == 1) | (not self.request.training.packs),
             "rank_order": plans.pp == 1,
@@ -245,13 +282,7 @@ class Space:
             "overlap_ep": plans.ep == 1,
             "dp_shard": (plans.zero_stage == 0) | (plans.dp_shard >= plans.dp * plans.cp),
         }
-        idle = np.zeros(len(plans), dtype=np.bool_)
-        for field, condition in without_effect.items():
-            values = self._axes.values[field]
-            if len(values) > 1:
-                first = encoded(field, values[0])
-                idle |= condition & (getattr(plans, field) != first)
-        return idle
+        return {field: at for field, at in found.items() if len(self._axes.values[field]) > 1}
 
     def chunk_layers(self, plans: Plans) -> IntArray:
         """Layers of the longest chunk of each plan: the most full recompute can redo."""
@@ -282,10 +313,12 @@ class Space:
             return None
         return Prospects(self.groups, axes.dealt_share)
 
-    def seen(self, plans: Plans, seconds: FloatArray, fits: BoolArray) -> None:
-        """Take note of what plans took: where usual splits are slow, dealing will not save them."""
+    def seen(self, plans: Plans, seconds: FloatArray) -> None:
+        """Take note of what plans that fit took: where usual splits are slow, dealing will not
+        save them.
+        """
         if self._prospects is not None:
-            self._prospects.seen(plans, seconds, fits)
+            self._prospects.seen(plans, seconds)
 
     def _hopeful(self, per_row: IntArray) -> IntArray:
         """Candidates by group, none where dealt layers cannot become as fast as the best so far."""
@@ -361,25 +394,34 @@ class Space:
             passes &= rule.legal(self.context, plans)
         return plans.take(passes)
 
-    def accepted(self, plans: Plans) -> Plans:
-        """Of whole plans that RULES pass, those that a framework's rules pass too."""
-        return self._filter(plans, "plan") if self._added else plans
+    def accepts(self, plans: Plans) -> BoolArray:
+        """Which of whole plans that RULES pass a framework's rules pass too."""
+        return self._legal(plans, "plan") if self._added else np.ones(len(plans), dtype=np.bool_)
+
+    def _rules_of(self, level: str) -> list[Rule]:
+        return [rule for rule in self.rules if rule.level == level]
 
     def _filter(self, plans: Plans, level: str) -> Plans:
-        """The plans every rule of a level passes; the others counted by their first reason."""
+        """The plans every rule of a level passes."""
+        legal = self._legal(plans, level)
+        return plans if legal.all() else plans.take(legal)
+
+    def _legal(self, plans: Plans, level: str) -> BoolArray:
+        """Which plans every rule of a level passes; others are counted by their first reason."""
         n = len(plans.vpp) if level == "layout" else len(plans.tp)
         legal = np.ones(n, dtype=np.bool_)
-        for rule in self.rules:
-            if rule.level != level:
-                continue
+        for rule in self._rules_of(level):
             passes = legal & rule.legal(self.context, plans)
-            refused = legal & ~passes
-            if refused.any():
-                self.rejected[rule.code] += int(np.count_nonzero(refused))
-                if rule.code not in self.examples:
-                    self.examples[rule.code] = self._explained(rule, plans, refused)
+            self._refuse(rule, plans, legal & ~passes)
             legal = passes
-        return plans if legal.all() else plans.take(legal)
+        return legal
+
+    def _refuse(self, rule: Rule, plans: Plans, refused: BoolArray) -> None:
+        """Count what a rule refuses, and keep its sentence for the first of them."""
+        if refused.any():
+            self.rejected[rule.code] += int(np.count_nonzero(refused))
+            if rule.code not in self.examples:
+                self.examples[rule.code] = self._explained(rule, plans, refused)
 
     def _explained(self, rule: Rule, plans: Plans, refused: BoolArray) -> str:
         """The sentence of a rule for the first plan it refuses (columns still open: defaults)."""

@@ -133,14 +133,16 @@ def _one(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
 def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterator[RenderableType]:
     """Which of the plans listed cannot be told from the first, and which is best on average."""
     ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
+    place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)
+    in_table = place is not None and place <= _MOST_RANKED
     if ties:
-        yield prose(f"{listed(ties)} cannot be told from 1: measure before you choose", hanging=2)
-    for i, one in enumerate(contenders, 1):
-        if one.id == best_expected:
-            plan = one.plan.model_dump()
-            first, *more = [*plan_words(plan), *memory_words(plan)]
-            head = f"  best on average: {i}, {first}"
-            yield Flow([head, *more], indent=4)
+        advice = f"; best on average: {place}; measure to choose"
+        advice = advice if in_table else ": measure before you choose"
+        yield prose(f"{listed(ties)} cannot be told from 1{advice}", hanging=2)
+    if place is not None and not (ties and in_table):
+        plan = contenders[place - 1].plan.model_dump()
+        first, *more = [*plan_words(plan), *memory_words(plan)]
+        yield Flow([f"  best on average: {place}, {first}", *more], indent=4)
 
 
 def _broken(text: str, width: int) -> str:

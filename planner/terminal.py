@@ -16,7 +16,6 @@ from planner.answer import (
     Counts,
     ErrorBand,
     EstimateAnswer,
-    Launch,
     Memory,
     Nearest,
     Pipeline,
@@ -29,6 +28,7 @@ from planner.answer import (
     WhyAnswer,
 )
 from planner.bars import memory_bars, time_bar
+from planner.evidence_rows import evidence_rows
 from planner.flow import Flow, prose
 from planner.formats import (
     chance,
@@ -48,11 +48,18 @@ from planner.formats import (
     value_words,
 )
 from planner.request import PlanRequest
+from planner.scored_runs import Evidence
 from planner.tables import ranking, with_chance
 
 _MOST_REASONS = 3
+# What another value would save of the time, at least, to be told with its name.
+WORTH_OPENING = 0.001
 _MOST_STAGES = 8  # lines of layers, for one screen
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+
+# Frameworks whose best plan is told on the screen.
+MOST_FRAMEWORKS = 3
+MOST_RUNTIMES = 2
 
 
 @dataclass(frozen=True)
@@ -76,17 +83,35 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.best is None:
         rows += _nothing_fits(answer)
         return Group(*rows, Text(), *_counts(answer))
-    rows += _report(answer.best, "Best plan", asked, console)
+    rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
+    if answer.rival is not None:
+        rows.append(prose(answer.rival.sentence, 0, 2))
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
-    if answer.launch is not None and answer.launch.plan.id != answer.best.id:
-        rows.append(_launch(answer.launch))
+    rows += _picks(answer)
+    rows += _frameworks(answer)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
+    rows += _held_fixed(answer)
     if len(answer.plans) > 1:
         rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
-    return Group(*rows, Text(), *_counts(answer))
+    return Group(*rows, *_counts(answer))
+
+
+def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
+    """What the search left as it is, and what another value there would save."""
+    if not answer.held_fixed:
+        return []
+    first, *others = answer.held_fixed
+    words = [f"{len(answer.held_fixed)} fields, nothing to save"]
+    if first.saves >= WORTH_OPENING:
+        saves = f"{value_words(first.other)} would save {share(first.saves)}"
+        words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
+    if others and first.saves >= WORTH_OPENING:
+        most = share(others[0].saves) if others[0].saves >= WORTH_OPENING else "nothing"
+        words.append(f"{len(others)} others, at most {most}")
+    return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
 
 
 def _replanned(replanned: Replanned) -> RenderableType:
@@ -104,13 +129,35 @@ def _replanned(replanned: Replanned) -> RenderableType:
     return Flow([head + words[0], *words[1:]], indent=2)
 
 
-def _launch(launch: Launch) -> RenderableType:
-    """What can be started, where no framework runs the best plan as it was priced."""
-    plan = launch.plan.plan.model_dump()
-    words = [*plan_words(plan), *memory_words(plan), f"{launch.plan.tokens_per_s:,.0f} tokens/s"]
-    slower = f"{100 * launch.slower_by:.2f} % slower" if launch.slower_by else "as fast"
-    head = f"To launch, {launch.framework}'s best, {slower}: "
-    return Flow([head + words[0], *words[1:]], indent=2)
+def _picks(answer: PlanAnswer) -> list[RenderableType]:
+    """The other plans to choose from."""
+    assert answer.best is not None
+    rows: list[RenderableType] = []
+    for pick in answer.picks:
+        if pick.plan.id == answer.best.id:
+            continue
+        memory = pick.plan.memory
+        free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+        plan = pick.plan.plan.model_dump()
+        words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
+        slower = f"{100 * pick.slower_by:.2f} % slower"
+        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: {words[0]}"
+        rows.append(Flow([head, *words[1:]], indent=2))
+    return rows
+
+
+def _frameworks(answer: PlanAnswer) -> list[RenderableType]:
+    """Who runs the best plan, and how much slower the best of the next is."""
+    if len(answer.frameworks) < 2:
+        return []
+    first = answer.frameworks[:MOST_FRAMEWORKS]
+    words = [
+        f"{one.framework} {100 * one.slower_by:.1f} % slower" if one.slower_by else one.framework
+        for one in first
+    ]
+    if more := len(answer.frameworks) - len(first):
+        words.append(f"{more} more")
+    return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
 
 
 def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
@@ -128,7 +175,7 @@ def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> R
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
-    rows += _report(report, "Estimate", asked, console)
+    rows += _report(report, "Estimate", asked, console, answer.evidence)
     for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
         if notes:
             rows += [Text(), Text(name, style="bold")]
@@ -212,7 +259,9 @@ def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
     return Group(*rows)
 
 
-def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> list[RenderableType]:
+def _report(
+    report: PlanReport, title: str, asked: Asked, console: Console, evidence: Evidence | None = None
+) -> list[RenderableType]:
     plan = report.plan.model_dump()
     facts = Table.grid(padding=(0, 2))
     style = "bold green" if report.fits else "bold red"
@@ -233,6 +282,10 @@ def _report(report: PlanReport, title: str, asked: Asked, console: Console) -> l
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
+    if evidence is not None:
+        chip = asked.request.cluster.groups[0].accelerator.id
+        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
+            facts.add_row(name, row)
     utilisation = [
         f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
         f"HFU {share(report.hfu)}",
@@ -280,7 +333,9 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     """Who runs the schedule, and what its own order takes beside the time of the closed form."""
     words: list[str | Text] = [schedule]
     if pipeline.frameworks:
-        words.append(f"by {', '.join(pipeline.frameworks)}")
+        runs = pipeline.frameworks[:MOST_RUNTIMES]
+        rest = len(pipeline.frameworks) - len(runs)
+        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
     else:
         words.append(Text("by no framework known", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
@@ -356,9 +411,12 @@ def _counts(answer: PlanAnswer) -> list[RenderableType]:
         cut.append(prose(text, 0, 2))
     if not rejected:
         return [*cut, line]
-    words = [f"{count:,} for {reason_words(reason)}" for count, reason in rejected[:_MOST_REASONS]]
-    if rest := rejected[_MOST_REASONS:]:
-        words.append(f"{sum(count for count, _ in rest):,} for other reasons")
+    # The memory is what most requests can change something about.
+    memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
+    told = [rejected[0], *(memory or rejected[1:2])]
+    words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
+    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
+        words.append(f"{rest:,} others")
     words[0] = f"rejected: {words[0]}"
     return [*cut, line, Flow(words, ", ", indent=2)]
 

@@ -7,10 +7,14 @@ import tempfile
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 from planner.data_folder import VARIABLE
 from tests.fixtures import tiers
 
+# How long an example takes says nothing on a machine that does other work too.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 # Tests run side by side, one on each core.  Read when NumPy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.

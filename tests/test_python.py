@@ -57,9 +57,10 @@ def test_one_plan() -> None:
 def test_files() -> None:
     made = emit(DOCUMENT, launcher="slurm")
     assert (made.framework, made.main) == ("megatron", "job.sbatch")
-    launch = plan(DOCUMENT).launch
-    assert launch is not None
-    other = emit(DOCUMENT, plan=launch.plan.plan, search={"framework": launch.framework})
+    found = plan(DOCUMENT)
+    assert found.launch is not None
+    recommended = found.picks[1].plan.plan
+    other = emit(DOCUMENT, plan=recommended, search={"framework": found.launch.framework})
     assert other.files["launch.sh"] == made.files["launch.sh"]
     with pytest.raises(NothingFits):
         emit(DOCUMENT, model="llama-3.1-405b")

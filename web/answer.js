@@ -6,6 +6,8 @@ import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
 } from "./state.js";
+import { Choices } from "./choices.js";
+import { Ground } from "./ground.js";
 import { Icon } from "./ui/icon.js";
 import { Progress } from "./ui/progress.js";
 
@@ -28,6 +30,8 @@ export function Answer({ onEdit }) {
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
+      ${shown && html`<${Choices} shown=${shown} />`}
+      ${shown && html`<${Ground} shown=${shown} />`}
       ${shown && html`<${SiteLine} shown=${shown} />`}
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
@@ -194,7 +198,6 @@ function SiteLine({ shown }) {
 function Footing({ shown }) {
   const found = answer.value;
   const { profile } = found ?? {};
-  const launch = found?.launch;
   return html`
     <div class="footing">
       <details><summary>${shown.assumptions.length} assumptions, ${shown.not_modelled.length} not modelled</summary>
@@ -203,8 +206,7 @@ function Footing({ shown }) {
           <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
-      ${launch && shown === found.best && launch.slower_by > 0 && html`<span>No framework runs this plan as it is priced.
-        ${" "}<button type="button" class="link" onClick=${() => pick(launch.plan.plan)}>The fastest for ${launch.framework}, ${percent(launch.slower_by, 2)} slower</button></span>`}
+      ${found?.best && shown === found.best && !found.launch && html`<span>No framework here runs this plan.</span>`}
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
       <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
       ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}

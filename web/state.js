@@ -31,6 +31,7 @@ const PRESET = {
 const PAUSE_MS = 400; // without typing, before a search
 const SHORT_PAUSE_MS = 100; // where the plan on show cannot run any more, so that only a search helps
 const LINK_PAUSE_MS = 250;
+const ONE_EDIT_MS = 1500; // changes closer to each other are one step of the browser's history
 export const MOST_PINS = 2;
 
 // ---- what travels in the link --------------------------------------------------------------
@@ -132,7 +133,7 @@ export const question = computed(() =>
 /* All reports that an answer holds, the best first. */
 export const reports = (found) =>
   found
-    ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), found.launch?.plan, found.baseline?.report].filter(Boolean)
+    ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), ...(found.picks ?? []).map(({ plan }) => plan), ...(found.frameworks ?? []).map(({ plan }) => plan), found.baseline?.report].filter(Boolean)
     : [];
 
 let tellFirst;
@@ -322,14 +323,22 @@ export async function start() {
   });
   let linkTimer = 0;
   let lastView = view.peek();
+  let lastRequest = request.peek();
+  let editedAt = 0; // when the request last changed: what is typed in one go is one step back
   effect(() => {
     linked.value;
     clearTimeout(linkTimer);
     const pause_ms = lastView === view.peek() ? LINK_PAUSE_MS : 0; // what is typed changes again at once
     linkTimer = setTimeout(async () => {
+      const before = location.href;
       const address = await link();
-      const moved = lastView !== view.peek();
+      if (location.href !== before) return; // back or forward was pressed meanwhile: that link is read
+      const edited = !same(lastRequest, request.peek());
+      const again = edited && Date.now() - editedAt < ONE_EDIT_MS;
+      if (edited) editedAt = Date.now();
+      const moved = lastView !== view.peek() || (edited && !again);
       lastView = view.peek();
+      lastRequest = request.peek();
       if (address === location.href) return;
       history[moved ? "pushState" : "replaceState"](null, "", address);
       written = location.hash;
@@ -342,5 +351,7 @@ export async function start() {
       for (const [held, initial] of kept.values()) held.value = initial;
     });
     lastView = view.peek();
+    lastRequest = request.peek();
+    editedAt = 0;
   });
 }

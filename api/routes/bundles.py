@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api import negotiation
-from api.dependencies import Body, Searches
+from api.dependencies import Body, Brief, Searches
 from api.problems import declare
 from api.schema import PLAN_EXAMPLES, request_body
 from planner.documents import parse_request
@@ -30,14 +30,14 @@ Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '
     openapi_extra=request_body(PLAN_EXAMPLES),
 )
 async def bundle(
-    document: Body, request: Request, searches: Searches, launcher: Launcher = None
+    document: Body, request: Request, searches: Searches, brief: Brief, launcher: Launcher = None
 ) -> Response:
     """Files for `search.framework`, of the request's `plan` or else of the best one.
 
     With `Accept: application/zip` as an archive.
     """
     asked = await run_in_threadpool(parse_request, document)
-    made = await searches.run(emit, asked, launcher)
+    made = await (brief if asked.plan else searches).run(emit, asked, launcher)
     if negotiation.wanted(request, negotiation.JSON, negotiation.ZIP) == negotiation.JSON:
         return Response(made.model_dump_json(), media_type=negotiation.JSON)
     named = {"Content-Disposition": f'attachment; filename="{made.framework}.zip"'}

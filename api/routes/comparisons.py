@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from api.dependencies import Body, Searches
+from api.dependencies import Body, Brief
 from api.problems import declare
 from api.schema import (
     COMPARISON_EXAMPLES,
@@ -36,7 +36,7 @@ def comparison(document: Body) -> Response:
     responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(SCHEDULE_EXAMPLES, "ScheduleComparisonRequest"),
 )
-async def schedule_comparison(document: Body, searches: Searches) -> Response:
+async def schedule_comparison(document: Body, brief: Brief) -> Response:
     """Every pipeline schedule on one pipeline: of a request's plan, or with bare times."""
-    answer = await searches.answer(read_schedules, document)
+    answer = await brief.answer(read_schedules, document)
     return Response(answer, media_type="application/json")

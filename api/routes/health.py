@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from api.problems import Refused, declare
+from api.store_threads import storing
 from planner.store import Store, Unavailable
 from planner.version import __version__
 
@@ -32,16 +33,18 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses=declare(403, 503))
+@storing
 def readyz(request: Request) -> Health:
-    """Whether it can do all of its work: its store answers, and jobs are taken up."""
+    """Whether the service can do all of its work: its store is writable, and jobs run."""
     store: Store = request.app.state.store
     try:
-        store.database.ping()
+        store.servers.prove()
     except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
-        raise Refused("unavailable", "the store does not answer") from None
+        raise Refused("unavailable", "the store is not writable") from None
     engine: Engine | None = request.app.state.engine
-    if engine is not None and not engine.is_ready:
-        raise Refused("unavailable", "jobs are not taken up")
+    runs = request.app.state.settings.jobs.max_runs
+    if runs and (engine is None or not engine.is_ready):
+        raise Refused("unavailable", "the job engine is not running")
     return Health()
 
 
@@ -53,6 +56,6 @@ def readyz(request: Request) -> Health:
         **declare(401, 403, 429),
     },
 )
-def metrics(request: Request) -> Response:
+async def metrics(request: Request) -> Response:
     """Calls by method, route and status, and how long they took, for Prometheus."""
     return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from api.dependencies import Body
+from api.dependencies import Body, check_owner
 from api.job_schema import JOB_EXAMPLES
 from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, page
+from api.log import audit
 from api.problems import Refused, declare
 from api.schema import request_body
 from api.settings import Settings
+from api.store_threads import storing
 from planner.jobs.documents import parse
 from planner.store import Store
 from planner.store.jobs import KINDS, Job, Kind, NotCancellable, QueueFull, State, StillRunning
@@ -34,6 +36,7 @@ After = Annotated[str | None, Header(max_length=18, pattern="^[0-9]*$")]
 
 
 @router.get("/jobs", responses=declare(422, 503))
+@storing
 def jobs(
     store: Kept,
     kind: Annotated[Kind | None, Query()] = None,
@@ -49,6 +52,7 @@ def _add(kind: Kind) -> APIRouter:
     """The routes of one kind."""
     one = APIRouter(prefix=f"/{kind}", tags=[kind])
 
+    @storing
     def found(id: str, store: Kept) -> Job:
         job = store.jobs.get(id[:64])
         if job is None or job.kind != kind:
@@ -56,6 +60,12 @@ def _add(kind: Kind) -> APIRouter:
         return job
 
     FoundJob = Annotated[Job, Depends(found)]
+
+    def owned(request: Request, job: FoundJob) -> Job:
+        check_owner(request, job.owner)
+        return job
+
+    OwnJob = Annotated[Job, Depends(owned)]
 
     @one.post(
         "",
@@ -65,6 +75,7 @@ def _add(kind: Kind) -> APIRouter:
         openapi_extra=request_body(JOB_EXAMPLES[kind], SCHEMAS[kind]),
         name=f"start {kind}",
     )
+    @storing
     def start(
         document: Body, request: Request, response: Response, store: Kept,
         idempotency_key: Key = None,
@@ -74,20 +85,24 @@ def _add(kind: Kind) -> APIRouter:
         try:
             job, new = store.jobs.create(
                 kind, asked.document, title=asked.title,
-                most_waiting=settings.jobs.max_queued_jobs, owner=request.state.caller,
+                most_waiting=settings.jobs.max_queued_jobs, caller=request.state.caller,
+                owner=request.state.key.name,
                 key=idempotency_key, fingerprint=fingerprint(kind, document),
             )  # fmt: skip
         except QueueFull as error:
             again = {"Retry-After": str(RETRY_AFTER_S)}
             raise Refused("queue-full", str(error), again) from None
         if new and request.app.state.engine is not None:
-            request.app.state.engine.poke()
+            request.app.state.engine.wake()
+        if new:
+            audit(request, "start", job.id)
         response.headers["Location"] = f"/v1/{kind}/{job.id}"
         return answer(job)
 
     start.__doc__ = DOING[kind]
 
     @one.get("", responses=declare(422, 503), name=f"list {kind}")
+    @storing
     def some(
         store: Kept, state: Annotated[State | None, Query()] = None, limit: Limit = 50,
         cursor: Cursor = None,
@@ -96,6 +111,7 @@ def _add(kind: Kind) -> APIRouter:
         return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
 
     @one.get("/{id}", responses=declare(404, 503), name=f"get {kind}")
+    @storing
     def get(job: FoundJob) -> JobAnswer:
         """Where a job is, and its result when it is over."""
         return answer(job)
@@ -123,6 +139,7 @@ def _add(kind: Kind) -> APIRouter:
         responses=declare(404, 503),
         name=f"log of {kind}",
     )
+    @storing
     def logs(job: FoundJob, store: Kept) -> str:
         """What it and its processes said, a line each."""
         told = store.jobs.events(job.id)
@@ -131,16 +148,20 @@ def _add(kind: Kind) -> APIRouter:
     @one.post(
         "/{id}/cancel", status_code=202, responses=declare(404, 409, 503), name=f"cancel {kind}"
     )
-    def cancel(job: FoundJob, store: Kept) -> JobAnswer:
+    @storing
+    def cancel(request: Request, job: OwnJob, store: Kept) -> JobAnswer:
         """Have it stop, all its processes with it."""
+        audit(request, "cancel", job.id)
         try:
             return answer(store.jobs.cancel(job.id) or job)
         except NotCancellable as error:
             raise Refused("not-cancellable", str(error)) from None
 
     @one.delete("/{id}", status_code=204, responses=declare(404, 409, 503), name=f"delete {kind}")
-    def delete(job: FoundJob, store: Kept) -> None:
+    @storing
+    def delete(request: Request, job: OwnJob, store: Kept) -> None:
         """Forget a job that is over, with its result."""
+        audit(request, "delete", job.id)
         try:
             store.jobs.delete(job.id)
         except StillRunning as error:

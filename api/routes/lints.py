@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
-from api.dependencies import Files, Searches
+from api.dependencies import Brief, Files
 from api.problems import declare
 from api.schema import LINT_EXAMPLES, request_body
+from planner.lint.asked import parse_lint
 from planner.lint.findings import LintAnswer
 from planner.lint.lint import lint as linted
-from planner.lint.sources import parse_lint
 
 router = APIRouter(prefix="/lints", tags=["lints"])
 
@@ -21,8 +21,8 @@ router = APIRouter(prefix="/lints", tags=["lints"])
     responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(LINT_EXAMPLES, "LintRequest"),
 )
-async def lint(document: Files, searches: Searches) -> Response:
+async def lint(document: Files, brief: Brief) -> Response:
     """Read the files of a launch, none of which is run; findings are an answer, not a problem."""
-    files, cluster, framework = await run_in_threadpool(parse_lint, document)
-    answer = await searches.answer(linted, files, cluster, framework)
+    asked = await run_in_threadpool(parse_lint, document)
+    answer = await brief.answer(linted, asked.files, asked.cluster, asked.framework, asked.given)
     return Response(answer, media_type="application/json")

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Response
 
 from api.dependencies import Body
 from api.problems import declare
-from api.schema import CONFIG_EXAMPLES, request_body
-from planner.model_import import ModelAnswer, imported
+from api.schema import CONFIG_EXAMPLES, DIMS_EXAMPLES, request_body
+from planner.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -21,3 +21,14 @@ router = APIRouter(prefix="/models", tags=["models"])
 def import_model(document: Body) -> Response:
     """Read a Hugging Face config.json: the dims, the parameters, and what it did not state."""
     return Response(imported(document).model_dump_json(), media_type="application/json")
+
+
+@router.post(
+    "/describe",
+    response_model=ModelAnswer,
+    responses=declare(400, 408, 413, 415, 422),
+    openapi_extra=request_body(DIMS_EXAMPLES, "ModelSpec"),
+)
+def describe_model(document: Body) -> Response:
+    """A model's dims, as a request has them: its parameters and its layers."""
+    return Response(described(document).model_dump_json(), media_type="application/json")

@@ -13,6 +13,7 @@ from api import negotiation, results
 from api.dependencies import Body, Searches
 from api.problems import Refused, declare
 from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
+from api.store_threads import in_store
 from planner import mixed, solve
 from planner.candidates import (
     MOST_ROWS,
@@ -78,18 +79,20 @@ async def plan_candidates(
 ) -> Response:
     """Every plan that was priced, as light rows; with `Accept: text/csv` as a table."""
     check_sort(sort)
-    content = await run_in_threadpool(results.read, request, "plans", id)
+    content = await in_store(results.read, request, "plans", id)
     known = answer_id("ca", [id, status, sort])
 
-    listed = await run_in_threadpool(request.app.state.store.results.get, known)
+    listed = await in_store(request.app.state.store.results.get, known)
     if listed is None:
         asked = parse_request(json.loads(content)["request"], mixed=True)
-        if asked.site and answer_id("pl", asked.document()) != id:
-            raise Refused("not-found", f"site {asked.site} has learned since; plan anew")
+        if answer_id("pl", asked.document()) != id:
+            site = asked.site or asked.profile
+            what = f"site {site} has learned since" if site else "the service has another build"
+            raise Refused("not-found", f"{what}; plan anew")
         if len(asked.cluster.groups) > 1:
             raise Refused("not-found", "a cluster of different nodes has no list of candidates")
         listed = await searches.run(dumped_candidates, asked, status, sort)
-        await run_in_threadpool(results.keep, request, known, listed)
+        await in_store(results.keep, request, known, listed)
     found = await run_in_threadpool(lambda: Candidates.load(listed).page(cursor, limit))
     if negotiation.wanted(request, negotiation.JSON, negotiation.CSV) == negotiation.CSV:
         named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
@@ -100,5 +103,5 @@ async def plan_candidates(
 @pages.get("/plans/{id}")
 async def plan_page(id: results.Id, request: Request) -> Response:
     """The page with what this answer was asked."""
-    content = await run_in_threadpool(results.read, request, "plans", id)
+    content = await in_store(results.read, request, "plans", id)
     return RedirectResponse(f"/#q={packed({'request': json.loads(content)['request']})}")

@@ -8,10 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from api.dependencies import Body
+from api.dependencies import Body, check_owner
 from api.job_schema import SAVED_PLAN_EXAMPLES
+from api.log import audit
 from api.problems import Refused, declare
 from api.schema import request_body
+from api.store_threads import storing
 from planner.loading import plain
 from planner.problems import RequestError, wrong_type
 from planner.store import SavedPlan, Store
@@ -28,6 +30,7 @@ class SavedPlanAnswer(SavedPlanSpec):
 
     name: str
     saved_at: datetime
+    owner: str | None
 
 
 class SavedPlanPage(BaseModel):
@@ -38,6 +41,7 @@ class SavedPlanPage(BaseModel):
 
 
 @router.get("", responses=declare(422, 503))
+@storing
 def saved_plans(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -50,6 +54,7 @@ def saved_plans(
 
 
 @router.get("/{name:path}", responses=declare(404, 422, 503))
+@storing
 def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     """What is saved under a name."""
     found = _store(request).saved_plans.get(name)
@@ -65,6 +70,7 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     responses=declare(400, 404, 408, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
     openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
 )
+@storing
 def save(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
     """Save under a name, over what had it."""
     document = plain(document)
@@ -72,7 +78,11 @@ def save(request: Request, response: Response, name: Name, document: Body) -> Sa
         raise RequestError([wrong_type("", "an object", document)])
     spec = validate("", document, SavedPlanSpec)
     kept = _store(request).saved_plans
-    if kept.put(name, document["request"], spec.note, spec.answer_id):
+    if there := kept.get(name):
+        check_owner(request, there.owner)
+    audit(request, "save", name)
+    owner = request.state.key.name
+    if kept.put(name, document["request"], spec.note, spec.answer_id, owner):
         response.status_code = 201
     found = kept.get(name)
     assert found is not None
@@ -80,8 +90,12 @@ def save(request: Request, response: Response, name: Name, document: Body) -> Sa
 
 
 @router.delete("/{name:path}", status_code=204, responses=declare(404, 422, 503))
+@storing
 def forget(request: Request, name: Name) -> None:
     """Forget a name."""
+    if there := _store(request).saved_plans.get(name):
+        check_owner(request, there.owner)
+    audit(request, "forget", name)
     if not _store(request).saved_plans.delete(name):
         raise Refused("not-found", "nothing is saved under this name")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 
-from api.dependencies import Files, Searches
+from api.dependencies import Files, Searches, share_sites
+from api.keys import SAFE
+from api.log import audit
 from api.negotiation import JSON
 from api.problems import Refused, declare
 from api.schema import request_body
@@ -20,7 +23,18 @@ from planner.sites.lesson import Lesson
 from planner.sites.posted import answer_of, posted
 from planner.sites.site import Site
 
-router = APIRouter(prefix="/sites", tags=["sites"])
+
+async def _shared(request: Request) -> AsyncIterator[None]:
+    """What other servers learned before a call; what this one learned after it."""
+    await share_sites(request)
+    yield
+    if request.method not in SAFE:
+        await share_sites(request)
+
+
+router = APIRouter(
+    prefix="/sites", tags=["sites"], dependencies=[Depends(_shared, scope="function")]
+)
 Name = Annotated[str, Path(pattern=PROFILE_NAME)]
 
 
@@ -68,15 +82,17 @@ async def site(name: Name, searches: Searches) -> Response:
     responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(SITE_EXAMPLES, "LessonRequest"),
 )
-async def learn(name: Name, document: Files, searches: Searches) -> Response:
+async def learn(request: Request, name: Name, document: Files, searches: Searches) -> Response:
     """What a training log says; kept with the site only where `keep` is true."""
+    audit(request, "learn", name)
     return Response(await searches.answer(posted, document, name), media_type=JSON)
 
 
 @router.delete("/{name}", status_code=204, responses=declare(404, 422))
-def forget(name: Name) -> None:
+def forget(request: Request, name: Name) -> None:
     """Forget a site with its calibration and all of its runs."""
     _check(name)
+    audit(request, "forget", name)
     kept.forget(name)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 
 from api import negotiation, work
-from api.dependencies import Body, Searches
+from api.dependencies import Body, Brief
 from api.problems import declare
 from api.schema import TIMELINE_EXAMPLES, request_body
 from planner.pipelines import read_timeline
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/timelines", tags=["timelines"])
 async def timeline(
     document: Body,
     request: Request,
-    searches: Searches,
+    brief: Brief,
     format: Literal["json", "trace"] | None = None,
 ) -> Response:
     """Run a schedule with the given times of one chunk, or the pipeline of a request's plan.
@@ -39,5 +39,5 @@ async def timeline(
     if format is not None:
         asked = {"json": negotiation.JSON, "trace": negotiation.TRACE}[format]
     if asked == negotiation.TRACE:
-        return Response(await searches.run(work.traced, document), media_type=asked)
-    return Response(await searches.answer(read_timeline, document), media_type=asked)
+        return Response(await brief.run(work.traced, document), media_type=asked)
+    return Response(await brief.answer(read_timeline, document), media_type=asked)

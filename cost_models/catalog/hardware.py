@@ -139,7 +139,7 @@ def node_group(
         network=(*domains, *(network or (node.network,))),
         host_memory_bytes=host_memory_bytes,
         host_link_bytes_per_s=node.host_link_bytes_per_s,
-        price_usd_per_accelerator_hour=_price(spec.id),
+        price_usd_per_accelerator_hour=price_usd_per_hour(spec.id),
         node_power_watts=_node_power_watts(spec, per_node),
     )
 
@@ -280,7 +280,7 @@ def _equal_parts(tier: NetworkTier, per_node: int, nodes: int) -> NetworkTier:
     return tier
 
 
-def _price(accelerator_id: str) -> float | None:
+def price_usd_per_hour(accelerator_id: str) -> float | None:
     """On-demand price in USD per accelerator hour, None if the catalog has none."""
     price = _prices()["prices"].get(accelerator_id)
     return None if price is None else float(price["on_demand"])

@@ -1,1 +1,1 @@
-"""What ails a machine on which the planner is unhappy, and what to do about it."""
+"""`planner doctor`: checks of a machine and of the service's settings, each with advice."""

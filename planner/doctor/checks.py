@@ -59,6 +59,7 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "temporary files": lambda: _folder(Path(tempfile.gettempdir()), "TMPDIR"),
         "data folder": _data_folder,
         "database": lambda: _database(database_url),
+        "job database": lambda: _job_database(database_url),
         "address": lambda: _address(host, port),
         "torch": _torch,
         "extras": _extras,
@@ -170,7 +171,7 @@ def _folder(path: Path, variable: str) -> Found:
 def _database(url: str | None) -> Found:
     from planner.data_folder import data_folder
     from planner.store import Store, Unavailable
-    from planner.store.database import FILE
+    from planner.store.database import FILE, damage
 
     file = data_folder(FILE)
     where = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
@@ -178,6 +179,8 @@ def _database(url: str | None) -> Found:
         return "ok", f"{where}, made at the first start of the service", None
     try:
         Store.open(url).close()
+        if url is None and (found := damage(file)):
+            raise Unavailable(found)
     except Unavailable as error:
         advice = (
             f"move {file} away, and a new one is made" if url is None
@@ -185,6 +188,23 @@ def _database(url: str | None) -> Found:
         )  # fmt: skip
         return "fail", f"{where}: {error}", advice
     return "ok", f"{where}, reachable and up to date", None
+
+
+def _job_database(url: str | None) -> Found:
+    from planner.data_folder import data_folder
+    from planner.store.database import damage
+
+    file = data_folder("jobs.sqlite")
+    if url is not None:
+        return "ok", "in the same PostgreSQL", None
+    if not file.exists():
+        return "ok", f"SQLite at {file}, made at the first start of the service", None
+    if found := damage(file):
+        advice = (
+            f"stop the service and move {file} away: its jobs begin again from their first step"
+        )
+        return "fail", f"SQLite at {file}: {found}", advice
+    return "ok", f"SQLite at {file}, without damage", None
 
 
 def _address(host: str, port: int) -> Found:

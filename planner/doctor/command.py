@@ -48,7 +48,8 @@ def _table(diagnosis: Diagnosis) -> Table:
 def _verdict(diagnosis: Diagnosis) -> str:
     count = {state: sum(c.state == state for c in diagnosis.checks) for state in _STYLES}
     if not diagnosis.healthy:
-        return f"planner {diagnosis.version}: {count['fail']} to mend before it works"
+        return f"planner {diagnosis.version}: {count['fail']} to fix before it works"
     if count["warn"]:
-        return f"planner {diagnosis.version} works; {count['warn']} could be better"
-    return f"planner {diagnosis.version} is well"
+        several = "s" * (count["warn"] != 1)
+        return f"planner {diagnosis.version} works, with {count['warn']} warning{several}"
+    return f"planner {diagnosis.version} is healthy"

@@ -22,6 +22,9 @@ FRAMEWORKS: dict[str, str] = {
     "colossalai": "planner.frameworks.colossalai",
     "accelerate": "planner.frameworks.accelerate",
     "mindspeed": "planner.frameworks.mindspeed",
+    "primus": "planner.frameworks.primus",
+    "gpt-neox": "planner.frameworks.gpt_neox",
+    "maxtext": "planner.frameworks.maxtext",
 }
 ALIASES: dict[str, str] = {
     "bridge": "megatron-bridge",
@@ -32,6 +35,7 @@ ALIASES: dict[str, str] = {
     "megatron-lm": "megatron",
     "native": "pytorch",
     "nemo": "megatron-bridge",
+    "neox": "gpt-neox",
     "titan": "torchtitan",
     "torch": "pytorch",
 }

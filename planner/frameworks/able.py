@@ -21,6 +21,7 @@ CHOICES = {
     "overlap_grad_reduce": range(2),
     "overlap_param_gather": range(2),
     "reshard_after_forward": range(2),
+    "compile": range(2),
 }
 # A model that every framework builds.
 PLAIN = ModelSpec.model_validate(

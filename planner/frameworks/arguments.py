@@ -13,9 +13,12 @@ from typing import Any
 
 from planner.answer import Reason
 from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
+# How near an unknown option is to a known one where it is taken for a slip of the pen.
+SLIP = 0.92
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -39,6 +42,7 @@ class Arguments:
 
     own: the program's name, where it may add options to the parser's: unknown ones are no fault.
     asked: names whose meaning was asked for; the others are known but have no place in a plan.
+    lenient: a value that the files do not say is left open, with its default, and said in `open`.
     """
 
     title: str
@@ -49,6 +53,8 @@ class Arguments:
     unknown: list[Setting] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    lenient: bool = False
     asked: set[str] = field(default_factory=set)
     vague: set[int] = field(default_factory=set)
     given: dict[str, Setting] = field(default_factory=dict)
@@ -66,12 +72,15 @@ class Arguments:
 
     def take(self, words: Sequence[Argument]) -> None:
         """The options in the words of a command line."""
-        position = 0
+        position, text = 0, ""
         while position < len(words):
             word = words[position]
             position += 1
             if not option_like(word.text):
-                self.stray(word)
+                if text and word.known:
+                    self.blanks(text, word)
+                else:
+                    self.stray(word)
                 continue
             name, equals, value = word.text.partition("=")
             row = self.known.get(name)
@@ -87,6 +96,14 @@ class Arguments:
                     values.append(words[position])
                     position += 1
             self.option(name, word, values, wanted)
+            text = name if row and row.get("type") == "str" and wanted == 1 and values else ""
+
+    def blanks(self, name: str, word: Argument) -> None:
+        """A word after the value of an option that takes a text, which bash has split."""
+        self.assume(
+            f"{name} ({word.file}:{word.line}) has several words, a placeholder or a path without "
+            "quotes: the first is taken"
+        )
 
     def stray(self, word: Argument) -> None:
         """A word that belongs to no option."""
@@ -111,12 +128,10 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
-            if self.own:
-                self.assume(f"{self.own} may add options of its own: unknown ones are not refused")
-                return
-            near = get_close_matches(name, self.known, 1, 0.75)
-            hint = f"; the nearest is {near[0]}" if near else ""
-            self.refuse_at(setting, f"{self.title} ({self.span()}) has no option {name}{hint}")
+            near = get_close_matches(name, self.known, 1, SLIP)
+            if near and not self.own:
+                text = f"has no option {name}; the nearest is {near[0]}"
+                self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")
             return
         self.given[name] = setting
         if not all(value.known for value in values):
@@ -150,7 +165,7 @@ class Arguments:
     @staticmethod
     def wrong(row: dict[str, Any], text: str) -> str:
         """What the parser has against a value; empty: nothing."""
-        if "choices" in row and text not in row["choices"]:
+        if "choices" in row and text not in row["choices"] and not row.get("forks"):
             return f"it is one of {', '.join(row['choices'])}"
         try:
             if row.get("type") == "int" and abs(int(text)) > MAX_NUMBER:
@@ -168,6 +183,18 @@ class Arguments:
         self.asked.update(names)
         return any(name in self.given for name in names)
 
+    def rename(self, old: str, new: str) -> None:
+        """An option by the name under which it is asked for."""
+        self.asked.add(old)
+        if old in self.given and new not in self.given:
+            self.given[new] = self.given.pop(old)
+
+    def say(self, name: str, value: str | None, about: str) -> None:
+        """An option that another one, which was given, stands for."""
+        self.asked.add(about)
+        found = self.given[about]
+        self.given[name] = Setting(name=name, value=value, file=found.file, line=found.line)
+
     def words(self, name: str) -> tuple[str, ...]:
         """The values of an option; empty where it was not given.
 
@@ -179,12 +206,20 @@ class Arguments:
             return ()
         if id(setting) in self.vague:
             shown = setting.value if isinstance(setting.value, str) else " ".join(setting.value)
-            raise Unreadable(
-                f"{name} is {shown}, which the files do not say: write the value out",
-                setting.file,
-                setting.line,
-            )
+            missing = ", ".join(f"--set {one}=..." for one in variables(shown)) or "write it out"
+            text = f"{name} is {shown}, which the files do not say: {missing}"
+            if not self.lenient:
+                raise Unreadable(text, setting.file, setting.line)
+            if text not in self.open:
+                self.open.append(text)
+            return ()
         return (setting.value,) if isinstance(setting.value, str) else setting.value
+
+    def vague_in(self, *names: str) -> bool:
+        """Whether one of them was given a value that the files do not say."""
+        return self.has(*names) and any(
+            id(self.given[name]) in self.vague for name in names if name in self.given
+        )
 
     def text(self, name: str, default: str = "") -> str:
         return next(iter(self.words(name)), default)
@@ -212,6 +247,18 @@ class Arguments:
             self.refuse(f"{name} is {value}; a share of 0 to 1 is needed", name)
             return 0.0
         return value
+
+    def foreign(self) -> list[Setting]:
+        """Unknown options that are no slips of the pen."""
+        slips = {one.setting for one in self.refusals}
+        return [one for one in self.unknown if one not in slips]
+
+    def upstream(self) -> None:
+        """Says in one sentence which options are no parser's that is known here."""
+        names = dict.fromkeys(one.name for one in self.foreign())
+        if names:
+            source = self.own or f"a fork of {self.title}"
+            self.assume(f"unknown upstream, of {source}: {', '.join(names)}")
 
     def unread(self) -> tuple[Setting, ...]:
         """What the framework has and nobody asked for."""
@@ -244,12 +291,36 @@ class Arguments:
         return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def of_call(title: str, package: str, launch: Launch) -> Arguments:
-    """The arguments of a call, by the stored list of the parser's options."""
+def variables(text: str) -> tuple[str, ...]:
+    """The variables and parameters of a script in a word of it."""
+    return tuple(dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII)))
+
+
+def of_call(
+    title: str,
+    package: str,
+    launch: Launch,
+    given: Given | None = None,
+    more: dict[str, Any] | None = None,
+) -> Arguments:
+    """The arguments of a call, by the stored list of the parser's options.
+
+    given: options beside those of the call, which take effect last.  more: options that the
+    program adds to the parser's.
+    """
     document = known_arguments(package)
     program = launch.program.text.rsplit("/", 1)[-1]
     own = "" if re.match("pretrain_(gpt|hybrid|mamba)", program) else program
-    result = Arguments(title, document["flags"], tuple(document["versions"]), own)
+    known = {**document["flags"], **(more or {})}
+    result = Arguments(title, known, tuple(document["versions"]), own)
+    added = [one for one in (given or Given()).settings() if option_like(one.name)]
     result.take(launch.arguments)
+    result.take(
+        [Argument(text, one.file, one.line) for one in added for text in _words_of(one) if text]
+    )
     result.one_version()
     return result
+
+
+def _words_of(one: Setting) -> tuple[str, str]:
+    return one.name, one.value if isinstance(one.value, str) else ""

@@ -159,6 +159,7 @@ class Framework:
     these in a model at hand.
     tuning: what it can train less than all weights with, as rules; None: untuned says why not.
     training: fields of the training that it runs with where the request leaves them open.
+    starts_on: vendors of planner.frameworks.devices.STACKS whose accelerators it starts on.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Framework:
     tuning: tuple[Rule, ...] | None = None
     untuned: str = "what is written for it trains every weight"
     training: Mapping[str, Any] = field(default_factory=dict)
+    starts_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
@@ -190,7 +192,15 @@ class Framework:
         lengths = (DEALT_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
         stages = self.fields["recompute_layers"]
         alike = () if stages.supported else (_alike(stages.note),)
-        rules = (STARTED, _carried(self), *tuning, *lengths, *alike, NEXT_TOKEN, *self.rules)
+        rules = (
+            _started(self.starts_on),
+            _carried(self),
+            *tuning,
+            *lengths,
+            *alike,
+            NEXT_TOKEN,
+            *self.rules,
+        )
         object.__setattr__(self, "rules", rules)
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
@@ -274,14 +284,17 @@ def unsupported(
     return rule("framework_unsupported", legal, explain, level)
 
 
-STARTED = unsupported(
-    lambda c, p: not other_stack(c.cluster),
-    lambda c, p: (
-        f"what is written for it starts on CUDA and ROCm devices: {other_stack(c.cluster)}, which "
-        "no framework here writes for"
-    ),
-    "degrees",
-)
+@cache
+def _started(vendors: tuple[str, ...]) -> Rule:
+    """The accelerators are CUDA or ROCm devices, or of one of these vendors."""
+    return unsupported(
+        lambda c, p: not other_stack(c.cluster, vendors),
+        lambda c, p: (
+            f"what is written for it starts on CUDA and ROCm devices: "
+            f"{other_stack(c.cluster, vendors)}"
+        ),
+        "degrees",
+    )
 
 
 _ONE_LENGTH = (

@@ -5,10 +5,12 @@ Ascend is MindSpeed's, by its own rules; a device without a vendor is the user's
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cost_models.spec import ClusterSpec
 from planner.request import Value
 
-# By vendor, who launches there; none of it is written here.
+# By vendor, who launches there.
 STACKS = {
     "AWS": "NeuronX Distributed or Optimum Neuron",
     "Google": "MaxText (JAX) or PyTorch/XLA",
@@ -20,14 +22,26 @@ USUAL: dict[str, dict[str, tuple[Value, ...]]] = {
 }
 
 
-def other_stack(cluster: ClusterSpec) -> str:
-    """Which accelerators need a stack that no framework here writes for; empty where none does."""
+# Of these, what is written here.
+WRITTEN = {"Google": "maxtext"}
+
+
+def other_stack(cluster: ClusterSpec, but: Collection[str] = ()) -> str:
+    """Which accelerators need a stack of their own; empty where none does.
+
+    but: vendors that are left out.
+    """
     needs = {
         f"{group.accelerator.name} needs {STACKS[group.accelerator.vendor]}"
         for group in cluster.groups
-        if group.accelerator.vendor in STACKS
+        if group.accelerator.vendor in STACKS and group.accelerator.vendor not in but
     }
     return ", ".join(sorted(needs))
+
+
+def preferred(cluster: ClusterSpec) -> str:
+    """The framework that is written for on these accelerators alone; empty: the usual ones are."""
+    return WRITTEN.get(cluster.groups[0].accelerator.vendor, "")
 
 
 def usual(cluster: ClusterSpec) -> dict[str, tuple[Value, ...]]:

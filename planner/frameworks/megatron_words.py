@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from planner.frameworks import tokenizers
 from planner.frameworks.arguments import Arguments
+
+PADDED = ("--padded-vocab-size", "--pad-vocab-size-to")
+# Options that name a tokenizer; the last is MindSpeed-LLM's for a family of models.
+TOKENIZERS = (
+    "--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file",
+    "--model-type-hf",
+)  # fmt: skip
 
 
 def degrees(args: Arguments, size: int, cp_name: str) -> tuple[int, int, int, int]:
@@ -38,3 +46,28 @@ def position_rows(args: Arguments, seq_length: int) -> int:
             "--seq-length",
         )
     return rows
+
+
+def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
+    """The tokens of the tokenizer that the options name, or a guess with what it weighs."""
+    kind = args.text("--tokenizer-type")
+    for option in TOKENIZERS:
+        setting = args.given.get(option)
+        text = setting.value if setting is not None and isinstance(setting.value, str) else ""
+        if found := tokenizers.named(text):
+            args.assume(f"the tokenizer of {text} has {found} tokens")
+            return found
+    if found := tokenizers.named(kind):
+        args.assume(f"{kind} has {found} tokens")
+        return found
+    if not kind and args.has("--merge-file"):
+        kind = "GPT2BPETokenizer"
+    if kind in tokenizers.KINDS:
+        args.assume(f"{kind} has {tokenizers.KINDS[kind]} tokens")
+        return tokenizers.KINDS[kind]
+    args.assume(
+        f"the files do not say how many tokens the vocabulary has: {otherwise} taken, and every "
+        f"10,000 are {1e4 * hidden / 1e6:.3g} million weights of the embedding and as many of an "
+        "output layer; give --vocab-size (--set --vocab-size=N)"
+    )
+    return otherwise

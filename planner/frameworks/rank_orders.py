@@ -50,9 +50,17 @@ ORDERS: dict[str, Order] = {
     "megatron": _megatron("Megatron-LM"),
     "megatron-bridge": _megatron("Megatron-Bridge"),
     "mindspeed": _megatron("MindSpeed"),
+    "primus": _megatron("Primus"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),
+    ),
+    "gpt-neox": Order(
+        "GPT-NeoX", "gpt-neox megatron/mpu, deepspeed pipe/topology.py", ("tp", "dp", "pp")
+    ),
+    "maxtext": Order(
+        "MaxText", "maxtext configs/base.yml, mesh_axes",
+        ("tp", "cp", "dp_shard", "dp_replicate"),
     ),
     "torchtitan": Order(
         "torchtitan", "torchtitan 0.3.0 distributed/parallel_dims.py",

@@ -36,6 +36,9 @@ class Reading(Spec):
     framework does not have; unread: those that it has and a plan has no place for.  assumed: what
     the files leave open, one sentence each with the value taken.  refusals: settings that the
     framework refuses and that no plan can hold; the plan has the nearest value that it can hold.
+    open: options whose value the files do not say, with what would say it; the plan has the
+    default of each.
+    written: whether the framework's writer says such a launch; else no other plan is offered.
     nodes, accelerators_per_node: None where the files leave them to the machine.
     """
 
@@ -49,7 +52,9 @@ class Reading(Spec):
     unknown: tuple[Setting, ...] = ()
     unread: tuple[Setting, ...] = ()
     assumed: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    written: bool = True
 
     def request(self, cluster: ClusterSpec) -> PlanRequest:
         """The question that the launch is an answer to."""

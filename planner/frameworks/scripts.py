@@ -72,6 +72,8 @@ def training(launch: Launch, mark: str) -> bool:
     if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
         return False
     words = {word.text.partition("=")[0] for word in launch.arguments}
+    if "--task" in words and name == "main.py":  # an evaluation of Megatron-LM's
+        return False
     return bool(re.match(r"(pre)?train|finetune|sft", name)) or mark in words
 
 

@@ -14,6 +14,8 @@ MOST = 100_000_000
 DEGREE = 1_000_000  # the most that a plan can say of one degree
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _ABSENT = ("null", "None")
+# Endings of files of commands.
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 
 
 class Values:
@@ -102,7 +104,7 @@ def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> L
 
     program: how the path of the program ends.  Raises Unreadable where there is none or several.
     """
-    scripts = [name for name in files if name.endswith(".sh")]
+    scripts = [name for name in files if name.endswith(SCRIPTS)]
     if not scripts:
         return None
     main = "launch.sh" if "launch.sh" in scripts else scripts[0]
@@ -112,7 +114,7 @@ def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> L
         if one.launcher == launcher and one.program.text.endswith(program)
     ]
     if not launches:
-        raise Unreadable(f"no call of {launcher} {program}".rstrip(), main)
+        raise Unreadable(f"no call of {launcher} {program} in {main}".replace("  ", " "))
     if len({_words(one) for one in launches}) > 1:
         raise Unreadable(f"{len(launches)} calls of {launcher}; one can be read", main)
     return launches[0]

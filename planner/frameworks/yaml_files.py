@@ -57,11 +57,22 @@ def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YAML file: its document as PyYAML, which frameworks use, sees it, and where each key is."""
+    """A YAML file: its document as PyYAML, which frameworks use, sees it, and where each key is.
+
+    repeated: keys that stand twice; the last of each counts.
+    """
 
     name: str
     values: dict[str, Any]
     lines: Mapping[str, int]
+    repeated: tuple[str, ...] = ()
+
+    def notes(self) -> list[str]:
+        """What a reader is to know of the file."""
+        return [
+            f"{self.name}: {key} stands twice, and the last counts (line {self.lines.get(key, 0)})"
+            for key in self.repeated
+        ]
 
     def settings(self) -> tuple[Setting, ...]:
         """Every value with its dotted key and line, in the order of the file."""
@@ -73,8 +84,9 @@ class YamlFile:
 
 def read(text: str, name: str) -> YamlFile:
     """The file, within the limits of planner.loading; raises Unreadable."""
+    repeated: list[str] = []
     try:
-        parse_text(text)
+        parse_text(text, repeated)
         values = yaml.safe_load(text)
         lines = _positions(text)
     except RequestError as error:
@@ -84,7 +96,8 @@ def read(text: str, name: str) -> YamlFile:
         raise Unreadable("is not YAML", name, mark.line + 1 if mark else 0) from None
     if not isinstance(values, dict):
         raise Unreadable("must be a mapping of keys to values", name)
-    return YamlFile(name, values, lines)
+    keys = tuple(one.strip("/").replace("/", ".") for one in repeated)
+    return YamlFile(name, values, lines, keys)
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Work that takes long, done durably: validations, calibrations, dry runs, sweeps.
+"""Durable jobs for long work: validations, calibrations, dry runs, sweeps.
 
     documents.py   what may be asked of each kind
     kinds.py       the steps of each kind; a finished step is never repeated

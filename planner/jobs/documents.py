@@ -1,4 +1,4 @@
-"""What may be asked of each kind of job, and what is wrong with it, before it waits in a queue."""
+"""The request of each kind of job, checked before the job is queued."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class DryrunSpec(Spec):
 
 
 class Asked(NamedTuple):
-    """A job's request as it is kept, and the name it goes by in lists."""
+    """A job's request as it is kept, and its title in lists."""
 
     document: dict[str, Any]
     title: str
 
 
 def parse(kind: Kind, document: Any, settings: JobSettings) -> Asked:
-    """What a user asked, with every default written out.
+    """The request of a user, with every default written out.
 
     Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan.
     """

@@ -1,11 +1,11 @@
-"""The jobs of one server: DBOS for what is queued and which steps are done, a lease for who lives.
+"""The job engine of one server: DBOS keeps the queue and the finished steps, leases tell who runs.
 
-DBOS knows its executors by name and recovers what a name was running only when told that it is
-dead.  Here every life of a server has a name that is never used again, and a lease under it
-(planner.store.servers).  Whoever lives gives back to the queue what names without a lease have.
-A life whose lease runs out ends: its processes have ended before (runner.py), what it would write
-is refused (planner.store.jobs, and DBOS's own token of each execution), and the server begins
-another life.  So of one job there are never two live runs.
+DBOS knows its executors by name, and recovers the workflows of a name only when it is told that
+the executor is dead.  Here every executor has a name that is never used again, and a lease under
+that name (planner.store.servers).  Each live server returns to the queue the workflows of
+executors without a lease.  An executor whose lease expires stops: its processes have ended before
+(runner.py), its writes are refused (planner.store.jobs, and DBOS's own token of each execution),
+and the server starts another executor.  So no job ever has two live runs.
 """
 
 from __future__ import annotations
@@ -19,114 +19,119 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from dbos import DBOS, Serializer, SetWorkflowID
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner.data_folder import data_folder
 from planner.jobs.kinds import REAL
-from planner.jobs.run import FOLDER, Life, Run
+from planner.jobs.run import FOLDER, Executor, Run
 from planner.jobs.settings import JobSettings
 from planner.problems import internal_document
 from planner.store import Store, Unavailable
+from planner.store.database import same_file
 from planner.store.jobs import OVER
 
-# Of the steps and their order (kinds.py): jobs that an incompatible version began are not gone on
-# with, so a change there needs another number here.
+# The version of the steps and their order (kinds.py).  A job that another version began is not
+# resumed, so a change of the steps needs a new number here.
 STEPS_VERSION = "2"
-_RENEWALS = 5  # of a lease in its time
-_POLL_S = 0.5  # of DBOS's queues
-_TIDY_S = 60.0
-_PATIENCE_S = 15.0  # with runs that are to end
+_RENEWALS_PER_LEASE = 5
+_POLL_S = 0.5  # interval at which DBOS polls its queues
+_CLEAN_UP_EVERY_S = 60.0
+_STOP_TIMEOUT_S = 15.0  # for runs to end when the executor stops
 _log = logging.getLogger(__name__)
-# So that DBOS's own lines go where all others go, and in their form.
+# Without a handler of its own DBOS's logger propagates to ours, in the format of all other lines.
 logging.getLogger("dbos").addHandler(logging.NullHandler())
 
 
 class Engine:
-    """Runs the jobs of a store until it is stopped; one in a process, since DBOS is one."""
+    """Runs the jobs of a store until it is stopped; one per process, since DBOS is a singleton."""
 
     def __init__(self, store: Store, url: str | None, settings: JobSettings) -> None:
         self.store, self.settings = store, settings
         self.url = url or f"sqlite:///{data_folder('jobs.sqlite')}"
         self._stopping = threading.Event()
         self._awake = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="jobs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Begin to run jobs, in threads."""
+        """Start to run jobs, in threads."""
         self._thread.start()
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes jobs up: it has a lease, and a queue that runs."""
-        return self._thread.is_alive() and _life is not None and _life.lives
+        """Whether it accepts jobs: it holds a lease, and its queue runs."""
+        return self._thread.is_alive() and _executor is not None and _executor.holds_lease
 
-    def poke(self) -> None:
-        """There is a new job."""
+    def wake(self) -> None:
+        """Look for new jobs now, not only at the next renewal of the lease."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Give back what runs, and end; no process is left."""
+        """Return running jobs to the queue and stop; no process is left."""
         self._stopping.set()
         self._awake.set()
-        self._thread.join(2 * _PATIENCE_S)  # DBOS itself waits for a database without end
+        self._thread.join(2 * _STOP_TIMEOUT_S)  # DBOS waits for a lost database for ever
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             name = f"{socket.gethostname()[:30]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            life = Life(name, self.store, self.settings)
+            executor = Executor(name, self.store, self.settings)
             try:
-                self._one_life(life)
+                self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
                 _log.warning("jobs wait for the database: %s", type(error).__name__)
                 self._stopping.wait(1.0)
             except Exception:
-                _log.exception("a fault in the running of jobs")
+                _log.exception("the job engine failed")
                 self._stopping.wait(1.0)
 
-    def _one_life(self, life: Life) -> None:
-        global _life
-        self.store.servers.join(life.name, self.settings.job_lease_s)
+    def _run_under_lease(self, executor: Executor) -> None:
+        global _executor
+        self.store.servers.join(executor.name, self.settings.job_lease_s)
         try:
-            _life = life
-            _launch(self.url, life.name, self.settings)
-            while not self._stopping.is_set() and self._tick(life):
-                self._awake.wait(self.settings.job_lease_s / _RENEWALS)
+            _executor = executor
+            _launch(self.url, executor.name, self.settings)
+            _reconcile(self.store)
+            file = _File.of(self.url)
+            while not self._stopping.is_set() and file.is_there and self._tick(executor):
+                self._awake.wait(self.settings.job_lease_s / _RENEWALS_PER_LEASE)
                 self._awake.clear()
         finally:
-            life.end(_PATIENCE_S)
+            executor.end(_STOP_TIMEOUT_S)
             DBOS.destroy()
             with suppress(Unavailable):
-                self.store.servers.leave(life.name)
+                self.store.servers.leave(executor.name)
 
-    def _tick(self, life: Life) -> bool:
-        """Renew the lease, and see what there is to do; False where the lease is lost."""
+    def _tick(self, executor: Executor) -> bool:
+        """Renew the lease and do what is due; False if the lease is lost."""
         began, lease_s = time.monotonic(), self.settings.job_lease_s
         try:
-            if not self.store.servers.renew(life.name, lease_s):
+            if not self.store.servers.renew(executor.name, lease_s):
                 return False
-            # Processes need some of it to end.
-            life.prolong(began + 0.8 * lease_s)
-            _take_over(self.store)
-            self._send()
-            if began > life.tidy_at:
-                life.tidy_at = began + _TIDY_S
-                self._tidy()
+            # The rest of the lease is for processes to end.
+            executor.extend(began + 0.8 * lease_s)
+            _recover_from_dead_servers(self.store)
+            self._enqueue()
+            if began > executor.clean_up_at:
+                executor.clean_up_at = began + _CLEAN_UP_EVERY_S
+                self._clean_up()
         except Unavailable as error:
             _log.warning("the database does not answer: %s", error)
-        return life.lives
+        return executor.holds_lease
 
-    def _send(self) -> None:
-        """Give DBOS what waits; what it has already it takes once."""
+    def _enqueue(self) -> None:
+        """Enqueue waiting jobs with DBOS, which ignores ids that it has already."""
         for job in self.store.jobs.unsent():
             with SetWorkflowID(job.id):
                 DBOS.enqueue_workflow(_QUEUES[job.kind in REAL], run_job, job.id)
             self.store.jobs.sent(job.id)
 
-    def _tidy(self) -> None:
-        """Forget old jobs, and files of jobs that are over."""
+    def _clean_up(self) -> None:
+        """Delete old jobs, and the files of jobs that have ended."""
         kept_s = self.settings.job_retention_days * 86_400
         self.store.jobs.forget(time.time() - kept_s)
         done = DBOS.list_workflows(
@@ -134,33 +139,46 @@ class Engine:
             load_output=False,
         )  # fmt: skip
         for one in done:
-            self._bury(one.workflow_id)
+            self._fail_orphan(one.workflow_id)
         DBOS.delete_workflows([one.workflow_id for one in done])
         for folder in data_folder(FOLDER).glob("??_*"):
             job = self.store.jobs.get(folder.name)
             if job is None or job.state in OVER:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _bury(self, id: str) -> None:
-        """Have a job end that DBOS is done with, and that a fault of ours has left open."""
+    def _fail_orphan(self, id: str) -> None:
+        """Fail a job that a bug has left open although DBOS has finished its workflow."""
         if claim := self.store.jobs.begin(id):
-            _log.error("job %s was left open", id)
+            _log.error("job %s has no workflow any more and is failed", id)
             self.store.jobs.finish(claim, "failed", error=internal_document())
 
 
 _QUEUES = ("light", "real")
-_life: Life  # the one that DBOS was launched for
+_executor: Executor | None = None  # that DBOS was launched for
 
 
 @DBOS.workflow(name="job", max_recovery_attempts=None)
 def run_job(id: str) -> None:
-    """One job, from its first step that is not done yet to its end."""
-    Run.of(_life, id)
+    """Run one job from its first unfinished step to its end."""
+    assert _executor is not None
+    Run.of(_executor, id)
 
 
-def _take_over(store: Store) -> None:
-    """Give back to the queue what servers had that live no more."""
-    # In this order: whoever has begun something by now held a lease before.
+def _reconcile(store: Store) -> None:
+    """Requeue jobs that DBOS does not know, because its database was lost or restored."""
+    # The order matters: a job is marked as sent only after DBOS has it.
+    sent = store.jobs.unfinished()
+    if not sent:
+        return
+    known = DBOS.list_workflows(workflow_ids=sent, load_input=False, load_output=False)
+    for id in set(sent) - {one.workflow_id for one in known}:
+        _log.warning("job %s is requeued: its finished steps are lost", id)
+        store.jobs.requeue(id)
+
+
+def _recover_from_dead_servers(store: Store) -> None:
+    """Return to the queue the workflows of executors that hold no lease."""
+    # The order matters: an executor takes its lease before it begins anything.
     begun = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
     alive = store.servers.alive()
     if dead := {str(one.executor_id) for one in begun} - alive:
@@ -189,8 +207,28 @@ def _launch(url: str, name: str, settings: JobSettings) -> None:
         )
 
 
+class _File(NamedTuple):
+    """The SQLite file of DBOS, which may be deleted while it is open; node 0: no file."""
+
+    path: Path
+    node: int
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """The file of a URL, with its present inode."""
+        parsed = make_url(url)
+        is_file = parsed.get_backend_name() == "sqlite"
+        path = Path(parsed.database or "")
+        return cls(path, path.stat().st_ino if is_file else 0)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file still exists with the same inode."""
+        return not self.node or same_file(self.path, self.node)
+
+
 class _Json(Serializer):
-    """What DBOS keeps, as JSON: nothing that is read back can run."""
+    """DBOS's records as JSON, so that no code can run when they are read back (as with pickle)."""
 
     def serialize(self, data: Any) -> str:
         return json.dumps(data, default=str)

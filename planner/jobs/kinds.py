@@ -115,7 +115,7 @@ KINDS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {
     "dryruns": _dryruns,
     "sweeps": _sweeps,
 }
-# Kinds that have the machine to themselves, since they measure it or fill its memory.
+# Kinds that run alone on the machine, since they measure it or fill its memory.
 REAL: frozenset[Kind] = frozenset({"validations", "calibrations", "dryruns"})
 
 

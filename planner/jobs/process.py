@@ -1,4 +1,4 @@
-"""A runner's process, as its server sees it."""
+"""The server's side of a runner: starts its process, reads its messages, stops it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,45 @@ import subprocess
 import sys
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from planner.jobs.runner import GRACE_S
+from planner.jobs.runner import GRACE_S, STOPS
 from planner.validate import process
 
-MARK = "PLANNER_JOB"  # the environment variable of all that a runner starts
-_LONGEST = 2000  # bytes of a line of its log
+MARK = "PLANNER_JOB"  # environment variable that marks every process of a runner
+_LONGEST = 2000  # bytes of one log line
+
+
+@contextmanager
+def _blocked(numbers: frozenset[signal.Signals]) -> Iterator[None]:
+    """Block signals: a child inherits that, and unblocks them once its handlers are set."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Runner:
-    """One process that does a step; `next` says what it tells, `stop` leaves nothing of it.
+    """The process of one step; `next` gives its messages, `stop` ends it with all its children.
 
-    lock: of a file, which is the process's own from then on, so that it lasts exactly as long.
+    lock: of a file; the process takes it over, so that the lock lasts as long as the process.
     """
 
     def __init__(self, task: str, folder: Path, lock: IO[bytes] | None = None) -> None:
         self.mark = uuid.uuid4().hex
         temporary = folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "planner.jobs.runner"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)}, start_new_session=True,
-            pass_fds=() if lock is None else (lock.fileno(),),
-        )  # fmt: skip
+        with _blocked(STOPS):
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "planner.jobs.runner"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)},
+                start_new_session=True, pass_fds=() if lock is None else (lock.fileno(),),
+            )  # fmt: skip
         if lock is not None:
             lock.close()
         self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -51,12 +63,12 @@ class Runner:
             one.start()
         self._write(task)
 
-    def prolong(self, until: float) -> None:
-        """Let it live until this moment of the monotonic clock."""
+    def extend(self, until: float) -> None:
+        """Extend its lease to this time of the monotonic clock."""
         self._write(f"{until}\n")
 
     def next(self, wait_s: float) -> dict[str, Any] | None:
-        """What it tells next: progress, log, result, failed, or `ended` with its exit code."""
+        """The next message: progress, log, result, failed, or `ended` with the exit code."""
         try:
             told = self._told.get(timeout=wait_s)
         except queue.Empty:
@@ -64,7 +76,7 @@ class Runner:
         return told if told is not None else {"ended": self.process.wait()}
 
     def stop(self) -> None:
-        """End it and all that it started; returns when none of them is left."""
+        """End it and every process it started; returns when none of them is left."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
@@ -75,19 +87,19 @@ class Runner:
         for one in self._readers:
             one.join()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with suppress(OSError):  # what it never read
+            with suppress(OSError):  # flushing input that the process has not read
                 assert pipe is not None
                 pipe.close()
 
     def _write(self, text: str) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError, ValueError):  # it has ended, which `next` tells
+        with suppress(OSError, ValueError):  # the process has ended, which `next` reports
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 
     def _read_answers(self, pipe: IO[bytes]) -> None:
         for line in pipe:
-            with suppress(ValueError):  # it was killed within a line
+            with suppress(ValueError):  # the process was killed in the middle of a line
                 self._told.put(json.loads(line))
         self._told.put(None)
 

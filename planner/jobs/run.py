@@ -1,4 +1,4 @@
-"""One run of one job by one life of a server."""
+"""One run of one job by one executor."""
 
 from __future__ import annotations
 
@@ -13,78 +13,81 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, TypeVar
 
 from dbos import DBOS
+from opentelemetry import trace
 
 from planner.data_folder import data_folder
 from planner.jobs.kinds import KINDS, REAL
 from planner.jobs.process import Runner
-from planner.jobs.runner import LEASE_OVER, task_line
+from planner.jobs.runner import LEASE_EXPIRED, task_line
 from planner.jobs.settings import JobSettings
 from planner.problems import RequestError, internal_document, problem_document
 from planner.store import Store, Unavailable
 from planner.store.jobs import Claim, Job, Progress, Superseded
 
-FOLDER = "jobs"  # in the data folder: files of runs, a folder for each job
+FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2
-_REPORT_S = 0.5  # between two looks at the database
-_LOG_BYTES = 2**20  # of one step
+_REPORT_S = 0.5  # interval of progress reports to the database
+_LOG_BYTES = 2**20  # kept of one step's log
+_MOST_RESTARTS = 10  # of one step whose process a foreign signal has ended, by one executor
 _log = logging.getLogger(__name__)
+_tracer = trace.get_tracer("planner")
 T = TypeVar("T")
 
 
-class HandOver(BaseException):
-    """This life is over: the job is another one's, or waits for one."""
+class LeaseLost(BaseException):
+    """The executor's lease has expired: the job belongs to another one, or is queued again."""
 
 
 class Cancelled(BaseException):
-    """Somebody wants the job to stop."""
+    """The job was cancelled by a user."""
 
 
 class Failed(Exception):
-    """A job that ends with a reason, as a problem document."""
+    """The job failed, with the problem document that says why."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         super().__init__(document["detail"])
         self.document = document
 
 
-class Life:
-    """A server under one lease, and what it runs."""
+class Executor:
+    """A server under one lease, and its runs."""
 
     def __init__(self, name: str, store: Store, settings: JobSettings) -> None:
         self.name, self.store, self.settings = name, store, settings
-        self.tidy_at = 0.0
-        self.safe_until = time.monotonic() + 0.8 * settings.job_lease_s
+        self.clean_up_at = 0.0
+        self.lease_until = time.monotonic() + 0.8 * settings.job_lease_s
         self._over = threading.Event()
         self._runs: set[Run] = set()
         self._lock = threading.Condition()
 
     @property
-    def lives(self) -> bool:
-        """Whether the lease is certain to hold."""
-        return not self._over.is_set() and time.monotonic() < self.safe_until
+    def holds_lease(self) -> bool:
+        """Whether the lease certainly still holds."""
+        return not self._over.is_set() and time.monotonic() < self.lease_until
 
     def check(self) -> None:
-        """Raise HandOver where this life is over."""
-        if not self.lives:
-            raise HandOver
+        """Raise LeaseLost if the lease may have expired."""
+        if not self.holds_lease:
+            raise LeaseLost
 
-    def prolong(self, until: float) -> None:
-        """The lease holds until then, also for the processes."""
-        self.safe_until = until
+    def extend(self, until: float) -> None:
+        """Extend the lease to this time, for the processes of the runs too."""
+        self.lease_until = until
         with self._lock:
             for runner in [run.runner for run in self._runs]:
                 if runner is not None:
-                    runner.prolong(until)
+                    runner.extend(until)
 
-    def end(self, patience_s: float) -> None:
-        """Have all runs hand over, and wait until they have."""
+    def end(self, timeout_s: float) -> None:
+        """Have all runs release their jobs, and wait until they have, at most so long."""
         self._over.set()
         with self._lock:
-            self._lock.wait_for(lambda: not self._runs, patience_s)
+            self._lock.wait_for(lambda: not self._runs, timeout_s)
 
     @contextmanager
-    def having(self, run: Run) -> Iterator[None]:
-        """Count a run among those of this life."""
+    def tracking(self, run: Run) -> Iterator[None]:
+        """Register a run with this executor while it lasts."""
         self.check()
         with self._lock:
             self._runs.add(run)
@@ -95,8 +98,8 @@ class Life:
                 self._runs.discard(run)
                 self._lock.notify_all()
 
-    def patiently(self, call: Callable[[], T]) -> T:
-        """What the store says, also where it does not answer for a while.  Raises HandOver."""
+    def retried(self, call: Callable[[], T]) -> T:
+        """The result of a call of the store, repeated while that is down.  Raises LeaseLost."""
         while True:
             self.check()
             try:
@@ -107,56 +110,64 @@ class Life:
 
 
 class Run:
-    """The steps of a job (planner.jobs.kinds.Steps), done by DBOS and told to the store."""
+    """The steps of a job (planner.jobs.kinds.Steps), run by DBOS and reported to the store."""
 
-    def __init__(self, life: Life, job: Job, claim: Claim) -> None:
-        self.life, self.job, self.claim = life, job, claim
-        self.jobs = life.store.jobs
-        self.settings = life.settings
+    def __init__(self, executor: Executor, job: Job, claim: Claim) -> None:
+        self.executor, self.job, self.claim = executor, job, claim
+        self.jobs = executor.store.jobs
+        self.settings = executor.settings
         self.folder = data_folder(FOLDER) / job.id
         self.runner: Runner | None = None
 
     @classmethod
-    def of(cls, life: Life, id: str) -> None:
-        """Begin a job, and see it to its end.  Raises HandOver, Superseded."""
-        claim = life.patiently(lambda: life.store.jobs.begin(id))
-        job = life.patiently(lambda: life.store.jobs.get(id))
-        if claim is None or job is None:  # it is over
+    def of(cls, executor: Executor, id: str) -> None:
+        """Begin a job and run it to its end.  Raises LeaseLost, Superseded."""
+        claim = executor.retried(lambda: executor.store.jobs.begin(id))
+        job = executor.retried(lambda: executor.store.jobs.get(id))
+        if claim is None or job is None:  # it has ended, or was deleted
             return
-        run = cls(life, job, claim)
-        with life.having(run):
-            run._whole()
+        _log.info("job %s begins: %s, attempt %d", id, job.kind, claim.attempts)
+        run = cls(executor, job, claim)
+        with executor.tracking(run):
+            run._run()
 
-    def _whole(self) -> None:
+    def _run(self) -> None:
         end: dict[str, Any]
         try:
-            self._look()
-            self._bounded()
+            self._check_cancelled()
+            self._check_attempts()
+            self._sync_library()
             end = {"state": "succeeded", "result": KINDS[self.job.kind](self.job.request, self)}
         except Cancelled:
             end = {"state": "cancelled"}
         except Failed as error:
             end = {"state": "failed", "error": error.document}
-        except (HandOver, Superseded):
+        except (LeaseLost, Superseded):
             with suppress(Unavailable, Superseded):
                 self.jobs.release(self.claim)
             raise
         except Exception:
-            _log.exception("a fault in job %s", self.job.id)
+            _log.exception("job %s failed by a bug", self.job.id)
             end = {"state": "failed", "error": internal_document()}
+        self._sync_library()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.life.patiently(lambda: self.jobs.finish(self.claim, **end))
+        self.executor.retried(lambda: self.jobs.finish(self.claim, **end))
+        _log.info("job %s ended: %s", self.job.id, end["state"])
+
+    def _sync_library(self) -> None:
+        """Synchronise profiles and sites with those of all servers."""
+        self.executor.retried(self.executor.store.library.sync)
 
     def here(self, phase: str, work: Callable[[], Any]) -> Any:
-        """The result of a short step in this process."""
+        """Run a short step in this process; its result."""
         return self._step(phase, lambda: _outcome(work))
 
     def away(self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any) -> Any:
-        """The result of a long step in a process of its own, which is alone if it must be."""
+        """Run a long step in a process of its own, alone on the machine if its kind needs that."""
         return self._step(phase, lambda: self._process(phase, step, at, arguments))
 
     def _step(self, phase: str, work: Callable[[], dict[str, Any]]) -> Any:
-        """What a step returned: now, or when it was done."""
+        """The result of a step: from running it now, or as kept from an earlier run."""
         done_now = False
 
         def told() -> dict[str, Any]:
@@ -164,29 +175,32 @@ class Run:
             began = time.monotonic()
             self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
             try:
-                outcome = work()
+                with _tracer.start_as_current_span(f"{self.job.kind} {phase}") as span:
+                    span.set_attribute("planner.job", self.job.id)
+                    outcome = work()
             except OSError as error:
                 detail = f"could not write: {error.strerror}"
-                outcome = {"failed": _problem("cannot-write", "The step has no room", detail)}
+                title = "No space for the step's files"
+                outcome = {"failed": _problem("cannot-write", title, detail)}
             word = "failed" if "failed" in outcome else "done"
             self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
             done_now = True
             return outcome
 
-        self.life.check()
+        self.executor.check()
         outcome = DBOS.run_step({"name": phase}, told)
         if done_now:
-            self.life.patiently(lambda: self.jobs.finished_step(self.claim))
+            self.executor.retried(lambda: self.jobs.finished_step(self.claim))
         if "failed" in outcome:
             raise Failed(outcome["failed"])
         return outcome["result"]
 
     def _process(
-        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any]
+        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], again: int = 0
     ) -> dict[str, Any]:
-        settings, place = self.settings, self._place(phase)
+        settings, place = self.settings, self._machine_lock(phase)
         task = task_line(
-            step, self.job.request, arguments, self.folder, settings, self.life.safe_until
+            step, self.job.request, arguments, self.folder, settings, self.executor.lease_until
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0
@@ -196,36 +210,37 @@ class Run:
                 told = self.runner.next(_TICK_S) or {}
                 if "result" in told or "failed" in told:
                     with suppress(Unavailable):
-                        self._tell(phase, progress, log)
+                        self._write_progress(phase, progress, log)
                     return told
                 if "ended" in told:
-                    self.life.check()
-                    if told["ended"] == LEASE_OVER:  # of its own, which was prolonged too late
+                    self.executor.check()
+                    # The lease was extended too late, or a signal for the server ended the process.
+                    if told["ended"] == LEASE_EXPIRED and again < _MOST_RESTARTS:
                         break
-                    return {"failed": _ended(told["ended"])}
+                    return {"failed": _crashed(told["ended"])}
                 if "log" in told and log_bytes < _LOG_BYTES:
                     log_bytes += len(told["log"])
                     log.append(told["log"])
                 if "progress" in told:
-                    progress = _counted(told["progress"], at)
+                    progress = _job_progress(told["progress"], at)
                 now = time.monotonic()
                 if now - began > 2 * settings.max_run_s:
                     return {"failed": _too_long(2 * settings.max_run_s)}
-                self.life.check()
+                self.executor.check()
                 if now - looked > _REPORT_S:
                     looked = now
                     with suppress(Unavailable):
-                        self._tell(phase, progress, log)
+                        self._write_progress(phase, progress, log)
                         log.clear()
         finally:
             self.runner.stop()
             self.runner = None
-        return self._process(phase, step, at, arguments)
+        return self._process(phase, step, at, arguments, again + 1)
 
-    def _place(self, phase: str) -> IO[bytes] | None:
-        """A place for a real run on this machine, of all servers that share the folder: its lock.
+    def _machine_lock(self, phase: str) -> IO[bytes] | None:
+        """A lock file that admits a real run on this machine, shared by all servers of the folder.
 
-        None where the job needs none.
+        None for a job that measures nothing and needs no lock.
         """
         if self.job.kind not in REAL:
             return None
@@ -239,26 +254,26 @@ class Run:
                     file.close()
                 else:
                     return file
-            self._wait(phase)
+            self._wait_for_machine(phase)
 
-    def _wait(self, phase: str) -> None:
-        self.life.check()
+    def _wait_for_machine(self, phase: str) -> None:
+        self.executor.check()
         self._report(phase, Progress(text="waits for another run on this machine"))
         time.sleep(_REPORT_S)
 
     def _report(self, phase: str, progress: Progress | None, *log: str) -> None:
-        self.life.patiently(lambda: self._tell(phase, progress, log))
+        self.executor.retried(lambda: self._write_progress(phase, progress, log))
 
-    def _tell(self, phase: str, progress: Progress | None, log: Sequence[str]) -> None:
-        """Say where the job is.  Raises Cancelled where it is to stop, Unavailable, Superseded."""
+    def _write_progress(self, phase: str, progress: Progress | None, log: Sequence[str]) -> None:
+        """Report the job's progress.  Raises Cancelled, Unavailable, Superseded."""
         if self.jobs.report(self.claim, phase, progress, log) == "cancelling":
             raise Cancelled
 
-    def _look(self) -> None:
-        if self.life.patiently(lambda: self.jobs.state(self.claim)) == "cancelling":
+    def _check_cancelled(self) -> None:
+        if self.executor.retried(lambda: self.jobs.state(self.claim)) == "cancelling":
             raise Cancelled
 
-    def _bounded(self) -> None:
+    def _check_attempts(self) -> None:
         most = self.settings.max_job_attempts
         if self.claim.attempts > most:
             detail = f"its server ended {most} times in the phase {self.job.phase!r}"
@@ -272,13 +287,13 @@ def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
         return {"failed": problem_document(error.problems)}
 
 
-def _counted(told: dict[str, Any], at: tuple[int, int]) -> Progress:
-    """The progress of the job, of what a step of it says."""
+def _job_progress(told: dict[str, Any], at: tuple[int, int]) -> Progress:
+    """The progress of the whole job, from what one of its steps reports."""
     done, total = at
     return Progress(done=done + told["done"], total=total or told["total"], text=told["text"])
 
 
-def _ended(code: int) -> dict[str, Any]:
+def _crashed(code: int) -> dict[str, Any]:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return _problem("run/crashed", "The run failed", f"the process of the step {how}")
 

@@ -1,9 +1,9 @@
-"""A step of a job, in a process of its own that lives no longer than its server's lease.
+"""The process that runs one step of a job, and ends with its server's lease at the latest.
 
-Standard input: one line with the task, then lines that each prolong its life, until a moment of
-this machine's monotonic clock.  Past it, or where the input ends, all is stopped: so a server that
-hangs, or was cut off from its database, has nothing running when another one takes its jobs.
-Standard output: lines of JSON, `progress` and in the end `result` or `failed`.
+Standard input: one line with the task, then lines that each extend the lease to a time of this
+machine's monotonic clock.  When the lease expires or the input ends, everything is stopped: so a
+server that hangs or has lost its database runs nothing when another one takes over its jobs.
+Standard output: lines of JSON, `progress` and at the end `result` or `failed`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import IO, Any
 
 from planner.jobs.settings import JobSettings
 
-LEASE_OVER = 75  # exit code: nothing is wrong with the step
-GRACE_S = 3.0  # from the wish to stop to the end by force
+LEASE_EXPIRED = 75  # exit code: the step itself has not failed
+STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})  # end a runner, never its job
+GRACE_S = 3.0  # from SIGTERM to SIGKILL
 _TICK_S = 0.1
 
 
 class Lease:
-    """The time until which this process may live."""
+    """Ends this process when the lease expires, which lines of standard input extend."""
 
     def __init__(self, beats: IO[str], until: float) -> None:
         self.beats, self.until = beats, until
@@ -41,11 +42,12 @@ class Lease:
     def _watch(self) -> None:
         while time.monotonic() < self.until:
             time.sleep(_TICK_S)
+            if time.monotonic() >= self.until:  # an extension may be unread when cores are busy
+                time.sleep(_TICK_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
-        os._exit(
-            LEASE_OVER
-        )  # and the kernel ends what this process started: see planner.validate.agent
+        # The kernel then ends the children of this process: see planner.validate.agent.
+        os._exit(LEASE_EXPIRED)
 
 
 def task_line(
@@ -65,19 +67,24 @@ def task_line(
 
 
 def main() -> int:
-    """Do the task of the first line of the input."""
-    # What a library prints goes where it cannot be taken for an answer.
+    """Run the task in the first line of standard input."""
+    for number in STOPS:
+        signal.signal(number, lambda *_: os._exit(LEASE_EXPIRED))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    # Libraries print to standard output, so it goes to standard error; answers have a copy.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     Lease(sys.stdin, asked["until"])
+    from planner.validate.priority import give_way
     from planner.validate.process import Stopped, stoppable
 
+    give_way(asked["settings"]["run_nice"])
     try:
         with stoppable():
             outcome = _outcome(asked, answers)
     except Stopped:
-        return LEASE_OVER
+        return LEASE_EXPIRED
     _tell(answers, outcome)
     return 0
 
@@ -86,7 +93,7 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.jobs.work import STEPS, Task
     from planner.problems import RequestError, from_reasons, problem_document
     from planner.solve import IllegalPlan
-    from planner.validate.process import RunFailed
+    from planner.validate.process import RunFailed, Stopped
     from planner.validate.tracing import TraceFailed
 
     def say(text: str, done: int, total: int) -> None:
@@ -98,6 +105,8 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     try:
         return {"result": STEPS[asked["step"]](task)}
     except RunFailed as error:
+        if error.code == "killed" and signal.SIGTERM.name in str(error):
+            raise Stopped(signal.SIGTERM) from None  # sent to every process of the service
         return {"failed": error.document()}
     except TraceFailed as error:
         title = "The trace failed"

@@ -1,4 +1,4 @@
-"""How many jobs a server takes on, and how much each may use."""
+"""Limits on the number of jobs of a server, and on what each may use."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class JobSettings:
     job_lease_s: how long the jobs of a server that ended without a word wait for another one.
     job_retention_days: how long a job is kept after its end.
     sweep_step_questions: of one step of a sweep: what a server that ends has asked in vain.
+    run_nice: how far real runs give way to what else this machine does; 0: not at all.
     max_run_*: of one step, over what its request asks.
     """
 
@@ -23,6 +24,7 @@ class JobSettings:
     max_job_attempts: int = 3
     job_lease_s: int = 15
     job_retention_days: int = 30
+    run_nice: int = 19
     max_run_s: int = 3600
     max_run_ranks: int = 64
     max_run_bytes: int = 1 << 40

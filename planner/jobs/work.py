@@ -1,7 +1,7 @@
-"""What each long step does, in a process of its own: from plain data to plain data.
+"""The long steps of jobs, each run in a process of its own: from plain data to plain data.
 
-A step may be cut off at any moment and begun again, in the same folder or, on another machine, in
-an empty one.
+A step may be killed at any moment and repeated, in the same folder or, on another machine, in an
+empty one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DONE = "done"  # the file that says that a folder is whole
 
 @dataclass(frozen=True)
 class Task:
-    """One step: of which request, with which arguments, where, and whom to tell how far it is."""
+    """One step: its request, its arguments, its folder, and a callback for its progress."""
 
     request: dict[str, Any]
     arguments: dict[str, Any]

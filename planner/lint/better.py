@@ -9,13 +9,15 @@ import numpy as np
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answer import Nearest
+from planner.competition import prepared
+from planner.constraints import Context, violations
 from planner.explain import report
 from planner.lint.case import MINIMUM_GAIN, Case, changed
 from planner.lint.findings import Better
 from planner.lint.flags import changes
 from planner.request import Bounds, PlanRequest
-from planner.search import CHOICES, search
-from planner.solve import near_misses, prepared, smallest_change
+from planner.search import CHOICES, cost_model, search
+from planner.solve import near_misses, smallest_change
 
 # What the search leaves alone and a script may well have chosen: its own value stands beside ours.
 _KEPT = (
@@ -28,6 +30,8 @@ _KEPT = (
     "overlap_ep",
     "offload_optimizer",
 )
+# Reasons that another batch mends.
+BATCH = {"batch_identity", "schedule_micro_batches"}
 
 
 def best(case: Case) -> Better | None:
@@ -47,7 +51,39 @@ def best(case: Case) -> Better | None:
 
 
 def mended(case: Case) -> Better | None:
-    """The fewest changes after which the script's plan runs and fits; None where none do."""
+    """The fewest changes after which the script runs and fits; None where none do.
+
+    Of another plan and, where only the batch does not divide, another batch: the faster one.
+    """
+    found = [better for better in (_replanned(case), _rebatched(case)) if better is not None]
+    return max(found, key=lambda better: better.report.tokens_per_s, default=None)
+
+
+def _rebatched(case: Case) -> Better | None:
+    """The script's plan with the nearest batch that divides, where nothing else is wrong."""
+    if not case.broken or {reason.code for _, reason in case.broken} - BATCH:
+        return None
+    plan, training, asked = case.plan, case.training, case.request
+    batch = training.global_batch_size
+    for unit in (plan.dp * plan.micro_batch_size, plan.dp * plan.micro_batch_size * plan.pp):
+        near = max(unit, unit * round(batch / unit))
+        other = training.model_copy(update={"global_batch_size": near})
+        request = asked.model_copy(update={"training": other})
+        context = Context(request.model, request.cluster, other)
+        if any(violations(context, plan, (rule,)) for rule in case.rules):
+            continue
+        costs = cost_model(request)
+        needed = costs.evaluate(Plans.from_rows([plan])).needed_bytes[0]
+        if needed <= case.room_bytes(plan):
+            return Better(
+                report=report(costs, request, plan),
+                changes=changes(case.framework, asked, case.reading, plan, request),
+                global_batch_size=near,
+            )
+    return None
+
+
+def _replanned(case: Case) -> Better | None:
     asked, _ = prepared(case.request)
     plan = case.plan
     if plan.recompute == "full" and plan.recompute_method == "uniform":

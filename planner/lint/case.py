@@ -62,7 +62,7 @@ class Case:
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """Every runtime's rules and the framework's."""
-        return (*RULES, *self.rules_of_framework)
+        return (*RULES, *(self.rules_of_framework if self.reading.written else ()))
 
     @cached_property
     def rules_of_framework(self) -> tuple[Rule, ...]:
@@ -78,6 +78,8 @@ class Case:
         a script that is there runs it all the same, or the reader refuses it.
         """
         world = self.request.cluster.accelerators
+        if not self.reading.written:
+            return ()
         plain = ParallelPlan(dp=world, runtime=self.framework.runtime)
         return tuple(
             (rule, reason)

@@ -32,6 +32,9 @@ MINIMUM_SAVED = 0.02
 FEW_SUMS = 8
 _COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 _MOST_STAGES = 8  # that a sentence lists
+_MOST_NAMES = 12  # likewise
+# Share of the iteration from which a bubble is worth a word, whatever would shorten it.
+_LARGE_BUBBLE = 0.2
 # Which options a reason is about, where that is not the first field that mends it.
 _ABOUT: dict[str, tuple[str, ...]] = {
     "batch_identity": ("--global-batch-size", "train_batch_size", "micro_batch_size"),
@@ -92,12 +95,23 @@ def precision(case: Case) -> Iterator[Finding]:
 
 
 def unknown_keys(case: Case) -> Iterator[Finding]:
-    """Names that the framework does not have and does not stop at."""
+    """Names that are not the framework's and no slips of the pen: one finding for all of them."""
     stops = {refusal.setting for refusal in case.reading.refusals}
-    for said in case.reading.unknown:
-        if said not in stops:
-            text = f"{case.framework.title} reads no {said.name} and goes on without it"
-            yield _finding("unknown_key", "warning", text, _at(said))
+    left = [said for said in case.reading.unknown if said not in stops]
+    for options in (True, False):
+        found = [said for said in left if said.name.startswith("--") == options]
+        if not found:
+            continue
+        names = list(dict.fromkeys(said.name for said in found))
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        shown = ", ".join(names[:_MOST_NAMES]) + more
+        code = "unknown_option" if options else "unknown_key"
+        what = (
+            f"unknown to {case.framework.title} upstream, which stops at them; a fork's own?"
+            if options
+            else f"{case.framework.title} reads none of them and goes on without"
+        )
+        yield _finding(code, "warning", f"{shown}: {what}", _at(found[0]))
 
 
 def broken_rules(case: Case) -> Iterator[Finding]:
@@ -111,14 +125,20 @@ def ignored_options(case: Case) -> Iterator[Finding]:
     """Options without effect, since another one is missing."""
     for row in IGNORED.get(case.framework.name, ()):
         said = case.reading.find(row.option)
-        if said is not None and not any(map(case.reading.find, row.needs)):
+        if said is None:
+            continue
+        if row.needs and not any(map(case.reading.find, row.needs)):
             text = f"without {row.needs[0]} it is not read: {row.why}"
+            yield _finding("ignored_option", "warning", text, _at(said))
+        spoiling = case.reading.find(row.spoiled[0])
+        if spoiling is not None and spoiling.value == row.spoiled[1]:
+            text = f"beside {' '.join(row.spoiled)} it is not read: {row.why}"
             yield _finding("ignored_option", "warning", text, _at(said))
 
 
 def environment(case: Case) -> Iterator[Finding]:
     """Variables that the framework demands of its surroundings, where the reader misses them."""
-    if not needs_variable(case.request.cluster):
+    if not (case.reading.written and needs_variable(case.request.cluster)):
         return
     for wanted in launched(case.framework, case.request, case.plan).values():
         missed = any(wanted.name in text for text in case.reading.assumed)
@@ -283,7 +303,11 @@ def few_micro_batches(case: Case) -> Iterator[Finding]:
         shorter += [
             {**change, "vpp": 1, "schedule": "1f1b"} for change in shorter if change["pp"] == 1
         ]
-    yield from _slow(case, "few_micro_batches", "warning", text, [*smaller, *shorter], ("pp",))
+    told = list(_slow(case, "few_micro_batches", "warning", text, [*smaller, *shorter], ("pp",)))
+    if not told and bubble >= _LARGE_BUBBLE:
+        text += "; a larger batch shortens it, or more data and less pipeline parallelism"
+        told = [_finding("few_micro_batches", "warning", text, case.place("pp"))]
+    yield from told
 
 
 def interleaving_unused(case: Case) -> Iterator[Finding]:
@@ -449,6 +473,15 @@ def micro_batch_small(case: Case) -> Iterator[Finding]:
     yield from _slow(case, "micro_batch_small", "hint", text, changes, ("micro_batch_size",))
 
 
+def attention_unfused(case: Case) -> Iterator[Finding]:
+    """Scores of all pairs of tokens, written out and read again."""
+    if case.plan.attention_kernel == "unfused":
+        text = "attention writes the scores of all pairs of tokens to memory"
+        changes = [{"attention_kernel": "flash"}]
+        about = ("attention_kernel", "--transformer-impl")
+        yield from _slow(case, "attention_unfused", "warning", text, changes, about)
+
+
 def loss_unfused(case: Case) -> Iterator[Finding]:
     """A loss of many small kernels over fp32 logits."""
     if case.plan.cross_entropy == "unfused":
@@ -517,6 +550,7 @@ CHECKS: tuple[Check, ...] = (
     recompute_full,
     offload_needless,
     micro_batch_small,
+    attention_unfused,
     loss_unfused,
     vocabulary_padding,
     narrow_accumulation,

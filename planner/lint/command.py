@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,8 +14,10 @@ from planner.command import Json
 from planner.failures import FINE, NOTHING_FITS
 
 if TYPE_CHECKING:
+    from planner.frameworks.launch_files import Given
     from planner.frameworks.reading import Setting
-    from planner.lint.findings import ReadAnswer
+    from planner.lint.findings import LintAnswer, ReadAnswer
+    from planner.lint.mending import Mended
 
 Files = Annotated[
     list[str],
@@ -21,6 +26,23 @@ Files = Annotated[
 FrameworkName = Annotated[
     str | None, typer.Option(metavar="NAME", help="whose launch it is; else it is recognised")
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="what is trained, where the files do not say: name or file"),
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="what the files leave out: a variable (EP=8), a parameter (10=4), an option "
+        "(--vocab-size=32000) or a key; several times",
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Option("--argument", metavar="WORD", help="of the script; all of them after a --"),
+]
 _CLUSTER = "preset, or shorthand such as 8x8xh100-sxm"
 
 
@@ -28,28 +50,84 @@ def lint(
     files: Files,
     cluster: Annotated[str, typer.Option(metavar="NAME", help=_CLUSTER)],
     framework: FrameworkName = None,
+    model: Model = None,
+    values: Values = None,
+    argument: Words = None,
+    fix: Annotated[bool, typer.Option("--fix", help="write the changes into the files")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="show the changes as a diff")] = False,
+    each: Annotated[
+        bool, typer.Option("--each", help="every file is a launch of its own; others are skipped")
+    ] = False,
+    sarif: Annotated[bool, typer.Option("--sarif", help="print the findings as SARIF")] = False,
     json: Json = False,
 ) -> int:
     """What is wrong with a launch script, and the better plan with the flags to change."""
+    from planner import output
+    from planner.documents import parse_cluster
+    from planner.lint import mending
+    from planner.lint.lint import lint as linted
+    from planner.lint.sarif import sarif as document
+    from planner.lint.sources import files_at
+    from planner.problems import RequestError
+
+    known, given = parse_cluster(cluster), _given(model, values, argument)
+    answers = []
+    for launch in [[one] for one in files] if each else [files]:
+        texts = files_at(launch)
+        try:
+            answer = linted(texts, known, framework, given)
+        except RequestError as error:
+            if each and any(one.code == "no_framework" for one in error.problems):
+                continue
+            raise
+        answers.append(answer)
+        better = mending.wanted(answer) if fix or diff else None
+        if better is not None:
+            found = mending.mended(texts, better.changes)
+            _write(launch, texts, found, fix, diff)
+        if not (sarif or diff):
+            _show(answer, texts, json)
+    if sarif:
+        output.print_document(document(one for answer in answers for one in answer.findings))
+    refused = any(answer.verdict in ("refused", "does not fit") for answer in answers)
+    return NOTHING_FITS if refused else FINE
+
+
+def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
     from planner import output
-    from planner.documents import parse_cluster, parse_model
-    from planner.lint.lint import lint as linted
+    from planner.documents import parse_model
     from planner.lint.screen import lint_screen
-    from planner.lint.sources import files_at
 
-    texts = files_at(files)
-    answer = linted(texts, parse_cluster(cluster), framework)
-    model, _ = parse_model(answer.request["model"])
-    draw = partial(lint_screen, answer, total_parameters(model), next(iter(texts)))
+    trained, _ = parse_model(answer.request["model"])
+    draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
     output.show(answer, json, draw)
-    return NOTHING_FITS if answer.verdict in ("refused", "does not fit") else FINE
+
+
+def _write(
+    paths: Sequence[str], texts: Mapping[str, str], found: Mended, fix: bool, diff: bool
+) -> None:
+    """Shows or writes mended files; what must be done by hand goes to standard error."""
+    from planner.lint.mending import difference
+
+    if diff:
+        print(difference(texts, found.files), end="")
+    for change in found.left:
+        value = f" {change.after}" if change.after else ""
+        what = "remove" if change.after is None else "set"
+        print(f"by hand: {what} {change.option}{value}: {change.why}", file=sys.stderr)
+    for path, name in zip(paths, texts, strict=True):
+        if fix and found.files[name] != texts[name]:
+            Path(path).write_text(found.files[name], encoding="utf-8")
 
 
 def read(
     files: Files,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help=_CLUSTER)] = None,
     framework: FrameworkName = None,
+    model: Model = None,
+    values: Values = None,
+    argument: Words = None,
     json: Json = False,
 ) -> int:
     """What a launch script says, as a request that `planner estimate` takes."""
@@ -59,12 +137,37 @@ def read(
     from planner.lint.sources import files_at
 
     known = None if cluster is None else parse_cluster(cluster)
-    answer = said(files_at(files), known, framework)
+    answer = said(files_at(files), known, framework, _given(model, values, argument))
     if json:
         output.print_json(answer)
     else:
         print(_yaml(answer, cluster), end="")
     return FINE
+
+
+def script_arguments(words: Sequence[str]) -> list[str]:
+    """The words with what follows a -- as --argument, which is the script's and no file."""
+    before, dashes, after = list(words), "--" in words, list[str]()
+    if dashes:
+        place = before.index("--")
+        before, after = before[:place], before[place + 1 :]
+    return [*before, *(f"--argument={word}" for word in after)]
+
+
+def _given(model: str | None, values: list[str] | None, words: list[str] | None) -> Given:
+    from planner.command import read_model
+    from planner.lint.asked import parse_given
+    from planner.problems import refuse
+
+    said: dict[str, str] = {}
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise refuse("/set", "usage", f"NAME=VALUE is needed, got {text[:80]!r}")
+        said[name] = value
+    document = {"set": said, "arguments": words or []}
+    named = {} if model is None else {"model": read_model(model, Path())}
+    return parse_given(document | named)
 
 
 def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
@@ -74,6 +177,7 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     from planner.frameworks.shell import comment
 
     rows = (
+        ("open", answer.open),
         ("assumed", answer.assumed),
         ("unknown", map(_place, answer.unknown)),
         ("refused", (refusal.reason.text for refusal in answer.refusals)),
@@ -89,4 +193,4 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
 
 
 def _place(said: Setting) -> str:
-    return f"{said.name} ({said.file}:{said.line})"
+    return f"{said.name} ({said.file}:{said.line})" if said.line else f"{said.name} ({said.file})"

@@ -39,6 +39,7 @@ CODES: dict[str, str] = {
     "recompute_full": "full recompute, though less of it fits",
     "offload_needless": "offload to the host, though everything fits without",
     "micro_batch_small": "a larger micro-batch fits and is faster",
+    "attention_unfused": "attention writes out the scores of all pairs of tokens",
     "loss_unfused": "the loss runs over whole fp32 logits, kernel by kernel",
     "vocabulary_padding": "rows of the vocabulary that only fill it up",
     "narrow_accumulation": "gradients of many micro-batches are added up in 16 bits",
@@ -94,10 +95,14 @@ class Gain(Document):
 
 
 class Better(Document):
-    """A plan that the framework accepts and that fits, and the options that lead there."""
+    """A plan that the framework accepts and that fits, and the options that lead there.
+
+    global_batch_size: where it takes another batch than the script's.
+    """
 
     report: PlanReport
     changes: tuple[FlagChange, ...]
+    global_batch_size: int | None = None
 
 
 class LintAnswer(Document):
@@ -129,7 +134,7 @@ class ReadAnswer(Document):
     """The answer to `planner read`: a request, without a cluster where none was named.
 
     What is at its default is left out of the request.
-    unknown, unread, refusals: see planner.frameworks.reading.Reading.
+    unknown, unread, open, refusals: see planner.frameworks.reading.Reading.
     """
 
     request: dict[str, Any]
@@ -138,6 +143,7 @@ class ReadAnswer(Document):
     nodes: int | None
     accelerators_per_node: int | None
     assumed: tuple[str, ...]
+    open: tuple[str, ...]
     unknown: tuple[Setting, ...]
     unread: tuple[Setting, ...]
     refusals: tuple[Refusal, ...]

@@ -43,11 +43,18 @@ def launched(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> 
 
 
 def changes(
-    framework: Framework, request: PlanRequest, reading: Reading, plan: ParallelPlan
+    framework: Framework,
+    request: PlanRequest,
+    reading: Reading,
+    plan: ParallelPlan,
+    wanted: PlanRequest | None = None,
 ) -> tuple[FlagChange, ...]:
-    """The options to change in a script, in the order in which the framework writes them."""
+    """The options to change in a script, in the order in which the framework writes them.
+
+    wanted: the request of the plan, where it is not the script's.
+    """
     before = launched(framework, request, reading.plan)
-    after = launched(framework, request, plan)
+    after = launched(framework, wanted or request, plan)
     names = dict.fromkeys([*after, *before])
     moved = {
         name

@@ -13,11 +13,15 @@ from cost_models.spec import ClusterSpec
 
 @dataclass(frozen=True)
 class Ignored:
-    """An option that is read only beside one of others, and what happens without."""
+    """An option that is read only beside one of others, and what happens without.
+
+    spoiled: the option and its value beside which it is not read.
+    """
 
     option: str
     needs: tuple[str, ...]
     why: str
+    spoiled: tuple[str, str] = ("", "")
 
 
 _GRANULARITY = ("--recompute-granularity", "--recompute-activations")
@@ -34,6 +38,12 @@ _MEGATRON = (
         "--cross-entropy-fusion-impl",
         ("--cross-entropy-loss-fusion",),
         "the loss runs kernel by kernel",
+    ),
+    Ignored(
+        "--fp8-format",
+        (),
+        "only Transformer Engine's layers compute in fp8",
+        ("--transformer-impl", "local"),
     ),
     Ignored(
         "--data-parallel-sharding-strategy",

@@ -11,6 +11,7 @@ from cost_models.spec import ClusterSpec
 from planner.answer import PlanReport, ProfileInfo
 from planner.contenders import compared
 from planner.error_band import SURE
+from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
 from planner.lint.better import best, mended, nearest
 from planner.lint.case import Case
@@ -24,16 +25,22 @@ from planner.lint.findings import (
     ReadAnswer,
     Verdict,
 )
-from planner.lint.sources import checked, framework_of, reading_of
-from planner.problems import RequestError
+from planner.lint.sources import framework_of, launch_files, reading_of
+from planner.problems import Problem, RequestError
 from planner.version import __version__
 
 
 def read(
-    files: Mapping[str, str], cluster: ClusterSpec | None = None, framework: str | None = None
+    files: Mapping[str, str],
+    cluster: ClusterSpec | None = None,
+    framework: str | None = None,
+    given: Given | None = None,
 ) -> ReadAnswer:
-    """What a launch says, as a request.  Raises RequestError."""
-    files = checked(files)
+    """What a launch says, as a request.  Raises RequestError.
+
+    given: what the files leave out.
+    """
+    files = launch_files(files, given)
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators if cluster is not None else None)
     # What a parser would fill from others is said, whatever its value.
@@ -51,6 +58,7 @@ def read(
         nodes=reading.nodes,
         accelerators_per_node=reading.accelerators_per_node,
         assumed=reading.assumed,
+        open=reading.open,
         unknown=reading.unknown,
         unread=reading.unread,
         refusals=reading.refusals,
@@ -62,16 +70,19 @@ def _short(spec: Spec) -> dict[str, Any]:
 
 
 def lint(
-    files: Mapping[str, str], cluster: ClusterSpec, framework: str | None = None
+    files: Mapping[str, str],
+    cluster: ClusterSpec,
+    framework: str | None = None,
+    given: Given | None = None,
 ) -> LintAnswer:
     """What is wrong with a launch on a cluster, what it costs, and what would be faster.
 
     Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
     """
-    case, findings = found_in(files, cluster, framework)
+    case, findings = found_in(files, cluster, framework, given)
     request, own = case.request, case.own
     runs = own is not None and own.fits and not case.broken
-    possible = not case.contradictions
+    possible = not case.contradictions and case.reading.written
     better = best(case) if possible else None
     fewest = mended(case) if possible and not runs else None
     profile = case.costs.setting.profile
@@ -100,20 +111,43 @@ def lint(
 
 
 def found_in(
-    files: Mapping[str, str], cluster: ClusterSpec, framework: str | None = None
+    files: Mapping[str, str],
+    cluster: ClusterSpec,
+    framework: str | None = None,
+    given: Given | None = None,
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case of a launch, and what all checks find: errors first, then what costs most."""
-    files = checked(files)
+    files = launch_files(files, given)
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators)
+    if reading.open:
+        raise RequestError(
+            [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
+        )
     asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
     case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}))
     if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
         raise RequestError(about_cluster)
-    found = [*_size(case, cluster), *(one for check in CHECKS for one in check(case))]
+    checked_all = (one for check in CHECKS for one in check(case))
+    found = _one_size([*_size(case, cluster), *checked_all])
     # What a reader and a rule both refuse is said once.
     once = {(one.code, one.file, one.line, one.option, one.text): one for one in found}
     return case, tuple(sorted(once.values(), key=_rank))
+
+
+def _one_size(found: list[Finding]) -> list[Finding]:
+    """All that is said of the number of ranks in one finding, as severe as the worst of them."""
+    sizes = [one for one in found if one.code == "world_size"]
+    if len(sizes) < 2:
+        return found
+    first = min(sizes, key=lambda one: one.line == 0)
+    # A sum that does not come out says nothing more than a number that does not divide.
+    said = [one.text for one in sizes]
+    texts = [text for text in said if "not a multiple" in text] or said[-1:]
+    texts += [text for text in said if text.startswith("the script starts")]
+    worst = min(sizes, key=lambda one: SEVERITIES.index(one.severity)).severity
+    one = first.model_copy(update={"text": "; ".join(dict.fromkeys(texts)), "severity": worst})
+    return [one, *(other for other in found if other.code != "world_size")]
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
@@ -134,7 +168,10 @@ def _used(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
     if len(cluster.groups) > 1 or nodes * each == cluster.accelerators:
         return cluster
     if each != group.accelerators_per_node and nodes > 1:
-        return cluster
+        nodes, rest = divmod(nodes * each, group.accelerators_per_node)
+        if rest or not nodes:
+            return cluster
+        each = group.accelerators_per_node
     resized = group.model_copy(update={"nodes": nodes, "accelerators_per_node": each})
     return cluster.model_copy(update={"groups": (resized,)})
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 from cost_models.catalog.names import UnknownName
-from cost_models.spec import ClusterSpec
 from planner import frameworks
-from planner.documents import parse_cluster
 from planner.frameworks.base import Framework
+from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.problems import Problem, RequestError, join, refuse, shown, wrong_type
-from planner.validation import field_problems, require_object
+from planner.problems import Problem, RequestError, join, refuse, shown
 
-FIELDS = ("files", "cluster", "framework")
 MOST_FILES = 32
 # Of all files together, in bytes.
 MOST_BYTES = 1 << 20
-_LONGEST_NAME = 200
 
 
 def files_at(paths: Sequence[str]) -> dict[str, str]:
@@ -66,6 +61,23 @@ def checked(files: Mapping[str, str]) -> dict[str, str]:
             raise _no_text(name, f"line {before.count(chr(10)) + 1} has a zero byte")
     # A line may end as on Windows; bash would not like it, but what is meant is plain.
     return {name: text.replace("\r\n", "\n") for name, text in files.items()}
+
+
+def launch_files(files: Mapping[str, str], given: Given | None = None) -> LaunchFiles:
+    """The files with what is given beside them.  Raises RequestError."""
+    known = LaunchFiles(checked(files), given)
+    problems = [
+        Problem(
+            pointer=join("/set", name),
+            code="unknown_name",
+            detail=f"no file has a variable {shown(name)!r}",
+            did_you_mean=tuple(nearest),
+        )
+        for name, nearest in known.given.unused(known)
+    ]
+    if problems:
+        raise RequestError(problems)
+    return known
 
 
 def _too_large() -> Exception:
@@ -130,38 +142,3 @@ def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int
         pointer = join("/files", error.file) if error.file else "/files"
         where = f"line {error.line}: " if error.line else ""
         raise refuse(pointer, "unreadable", where + error.text) from None
-
-
-def parse_lint(document: Any) -> tuple[dict[str, str], ClusterSpec, str | None]:
-    """(files, cluster, framework) of a document {"files", "cluster", "framework"}.
-
-    files: text by name, the launch script first; framework may be left out.
-    Raises RequestError with every problem found.
-    """
-    require_object("", document, "an object")
-    problems = field_problems(document, FIELDS, ("files", "cluster"))
-    files, framework = document.get("files"), document.get("framework")
-    if files is not None and not isinstance(files, dict):
-        problems.append(wrong_type("/files", "an object of texts by name", files))
-    elif files is not None:
-        problems += [
-            wrong_type(join("/files", name), "the text of a file", text)
-            for name, text in files.items()
-            if not isinstance(text, str)
-        ]
-        problems += [
-            Problem(pointer="/files", code="bad_name", detail=f"no name of a file: {shown(name)!r}")
-            for name in files
-            if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable()
-        ]
-    if framework is not None and not isinstance(framework, str):
-        problems.append(wrong_type("/framework", "a name", framework))
-    cluster = None
-    if document.get("cluster") is not None:
-        try:
-            cluster = parse_cluster(document["cluster"])
-        except RequestError as error:
-            problems += error.problems
-    if problems or cluster is None:
-        raise RequestError(problems)
-    return checked(cast(dict[str, str], files)), cluster, framework

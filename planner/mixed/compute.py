@@ -16,16 +16,16 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
 from cost_models.units import DAY_S, HOUR_S
-from planner import solve
 from planner.answer import Note
 from planner.axes import Axes, divisors
+from planner.competition import fastest
 from planner.constraints import RULES, Context
 from planner.explain import report
 from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
 from planner.mixed.pipeline import Groups, Result
 from planner.progress import step, within_a_step
 from planner.request import PlanRequest
-from planner.search import cost_model, search
+from planner.search import cost_model
 from planner.version import __version__
 
 SIMULATED = 12  # of the pipelines that the closed form ranks first
@@ -129,8 +129,8 @@ def _equal(
 ) -> Iterator[Option]:
     """The best plan on equal nodes, if any fits."""
     asked = request.model_copy(update={"cluster": cluster})
-    bound, rules = solve.prepared(asked)
-    rows = search(bound, rules, top_k=1).best
+    first = fastest(asked)
+    bound, rows = first.request, first.outcome.best
     if not rows:
         return
     found = report(cost_model(bound), bound, rows[0])

@@ -9,6 +9,7 @@ from cost_models.parameters import active_parameters, total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from planner.answer import Note, PlanReport, ProfileInfo
+from planner.competition import fastest
 from planner.emission import NothingFits
 from planner.explain import report
 from planner.reinforcement.document import (
@@ -21,8 +22,8 @@ from planner.reinforcement.document import (
 )
 from planner.reinforcement.transfer import generation_weight_bytes, transfer
 from planner.request import PlanRequest
-from planner.search import cost_model, search
-from planner.solve import IllegalPlan, illegal, prepared
+from planner.search import cost_model
+from planner.solve import IllegalPlan, illegal
 from planner.version import __version__
 
 GENERATION_PARTS = ("generation", "reward")
@@ -71,8 +72,7 @@ def _plan(request: PlanRequest) -> ParallelPlan:
         if reasons := illegal(request, request.plan):
             raise IllegalPlan(reasons)
         return request.plan
-    asked, rules = prepared(request)
-    best = search(asked, rules, top_k=1).best
+    best = fastest(request).outcome.best
     if not best:
         raise NothingFits("no plan of the training fits; `planner plan` says why")
     return best[0]

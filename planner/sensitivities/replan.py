@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans, concatenate
+from planner.competition import fastest, prepared
 from planner.progress import within_a_step
 from planner.request import PlanRequest
 from planner.search import best_of, cost_model, objective, search
 from planner.sensitivities.inputs import Case, Input, changed
-from planner.solve import prepared
 
 SLACK = 1.05
 
@@ -45,7 +45,10 @@ class Replanner:
     """Finds the best plan of changed requests; `best` is the best of the unchanged one."""
 
     def __init__(self, request: PlanRequest, furthest: float) -> None:
-        """furthest: the largest ratio by which an input will be changed."""
+        """furthest: the largest ratio by which an input will be changed.
+
+        What is changed is asked of the framework that is the fastest unchanged.
+        """
         self.request = request
         self.model = cost_model(request)
         self.searches = 0
@@ -55,6 +58,8 @@ class Replanner:
         self._found: list[tuple[Plans, NDArray[np.float64]]] = []
         self._bound = np.inf
         self._furthest = furthest * SLACK
+        with within_a_step():
+            self._framework = fastest(request).framework
         self.best = self._search(request, keep=True)
         self._sides: dict[tuple[str, bool], Pool] = {}
 
@@ -89,7 +94,7 @@ class Replanner:
         return float(model.evaluate(Plans.from_rows([self.best])).iteration_time_s[0])
 
     def _search(self, request: PlanRequest, keep: bool = False) -> ParallelPlan | None:
-        asked, rules = prepared(request)
+        asked, rules = prepared(request.for_framework(self._framework))
         with within_a_step():
             found = search(asked, rules, top_k=1, visit=self._keep if keep else None)
         assert found.counts is not None
@@ -97,12 +102,12 @@ class Replanner:
         self.costed += found.counts.costed
         return found.best[0] if found.best else None
 
-    def _keep(self, plans: Plans, estimates: Estimates, fits: NDArray[np.bool_]) -> None:
+    def _keep(self, plans: Plans, estimates: Estimates) -> None:
         """Remember what may become the best; with the memory as the goal, what ties now."""
         decides = estimates.iteration_time_s if self._by_time else estimates.peak_bytes
         far = self._furthest if self._by_time else 1.0
-        self._bound = min(self._bound, float(decides[fits].min(initial=np.inf)) * far)
-        chosen = fits & (decides <= self._bound)
+        self._bound = min(self._bound, float(decides.min()) * far)
+        chosen = decides <= self._bound
         self._found.append((plans.take(chosen), estimates.iteration_time_s[chosen]))
 
     @cached_property

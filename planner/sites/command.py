@@ -103,7 +103,7 @@ def _ending(found: Lesson) -> Iterator[str]:
     count, new = found.site_runs, len(found.new)
     site = f"site {found.site} has {count:,} run{'s' * (count != 1)}"
     if not new:
-        yield f"Nothing new: {site}, and these are among them."
+        yield f"Nothing new: {site}, and has all of these already."
     elif not found.kept:
         yield f"Nothing is kept: --yes keeps {'it' if new == 1 else 'them'} with site {found.site}."
     else:

@@ -1,4 +1,4 @@
-"""A cost model whose times are those of a site, as far as its runs tell."""
+"""A cost model whose times are corrected by the runs of a site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.sites.site import Site
 
 
 class SiteCostModel(CostModel):
-    """Every time of a plan is multiplied by what the site's runs say of plans like it."""
+    """Multiplies every time of a plan by the correction that the site's runs imply for it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SiteCostModel(CostModel):
         self.site = site
 
     def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
-        """As a cost model does, with the site's times."""
+        """The estimates of the cost model, with the site's times."""
         found = super().evaluate(plans, all_stages)
         if not self.site.runs:
             return found
@@ -40,7 +40,7 @@ class SiteCostModel(CostModel):
         return replace(found, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
 
     def _ln(self, plans: Plans, found: Estimates) -> NDArray[np.float64]:
-        """ln(time here / time answered elsewhere) of plans; shape (plans,)."""
+        """ln(time at the site / time estimated without it) of plans; shape (plans,)."""
         accelerator = self.setting.nodes.accelerator
         family = profile_for(accelerator).family
         shares = shares_of(self.setting.model, self.setting.training, plans, found.time_parts_s)

@@ -21,12 +21,12 @@ MOST_BYTES = 32 * 2**20  # of a site's file
 
 
 def folder() -> Path:
-    """Where sites lie."""
+    """The folder of the site files."""
     return data_folder("sites")
 
 
 def names() -> tuple[str, ...]:
-    """Of all sites that are kept."""
+    """The names of all kept sites."""
     calibrated = profiles.calibrations()
     try:
         found = {path.stem for path in folder().glob("*.json")}
@@ -37,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 
 def check_name(name: str) -> str:
-    """The name, where a site may have it.  Raises RequestError."""
+    """The name, if it is valid for a site.  Raises RequestError."""
     if not re.fullmatch(PROFILE_NAME, name):
         detail = f"must be 1 to 64 of a-z, 0-9, ., _ and -, got {shown(name)!r}"
         raise refuse("/site", "bad_name", detail, name)
@@ -47,7 +47,7 @@ def check_name(name: str) -> str:
 def find(name: str) -> Site:
     """The site of that name.
 
-    Raises UnknownName with the nearest, and ValueError where its file is no good.
+    Raises UnknownName with the nearest names, and ValueError if its file is invalid.
     """
     known = resolve(name, {one: one for one in names()}, "site")
     return _at(known)
@@ -59,7 +59,7 @@ def named(name: str | None) -> Site | None:
 
 
 def everything() -> Iterator[tuple[str, Site | str]]:
-    """All sites by name; in place of one whose file is no good, what is wrong with it."""
+    """All sites by name; in place of one with an invalid file, the error."""
     for name in names():
         try:
             yield name, _at(name)
@@ -68,7 +68,7 @@ def everything() -> Iterator[tuple[str, Site | str]]:
 
 
 def find_or_new(name: str) -> Site:
-    """The site of that name; one without runs where nothing is kept.
+    """The site of that name; a new one without runs if none is kept.
 
     Raises ValueError as `find` does, and RequestError where no site may have the name.
     """
@@ -148,7 +148,7 @@ def _changed(name: str, change: Callable[[Site], Site]) -> Site:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Alone among those that change sites, so that no run is lost."""
+    """Hold the lock on changes of sites, so that no run is lost."""
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

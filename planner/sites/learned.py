@@ -1,4 +1,4 @@
-"""What a site learned from its runs, what it cannot tell yet, and how far off it is."""
+"""What a site's runs imply: corrections by factor, open questions, and the errors of estimates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from planner.answer import Document
-from planner.posterior import FACTORS, Array, posterior, scatter
+from planner.posterior import FACTORS, SHARES, Array, posterior, scatter
 from planner.sites.site import LearnedRun, Site
 
 # A factor that no run spends so much of its time on says nothing.
@@ -16,7 +16,7 @@ LEAST_SHARE = 0.01
 
 
 class LearnedFactor(Document):
-    """How much longer one kind of work takes here than is answered elsewhere: -0.1 is 10 % less.
+    """How much longer one kind of work takes than estimated without the site (-0.1: 10 % less).
 
     deviation: of that; deviation_before: what it was before any run.  verdict: learned where it
     moved by more than it is uncertain; unused where no run has work of this kind.
@@ -31,7 +31,7 @@ class LearnedFactor(Document):
 
 
 class LearnedKind(Document):
-    """What runs of one accelerator and runtime say."""
+    """The factors learned from the runs of one accelerator and runtime."""
 
     accelerator: str
     runtime: str
@@ -40,7 +40,7 @@ class LearnedKind(Document):
 
 
 class RunError(Document):
-    """One run: how far off its time is without the site, and with all of the site's other runs.
+    """The error of one run's estimate: without the site, and with all of the site's other runs.
 
     Errors are estimated / measured - 1.
     """
@@ -61,8 +61,19 @@ class Calibrated(Document):
     points: dict[str, int]
 
 
+class Held(Document):
+    """Of so many runs, by per cent that intervals are to hold: the share that they hold."""
+
+    runs: int
+    shares: dict[str, float]
+
+
 class SiteAnswer(Document):
-    """A site: its runs, what they say by kind, and its errors (medians are of their sizes)."""
+    """A site: its runs, what they say by kind, and its errors (medians are of their sizes).
+
+    held_without: by intervals that know none of its runs; held_left_out: by those that know all of
+    the others.
+    """
 
     name: str
     digest: str
@@ -72,10 +83,12 @@ class SiteAnswer(Document):
     errors: tuple[RunError, ...]
     median_error_without: float | None
     median_error_left_out: float | None
+    held_without: Held | None = None
+    held_left_out: Held | None = None
 
 
 def site_answer(site: Site) -> SiteAnswer:
-    """All that a site can say of itself."""
+    """The answer about a site: its runs, its factors, its errors."""
     found = errors(site)
     alone = len(found) < 2
     return SiteAnswer(
@@ -87,7 +100,28 @@ def site_answer(site: Site) -> SiteAnswer:
         errors=found,
         median_error_without=_median([one.error_without for one in found]) if found else None,
         median_error_left_out=None if alone else _median([one.error_left_out for one in found]),
+        held_without=_held_without(site) if found else None,
+        held_left_out=None if alone else _held_left_out(site),
     )
+
+
+def _held_without(site: Site) -> Held:
+    """As anybody is answered."""
+    known = posterior()
+    of_runs = [known.predictive(run.leaning) for run in site.runs]
+    missed = [(run.ln - of.mean) / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]
+    return _held(np.array(missed))
+
+
+def _held_left_out(site: Site) -> Held:
+    missed, deviation = left_out(site)
+    return _held(missed / deviation)
+
+
+def _held(deviations: Array) -> Held:
+    quantiles = posterior().quantiles
+    shares = {share: float(np.mean(np.abs(deviations) <= quantiles[share])) for share in SHARES}
+    return Held(runs=len(deviations), shares=shares)
 
 
 def _calibrated(site: Site) -> Calibrated | None:
@@ -102,7 +136,7 @@ def _calibrated(site: Site) -> Calibrated | None:
 
 
 def kinds(site: Site) -> tuple[LearnedKind, ...]:
-    """What was learned, by accelerator and runtime, the most runs first."""
+    """The learned factors by accelerator and runtime, those with the most runs first."""
     by_groups: dict[tuple[str, str, str, str], list[LearnedRun]] = {}
     for run in site.runs:
         by_groups.setdefault(run.groups, []).append(run)
@@ -142,10 +176,10 @@ def _factors(
 
 
 def errors(site: Site) -> tuple[RunError, ...]:
-    """Of each run."""
+    """The errors of each run."""
     if not site.runs:
         return ()
-    missed = left_out(site)
+    missed, _ = left_out(site)
     return tuple(
         RunError(
             id=run.id, file=run.file, measured_s=run.step_s, estimated_s=run.estimated_s,
@@ -155,8 +189,8 @@ def errors(site: Site) -> tuple[RunError, ...]:
     )  # fmt: skip
 
 
-def left_out(site: Site) -> Array:
-    """ln(measured / answered) of each run by a site of all the others.
+def left_out(site: Site) -> tuple[Array, Array]:
+    """ln(measured / answered) of each run by a site of all the others, and what it deviates by.
 
     In closed form (Rasmussen and Williams 2006, section 5.4.2).
     """
@@ -166,10 +200,11 @@ def left_out(site: Site) -> Array:
     noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
     ln, count = np.array([run.ln for run in site.seen]), len(leanings)
     if count == 1:
-        return ln
+        return ln, np.sqrt(np.diag(shared) + noise)
     more = np.array([run.noise for run in site.seen]) * scatter(count - 1) / scatter(count)
     inverse = np.linalg.inv(shared + np.diag(noise * more))
-    return np.asarray(inverse @ ln / np.diag(inverse))
+    own = np.diag(inverse)
+    return np.asarray(inverse @ ln / own), np.asarray(1.0 / np.sqrt(own))
 
 
 def _median(values: list[float]) -> float:

@@ -26,18 +26,18 @@ from planner.sites.site import LearnedRun, Site
 from planner.solve import illegal
 
 PARTS = ("model", "training", "plan")
-# What tells models apart: one that differs here is another model than the log's.
+# Fields that identify a model: if one differs, the request is about another model than the log.
 SHAPE = (
     "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size",
     "vocab_size",
 )  # fmt: skip
-# What a run is not priced without, unless its launch is read as a whole; dp follows.
+# Fields without which a run cannot be priced, unless a launch script is given; dp follows.
 REQUIRED = (
     *(field for field in NEEDED if field.startswith(("training.", "plan."))
       and field not in ("plan.attention_kernel", "plan.dp")),
     "plan.runtime",
 )  # fmt: skip
-# Whose kernels and exchanges a code base runs; MLPerf's logs are of any.
+# The runtime of each code base; MLPerf's logs may be of any.
 RUNTIMES: dict[CodeBase, str] = {
     "megatron-lm": "megatron",
     "megatron-bridge": "megatron",
@@ -52,14 +52,14 @@ RUNTIMES: dict[CodeBase, str] = {
 }
 # Code bases whose logs print the whole config of a model, which is read by its own reader.
 WHOLE_MODELS: tuple[CodeBase, ...] = ("trainer", "accelerate")
-# Memory reports, those that say most of a plan first.
+# Memory reports, the most informative first.
 REPORTS = ("max allocated", "max reserved", "in use")
 MOST_NOTES = 50
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is said beside the logs.
+    """What a user states beside the logs.
 
     model: a preset's name or a document, in place of the log's.  settings: values by their path,
     such as plan.recompute.  files: the launch script and its files, by name.
@@ -112,7 +112,7 @@ def learned_run(log: RunLog, asked: Asked, site: Site) -> LearnedRun:
 
 
 def digest(log: RunLog, files: Collection[str]) -> str:
-    """Of what the log itself says, whatever its file is called and what is given beside it."""
+    """A digest of the log's own content, independent of the file's name and of stated values."""
     said = sorted((one.field, str(one.value)) for one in _stated(log, files))
     memory = [[one.quantity, one.bytes] for one in log.memory]
     content = [log.code_base, log.step.seconds, log.step.steps, memory, said]
@@ -120,7 +120,7 @@ def digest(log: RunLog, files: Collection[str]) -> str:
 
 
 def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]:
-    """The question that a log answers, and what the fields that stayed open are taken as.
+    """The request that a log's run answers, and the values assumed for fields that stayed open.
 
     Raises RequestError where something is missing, or said twice and differently.
     """
@@ -144,7 +144,7 @@ def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]
 
 
 def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
-    """The request as far as the log and its files say it."""
+    """The request, as far as the log and its files state it."""
     if log.reading is not None:
         reading = log.reading
         document = {
@@ -198,7 +198,7 @@ def _model_of(log: RunLog, asked: Asked) -> Any:
 
 
 def _every_layer(plan: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """The plan with full recompute of every layer, where nothing says of how many."""
+    """The plan with full recompute of every layer, if the number of layers is not stated."""
     layers = model.get("num_layers") if isinstance(model, dict) else None
     chunks = [plan.get(name, 1) for name in ("pp", "vpp")]
     counts = [layers, *chunks]
@@ -237,12 +237,12 @@ def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[
 
 
 def _stated(log: RunLog, files: Collection[str]) -> list[Fact]:
-    """What the log itself prints."""
+    """The fields that the log itself prints."""
     return [one for one in log.facts if one.line and one.file not in files]
 
 
 def _check_model(log: RunLog, request: PlanRequest) -> None:
-    """Raise RequestError where the model is not the log's, by what the log prints of it."""
+    """Raise RequestError if the model contradicts what the log prints of it."""
     for name in SHAPE:
         logged, own = log.get(f"model.{name}"), getattr(request.model, name)
         # A log prints the width of one half of a gated MLP, or of both.
@@ -253,7 +253,7 @@ def _check_model(log: RunLog, request: PlanRequest) -> None:
 
 
 def _used(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) -> ClusterSpec:
-    """As many of the cluster's accelerators as the run used.  Raises RequestError."""
+    """The part of the cluster that the run used.  Raises RequestError."""
     if len(cluster.groups) > 1:
         raise refuse("/cluster", "mixed", "a run is learned on equal nodes")
     group = cluster.groups[0]
@@ -289,7 +289,7 @@ def _check_accelerator(log: RunLog, cluster: ClusterSpec) -> None:
 
 
 def _taken(path: str, request: PlanRequest) -> str:
-    """An open field with the value that it is taken as."""
+    """The note on an open field: the value that is assumed for it."""
     part, _, name = path.partition(".")
     value = getattr(getattr(request, part, None), name, None)
     return path if value is None else f"{path}: {value} taken"

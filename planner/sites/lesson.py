@@ -1,4 +1,4 @@
-"""What logs say, shown before anything of it is kept with a site."""
+"""Runs read from logs, shown before they are kept with a site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.sites.learning import Asked, learned_run
 from planner.sites.pricing import price
 from planner.sites.site import LearnedRun, Site
 
-# A run that takes so many times the estimate, or a part of it, is hardly of this cluster.
+# A run this many times slower or faster than estimated was probably not on this cluster.
 FAR = 2.0
 MOST_LOGS = 100
 
@@ -40,7 +40,7 @@ class RefusedRun(Document):
 
 
 class Lesson(Document):
-    """What logs say; kept: whether the site has it now, of so many runs."""
+    """The runs of the logs; kept: whether the site has them now, and how many runs it has."""
 
     site: str
     kept: bool
@@ -55,7 +55,7 @@ class Lesson(Document):
 
 
 def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
-    """What logs and tables say, by their names; nothing is kept.
+    """Read the runs of logs and tables, given by name; nothing is kept.
 
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
     """
@@ -88,7 +88,7 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
 
 
 def keep(found: Lesson) -> Lesson:
-    """Keep what the site does not have.  Raises RequestError."""
+    """Keep the runs that the site does not have yet.  Raises RequestError."""
     site, _ = kept.learn(found.site, found.new)
     return found.model_copy(update={"kept": True, "site_runs": len(site.runs)})
 
@@ -136,8 +136,8 @@ def _doubts(run: LearnedRun, site: Site) -> Iterator[str]:
     ratio = run.step_s / run.estimated_s
     if not 1.0 / FAR < ratio < FAR:
         yield (
-            f"takes {ratio:.2g} times the estimate: check the cluster, and that the run had it "
-            "alone; a site believes such a run less"
+            f"takes {ratio:.2g} times the estimate: check the cluster, and that no other job ran "
+            "on it; such a run counts less"
         )
     request = PlanRequest.model_validate(run.request)
     need, have = price(request, site).peak_bytes["in use"], _capacity(request.cluster)

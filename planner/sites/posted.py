@@ -23,7 +23,7 @@ SCRIPT = "run.sh"
 
 
 def posted(document: Any, site: str) -> Lesson:
-    """What a log says; kept with the site where the document says so.  Raises RequestError."""
+    """The runs of a posted log, kept with the site if the document asks for it.  RequestError."""
     require_object("", document, "an object")
     problems = field_problems(document, FIELDS, ("log", "cluster"))
     problems += [
@@ -69,5 +69,5 @@ def _settings(value: Any) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def answer_of(name: str) -> SiteAnswer:
-    """What a site has learned.  Raises RequestError."""
+    """The answer about a site.  Raises RequestError."""
     return site_answer(looked_up("/site", lambda: kept.find(name)))

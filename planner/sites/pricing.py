@@ -1,4 +1,4 @@
-"""What is estimated for a site: with its runs' times, and of a measured run without them."""
+"""Estimates at a site: with the correction of its runs, and without it for a measured run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _kept(
     training: TrainingSpec,
     profile: EfficiencyProfile | None,
 ) -> CostModel:
-    """A cost model remembers what it computed for single plans."""
+    """A cached cost model, which remembers what it computed for single plans."""
     return CostModel(model, cluster, training, profile)
 
 
@@ -88,7 +88,7 @@ def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> Learn
 
 
 def current(run: LearnedRun, site: Site) -> LearnedRun:
-    """The run as this planner prices it at a site now, or where it cannot, as it did before."""
+    """The run with this version's price at the site; if that fails, the price it was kept with."""
     if run.version == __version__ and run.calibrated_at == site.calibrated_at:
         return run
     try:

@@ -84,7 +84,7 @@ def _open_in(runs: Sequence[ReadRun]) -> Iterator[str]:
     for text, count in Counter(chain(*(one.run.left_open for one in runs))).items():
         yield f"left open in {count} of {len(runs)}: {text}"
     if any(one.run.assumed for one in runs):
-        yield "what was assumed of each: --json"
+        yield "--json lists the assumptions for each run"
 
 
 def _step(one: ReadRun) -> Iterator[str]:
@@ -139,7 +139,7 @@ def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
             str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
             _size(one.median_error_without), _size(one.median_error_left_out),
         )  # fmt: skip
-    note = "error: median over a site's runs, without it and each run with the others alone"
+    note = "error: median over a site's runs, without the site and with each run left out in turn"
     return Group(table, Text(), prose(note, 0))
 
 
@@ -172,12 +172,12 @@ def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
     runs = f"{kind.runs} run{'s' * (kind.runs != 1)}"
     yield Flow([Text(f"On {kind.accelerator} with {kind.runtime}", "bold"), runs], "  ")
     learned = [one for one in kind.factors if one.verdict == "learned"]
-    yield Text("  learned" if learned else "  learned: nothing yet that is sure")
+    yield Text("  learned" if learned else "  learned: nothing certain yet")
     for one in learned:
         more = "more" if one.longer > 0 else "less"
         words = (
             f"{one.title}: {abs(100 * one.longer):.0f} ±{100 * one.deviation:.0f} % {more} time "
-            f"than is answered elsewhere (±{100 * one.deviation_before:.0f} before)"
+            f"than estimated without the site (±{100 * one.deviation_before:.0f} before)"
         )
         yield prose(words, 4, 2)
     if open_ones := [one for one in kind.factors if one.verdict == "cannot tell yet"]:
@@ -217,5 +217,5 @@ def _medians(answer: SiteAnswer) -> RenderableType:
         words: Iterable[str] = [without, "a second run shows what the site is worth"]
     else:
         left = _size(answer.median_error_left_out)
-        words = [without, f"{left} when each run is told by the others alone"]
+        words = [without, f"{left} when each run is left out in turn"]
     return Flow(words, ", ")

@@ -1,4 +1,4 @@
-"""A site: a calibration and measured runs of one machine room, and what they say of estimates.
+"""A site: a calibration and measured runs of one cluster, and the corrections they imply.
 
 Its posterior is that of the published runs, given its own.  A site's runs are taken over what is
 answered without them, so that a site of no runs changes nothing; its calibration, which is the
@@ -59,7 +59,7 @@ class LearnedRun(Spec):
 
     @property
     def leaning(self) -> Leaning:
-        """What its estimate leans on."""
+        """The shares of its estimate by factor, and its groups."""
         shares = tuple(self.shares.get(name, 0.0) for name in FACTORS)
         return Leaning(shares, self.groups, self.experts)
 
@@ -107,7 +107,7 @@ class Site(Spec):
 
     @cached_property
     def digest(self) -> str:
-        """Of all that decides its answers."""
+        """A digest of everything that affects its answers."""
         runs = [[run.id, run.step_s, run.estimated_s, *run.leaning.shares] for run in self.runs]
         content = json.dumps(runs)
         if self.calibration is not None:
@@ -121,12 +121,12 @@ class Site(Spec):
 
     @cached_property
     def posterior(self) -> Posterior:
-        """What is expected of estimates here, before any correction."""
+        """The posterior of estimates at this site, before the correction."""
         return posterior().given(self.seen)
 
     @cached_property
     def correction(self) -> Posterior:
-        """Whose mean is ln of what a time here is over the time that is answered elsewhere."""
+        """The posterior whose mean is ln(time at this site / time estimated without it)."""
         return posterior().as_answered().given(self.seen)
 
 

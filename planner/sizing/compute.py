@@ -3,67 +3,55 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
-from math import ceil
 from multiprocessing import get_context
 from typing import Any
 
 from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
-from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
-from cost_models.plans import ParallelPlan
-from cost_models.spec import ClusterSpec, NodeGroup
-from cost_models.tuning import trained_parameters
-from cost_models.units import DAY_S, HOUR_S
-from planner.answer import ErrorBand, Note
-from planner.consistency import contradictions
-from planner.explain import report
-from planner.progress import step, within_a_step
+from cost_models.spec import ClusterSpec
+from planner.answer import Note
+from planner.progress import step
 from planner.request import PlanRequest
-from planner.search import cost_model, search
-from planner.sizing.answer import BatchSize, Limit, Row, SizingAnswer, Step
-from planner.sizing.request import SizingRequest, SizingSpec
-from planner.solve import prepared
+from planner.sizing.answer import BatchSize, Row, SizingAnswer, Step
+from planner.sizing.limits import best_of_kind, least_of, limited, offers, rivals
+from planner.sizing.request import SizingRequest
+from planner.sizing.rows import CHECKPOINT_BYTES_PER_PARAMETER, cluster_of_kind, clusters_of, row_of
+from planner.sizing.smallest import fewest_of_kind
 from planner.version import __version__
-
-# A checkpoint of mixed-precision Adam (BLOOM wrote 13.1 bytes per parameter), copied to host memory
-# at what one accelerator was measured to reach of its link (H200: 55 of 63 GB/s), then written
-# while training goes on; ranks meet for it.
-CHECKPOINT_BYTES_PER_PARAMETER = 14.0
-HOST_COPY_FRACTION = 0.87
-CHECKPOINT_BARRIER_S = 1.0
-UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
-MOST_KEPT = 2000  # best plans, a few kilobytes each
 
 
 def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     """Every kind in every number; workers: processes that search at the same time."""
     began = time.perf_counter()
-    clusters = list(_clusters(asked.sizing))
-    rows = [_limited(row, asked.sizing) for row in _rows(asked, clusters, workers)]
+    clusters = list(clusters_of(asked.sizing))
+    with _mapping(workers if len(clusters) >= 2 * workers else 1) as run:
+        rows = [limited(row, asked.sizing) for row in _rows(asked, clusters, run)]
+        kinds = asked.sizing.accelerators
+        fits_from = dict(zip(kinds, run(partial(fewest_of_kind, asked, rows), kinds), strict=True))
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
     priced = [i for i in allowed if rows[i].cost_usd is not None]
 
-    def least(places: list[int], *names: str) -> int | None:
-        """The row with the least of the first, and of the next where that is equal."""
-        order = {i: [_or_most(getattr(rows[i], name)) for name in names] for i in places}
-        return min(places, key=order.__getitem__, default=None)
-
+    least = partial(least_of, rows)
+    fewest = least(allowed, "accelerators", "cost_usd", "days")
+    cheapest = least(priced, "cost_usd", "days")
+    chosen = fewest if cheapest is None else cheapest
+    of_kind = best_of_kind(rows, asked.sizing)
     return SizingAnswer(
         request=asked.document(),
         version=__version__,
         rows=tuple(rows),
         front=tuple(front),
         steps=tuple(_steps(rows, front)),
-        cheapest=least(priced, "cost_usd", "days"),
+        cheapest=cheapest,
         fastest=least(allowed, "days", "cost_usd"),
-        fewest=least(allowed, "accelerators", "cost_usd", "days"),
+        fewest=fewest,
         stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _steep(rows, s)), None),
         smallest={
             kind: next(
@@ -72,6 +60,10 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
             )
             for kind in asked.sizing.accelerators
         },
+        fits_from=fits_from,
+        best_of_kind=of_kind,
+        rivals=tuple(rivals(rows, chosen, of_kind)),
+        offers=() if allowed else tuple(offers(rows, asked)),
         batch_sizes=tuple(_batch_sizes(asked)),
         space=_space(asked.base),
         assumed=_assumed(asked),
@@ -81,15 +73,23 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     )
 
 
-def _rows(asked: SizingRequest, clusters: list[ClusterSpec], workers: int) -> list[Row]:
-    work = partial(_row, asked)
-    if workers < 2 or len(clusters) < 2 * workers:
-        return list(_counted(map(work, clusters), len(clusters)))
+@contextmanager
+def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map` over so many processes."""
+    if workers < 2:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield pool.map
+
+
+def _rows(
+    asked: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
+) -> list[Row]:
     # The largest first: a worker that ends last has little left.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = _counted(pool.map(work, (clusters[i] for i in order)), len(clusters))
-        by_place = dict(zip(order, found, strict=True))
+    found = run(partial(row_of, asked), (clusters[i] for i in order))
+    by_place = dict(zip(order, _counted(found, len(clusters)), strict=True))
     return [by_place[i] for i in range(len(clusters))]
 
 
@@ -97,171 +97,6 @@ def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
     for done, row in enumerate(rows, 1):
         step(done, total)
         yield row
-
-
-def _clusters(sizing: SizingSpec) -> Iterator[ClusterSpec]:
-    """Each kind in whole nodes of its own, or a part of one; no number twice."""
-    for kind in sizing.accelerators:
-        typical = hardware.accelerator_entry(kind).node.accelerators
-        seen = set()
-        for count in sizing.sizes:
-            nodes, per_node = ceil(count / typical), min(count, typical)
-            if (nodes, per_node) in seen:
-                continue
-            seen.add((nodes, per_node))
-            yield _cluster(kind, nodes, per_node, sizing)
-
-
-def _cluster(kind: str, nodes: int, per_node: int, sizing: SizingSpec) -> ClusterSpec:
-    try:
-        group = hardware.node_group(kind, nodes, per_node)
-    except ValueError:  # a part of a node that its link domains do not divide: the whole node
-        group = hardware.node_group(kind, nodes)
-    prices = sizing.prices_usd_per_accelerator_hour
-    if kind in prices:
-        group = group.model_copy(update={"price_usd_per_accelerator_hour": prices[kind]})
-    cluster = hardware.cluster_of(f"{nodes}x{group.accelerators_per_node}x{kind}", group)
-    given = {
-        name: value
-        for name in ("pue", "failures_per_1000_node_days")
-        if (value := getattr(sizing, name)) is not None
-    }
-    return cluster.model_copy(update=given)
-
-
-def _row(asked: SizingRequest, cluster: ClusterSpec) -> Row:
-    """The best plan on one cluster, and what the training takes there."""
-    group = cluster.groups[0]
-    names: dict[str, Any] = {
-        "accelerator": group.accelerator.id,
-        "nodes": group.nodes,
-        "accelerators": cluster.accelerators,
-        "price_usd_per_accelerator_hour": group.price_usd_per_accelerator_hour,
-    }
-    base = asked.base
-    wrong = list(contradictions(base.model, cluster, base.training))
-    if wrong:
-        return Row(**names, reason=wrong[0].detail)
-    request = _without_money(base.model_copy(update={"cluster": cluster}))
-    found = _best(request.model_dump_json())
-    if isinstance(found, str):
-        return Row(**names, reason=found)
-    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The best plan on a cluster, and what days, money and energy follow from."""
-
-    plan: ParallelPlan
-    iteration_time_s: float
-    error_band: ErrorBand
-    mfu: float
-    tokens_per_s: float
-    memory_headroom: float
-
-
-def _without_money(request: PlanRequest) -> PlanRequest:
-    """The request without what its best plan does not depend on, so that it is searched once.
-
-    Whoever tries other prices, failures or tokens then waits for no search.
-    """
-    cluster = request.cluster
-    update: dict[str, Any] = {"pue": 1.0, "failures_per_1000_node_days": None}
-    if request.search.objective != "cost":
-        free = {"price_usd_per_accelerator_hour": None, "node_power_watts": None}
-        update["groups"] = tuple(group.model_copy(update=free) for group in cluster.groups)
-    training = request.training.model_copy(update={"tokens": None})
-    cluster = cluster.model_copy(update=update)
-    return request.model_copy(update={"cluster": cluster, "training": training})
-
-
-@lru_cache(maxsize=MOST_KEPT)
-def _best(document: str) -> _Found | str:
-    """The best plan of a request, or why there is none."""
-    request = PlanRequest.model_validate_json(document)
-    bound, rules = prepared(request)
-    with within_a_step():
-        outcome = search(bound, rules, top_k=1)
-    if not outcome.best:
-        counts = outcome.counts
-        assert counts is not None
-        most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
-        return "nothing fits" if most == "memory" else f"no plan: {most}"
-    found = report(cost_model(bound), bound, outcome.best[0])
-    return _Found(
-        plan=found.plan,
-        iteration_time_s=found.iteration_time_s,
-        error_band=found.error_band,
-        mfu=found.mfu,
-        tokens_per_s=found.tokens_per_s,
-        memory_headroom=1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
-    )
-
-
-def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[str, Any]:
-    """Days, goodput, cost and energy of the training by this plan."""
-    sizing, group = asked.sizing, cluster.groups[0]
-    tokens = asked.base.training.tokens
-    assert tokens is not None
-    training_days = tokens / found.tokens_per_s / DAY_S
-    checkpoint_s = sizing.checkpoint_s
-    if checkpoint_s is None:
-        checkpoint_s = _checkpoint_s(asked.base, group, cluster.accelerators)
-    rate = cluster.failures_per_1000_node_days
-    mtbf = interval = None
-    effective = 1.0
-    if rate:
-        mtbf = float(job_mtbf_s(group.nodes, 1000.0 * DAY_S / rate))
-        interval = float(daly_interval_s(checkpoint_s, mtbf))
-        restart = sizing.detect_s + sizing.restart_s
-        effective = float(effective_share(interval, checkpoint_s, restart, mtbf))
-    days = training_days / effective if effective > 0 else float("inf")
-    hours = days * DAY_S / HOUR_S
-    price, watts = group.price_usd_per_accelerator_hour, group.node_power_watts
-    cost = None if price is None else hours * cluster.accelerators * price
-    power = None if watts is None else watts * group.nodes * cluster.pue
-    return {
-        "plan": found.plan,
-        "iteration_time_s": found.iteration_time_s,
-        "error_band": found.error_band,
-        "mfu": found.mfu,
-        "tokens_per_s": found.tokens_per_s,
-        "memory_headroom": found.memory_headroom,
-        "training_days": training_days,
-        "effective_share": effective,
-        "mtbf_s": mtbf,
-        "checkpoint_s": checkpoint_s,
-        "checkpoint_interval_s": interval,
-        "days": days,
-        "cost_usd": cost,
-        "tokens_per_usd": tokens / cost if cost else None,
-        "power_watts": power,
-        "energy_kwh": None if power is None else power / 1000.0 * hours,
-    }
-
-
-def _checkpoint_s(request: PlanRequest, group: NodeGroup, accelerators: int) -> float:
-    """Seconds that training stands still while each rank copies its share to host memory."""
-    link = group.host_link_bytes_per_s or UNKNOWN_HOST_LINK_BYTES_PER_S
-    trained = trained_parameters(request.model, request.training)
-    share = trained * CHECKPOINT_BYTES_PER_PARAMETER / accelerators
-    return share / (HOST_COPY_FRACTION * link) + CHECKPOINT_BARRIER_S
-
-
-def _limited(row: Row, sizing: SizingSpec) -> Row:
-    """The row with the limits that it exceeds; what is not known exceeds none."""
-    checks: tuple[tuple[Limit, float | None, float | None], ...] = (
-        ("deadline", row.days, sizing.deadline_days),
-        ("budget", row.cost_usd, sizing.budget_usd),
-        ("power", row.power_watts, sizing.power_watts),
-    )
-    exceeds = tuple(
-        name
-        for name, value, most in checks
-        if value is not None and most is not None and value > most
-    )
-    return row.model_copy(update={"exceeds": exceeds})
 
 
 def _front(rows: list[Row]) -> list[int]:
@@ -315,14 +150,10 @@ def _steep(rows: list[Row], step: Step) -> bool:
     return step.usd_per_day_saved > a_day_usd
 
 
-def _or_most(value: float | None) -> float:
-    return float("inf") if value is None else value
-
-
 def _assumed(asked: SizingRequest) -> dict[str, float]:
     """What is used where the request says nothing, or what it says instead."""
     sizing = asked.sizing
-    cluster = _cluster(sizing.accelerators[0], 1, 1, sizing)
+    cluster = cluster_of_kind(sizing.accelerators[0], 1, 1, sizing)
     return {
         "pue": cluster.pue,
         "failures_per_1000_node_days": cluster.failures_per_1000_node_days or 0.0,

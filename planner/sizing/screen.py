@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.flow import Flow, prose
 from planner.formats import days, dollars, energy, memory_words, plan_words, share, short
-from planner.sizing.answer import Row, SizingAnswer
+from planner.sizing.answer import Offer, Row, SizingAnswer
 from planner.sizing.request import SizingRequest
 
 _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
@@ -57,11 +57,31 @@ def _choices(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableT
         anything = any(row.plan is not None for row in answer.rows)
         found = f"Nothing keeps the limits: {named}" if anything else "Nothing fits anywhere"
         yield Text(found, style="bold red")
+        yield from (_offer(answer, offer) for offer in answer.offers)
         return
     if answer.cheapest is not None:
         yield from _choice("Cheapest", named, answer.rows[answer.cheapest])
     if answer.fastest != answer.cheapest:
         yield from _choice("Fastest", named, answer.rows[answer.fastest])
+
+
+_OFFERS = {
+    "deadline": lambda value: f"a deadline of {days(value)}",
+    "budget": lambda value: f"a budget of {dollars(value)}",
+    "power": lambda value: f"{value / 1e3:,.0f} kW",
+    "tokens": lambda value: f"{short(value)} tokens",
+}
+
+
+def _offer(answer: SizingAnswer, offer: Offer) -> RenderableType:
+    """What would be kept, and by what."""
+    row = answer.rows[offer.row]
+    money = (
+        "" if row.cost_usd is None or offer.limit == "tokens" else f" for {dollars(row.cost_usd)}"
+    )
+    taken = "" if offer.limit == "tokens" else f" in {days(row.days or 0)}{money}"
+    said = f"{_OFFERS[offer.limit](offer.value)} would do: {row.accelerators:,} x {row.accelerator}"
+    return prose(f"{said}{taken}", 2, 2)
 
 
 def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
@@ -76,7 +96,10 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     )
     money = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
     used = "" if row.energy_kwh is None else energy(row.energy_kwh)
-    words = [f"{'':<10}{days(row.days)}", money, *([used] if used else [])]
+    band = "" if row.low_days is None else f" ({days(row.low_days)} to {days(row.high_days or 0)})"
+    if row.chance_kept is not None:
+        band += f", kept with {share(row.chance_kept)}"
+    words = [f"{'':<10}{days(row.days)}{band}", money, *([used] if used else [])]
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
     yield Flow([*words, lost], indent=10)
     plan = row.plan.model_dump()
@@ -163,12 +186,8 @@ def _batch_sizes(answer: SizingAnswer, asked: SizingRequest) -> Iterator[Rendera
 
 
 def _smallest(answer: SizingAnswer) -> Iterator[RenderableType]:
-    fits = [
-        f"{answer.rows[i].accelerators:,} x {kind}"
-        for kind, i in answer.smallest.items()
-        if i is not None
-    ]
-    none = [kind for kind, i in answer.smallest.items() if i is None]
+    fits = [f"{count:,} x {kind}" for kind, count in answer.fits_from.items() if count is not None]
+    none = [kind for kind, count in answer.fits_from.items() if count is None]
     if fits:
         yield Flow([f"Smallest that fits: {fits[0]}", *fits[1:]], indent=2)
     if none:

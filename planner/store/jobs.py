@@ -1,8 +1,8 @@
-"""Jobs as users see them, and the only ways in which their rows change.
+"""The tables of jobs: every change of a job's row is a method here.
 
-A job is queued until a server begins it.  Whoever begins it gets a `Claim`; all that a run writes
-goes through its claim and is refused (`Superseded`) once another server has begun the same job, or
-somebody has deleted it.
+A job is queued until a server begins it.  Beginning it returns a `Claim`; every write of the run
+goes through its claim, and is refused (`Superseded`) once another server has begun the same job,
+or it was deleted.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
-MOST_EVENTS = 2000  # that are kept of one job, the newest
+MOST_EVENTS = 2000  # kept per job, the newest
 
 
 class QueueFull(RuntimeError):
-    """As many jobs wait as may."""
+    """The queue is full."""
 
 
 class NotCancellable(ValueError):
-    """A job that is over."""
+    """The job has ended, so it cannot be cancelled."""
 
 
 class StillRunning(ValueError):
-    """A job that is not over, and so cannot be deleted."""
+    """The job has not ended, so it cannot be deleted."""
 
 
 class Superseded(BaseException):
@@ -44,7 +44,7 @@ class Superseded(BaseException):
 
 
 class Progress(Document):
-    """How far a job's phase is; total 0: nobody knows."""
+    """The progress of a job's phase; total 0: unknown."""
 
     done: int = 0
     total: int = 0
@@ -52,7 +52,7 @@ class Progress(Document):
 
 
 class Job(Document):
-    """A job; times in seconds since 1970.  error: a problem document."""
+    """A job; times in seconds since 1970.  error: a problem document.  owner: the caller's name."""
 
     id: str
     kind: Kind
@@ -67,10 +67,11 @@ class Job(Document):
     request: dict[str, Any]
     result: dict[str, Any] | None
     error: dict[str, Any] | None
+    owner: str | None = None
 
 
 class JobEvent(Document):
-    """Something that happened to a job; numbers rise by one, `done` is the last."""
+    """An event of a job; numbers rise by one, and `done` is the last."""
 
     number: int
     event: Literal["progress", "log", "done"]
@@ -79,9 +80,9 @@ class JobEvent(Document):
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to write about a job: of one server, from one beginning on.
+    """The right to write to a job's row, from the moment that one server begins the job.
 
-    attempts: beginnings since its last finished step, with this one.
+    attempts: how often it was begun since its last finished step, this time included.
     """
 
     job_id: str
@@ -90,7 +91,7 @@ class Claim:
 
 
 class Jobs:
-    """The table of jobs and that of their events."""
+    """The table of jobs and the table of their events."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -102,29 +103,32 @@ class Jobs:
         *,
         title: str = "",
         most_waiting: int,
-        owner: str = "",
+        caller: str = "",
+        owner: str | None = None,
         key: str | None = None,
         fingerprint: str = "",
     ) -> tuple[Job, bool]:
-        """Queue a job; it, and whether it is new.
+        """Queue a job; returns it, and whether it is new.
 
-        key: the caller's idempotency key; one that came before gives the job of that time.
+        caller: a digest of the caller; owner: the caller's name.  key: the caller's idempotency
+        key; a key that was used before returns the job of that time.
         Raises QueueFull, planner.store.keys.Mismatch.
         """
         name = f"{kind[:2]}_{uuid.uuid4().hex}"
         with self._database.writing() as connection:
             if key is not None:
-                kept = claim_key(self._database, connection, owner, key, fingerprint, name)
+                kept = claim_key(self._database, connection, caller, key, fingerprint, name)
                 if there := _one(connection, kept):
                     return there, False
-                name = kept  # of a job that was deleted, or the new one
+                name = kept  # the new id, or that of a deleted job
             waiting = sa.select(sa.func.count()).where(JOBS.c.state == "queued")
             if (connection.scalar(waiting) or 0) >= most_waiting:
-                raise QueueFull(f"{most_waiting} jobs wait already")
+                raise QueueFull(f"the queue is full: {most_waiting} jobs are waiting")
             row = {
                 "id": name, "kind": kind, "title": title, "state": "queued",
                 "phase": "waiting", "done": 0, "total": 0, "text": "", "attempts": 0,
                 "request": json.dumps(request), "sent": False, "created_at": self._database.now(),
+                "owner": owner or None,
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
             _note(self._database, connection, name, [_told(connection, name)])
@@ -159,7 +163,7 @@ class Jobs:
             return [_job(row) for row in connection.execute(found)]
 
     def events(self, id: str, after: int = 0, limit: int = MOST_EVENTS) -> list[JobEvent]:
-        """What happened to a job after the event with this number."""
+        """The events of a job after the one with this number."""
         found = (
             sa.select(JOB_EVENTS)
             .where(JOB_EVENTS.c.job_id == id, JOB_EVENTS.c.number > after)
@@ -173,7 +177,7 @@ class Jobs:
             ]
 
     def cancel(self, id: str) -> Job | None:
-        """Have a job stop; one that waits is cancelled at once.  Raises NotCancellable."""
+        """Cancel a job; a queued one ends at once.  Raises NotCancellable."""
         with self._database.writing() as connection:
             job = _one(connection, id, lock=True)
             if job is None:
@@ -188,7 +192,7 @@ class Jobs:
             return _one(connection, id)
 
     def delete(self, id: str) -> bool:
-        """Forget a job that is over, and its events; whether there was one.  StillRunning."""
+        """Delete an ended job and its events; whether there was one.  Raises StillRunning."""
         with self._database.writing() as connection:
             job = _one(connection, id, lock=True)
             if job is not None and job.state not in OVER:
@@ -197,23 +201,50 @@ class Jobs:
             return job is not None
 
     def forget(self, before: float) -> None:
-        """Delete all that were over before a time."""
+        """Delete all jobs that ended before a time."""
         with self._database.writing() as connection:
             connection.execute(sa.delete(JOBS).where(JOBS.c.finished_at < before))
 
     def unsent(self) -> list[Job]:
-        """Jobs that wait and that no queue has, the oldest first."""
+        """Queued jobs that DBOS does not have yet, the oldest first."""
         found = sa.select(JOBS).where(JOBS.c.state == "queued", ~JOBS.c.sent)
         with self._database.reading() as connection:
             return [_job(row) for row in connection.execute(found.order_by(JOBS.c.created_at))]
 
     def sent(self, id: str) -> None:
-        """A queue has it now."""
+        """Mark a job as enqueued with DBOS."""
         with self._database.writing() as connection:
             _set(connection, id, sent=True)
 
+    def counts(self) -> tuple[dict[str, int], float]:
+        """The number of jobs in each state, and the seconds that the oldest one has waited."""
+        found = sa.select(JOBS.c.state, sa.func.count(), sa.func.min(JOBS.c.created_at))
+        with self._database.reading() as connection:
+            rows = connection.execute(found.group_by(JOBS.c.state)).all()
+        now = self._database.now()
+        waited = max((now - first for state, _, first in rows if state == "queued"), default=0.0)
+        return {state: count for state, count, _ in rows}, waited
+
+    def unfinished(self) -> list[str]:
+        """Ids of the jobs that DBOS was given and that have not ended."""
+        found = sa.select(JOBS.c.id).where(JOBS.c.state.not_in(OVER), JOBS.c.sent)
+        with self._database.reading() as connection:
+            return list(connection.scalars(found))
+
+    def requeue(self, id: str) -> None:
+        """Queue a job again from its first step, after DBOS has lost it."""
+        with self._database.writing() as connection:
+            job = _one(connection, id, lock=True)
+            if job is None or job.state in OVER:
+                return
+            if job.state == "cancelling":
+                self._end(connection, id, "cancelled")
+                return
+            _set(connection, id, state="queued", phase="waiting", token=None, sent=False)
+            _note(self._database, connection, id, [_told(connection, id)])
+
     def begin(self, id: str) -> Claim | None:
-        """Take a job to run it; None where it is over.  Claims before this one count no more."""
+        """Claim a job to run it; None if it has ended.  Earlier claims become invalid."""
         with self._database.writing() as connection:
             job = _one(connection, id, lock=True)
             if job is None or job.state in OVER:
@@ -234,9 +265,9 @@ class Jobs:
     def report(
         self, claim: Claim, phase: str, progress: Progress | None = None, logs: Sequence[str] = ()
     ) -> State:
-        """Say where a job is and what its processes said; its state, which may be `cancelling`.
+        """Write a job's phase, progress and log lines; its state, which may be `cancelling`.
 
-        progress: None: as before.  What is not new makes no event.  Raises Superseded.
+        progress: None: unchanged.  Only changes make events.  Raises Superseded.
         """
         with self._database.writing() as connection:
             job = _held(connection, claim)

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same key of the same caller means the same answer."""
+"""Idempotency keys: the same key from the same caller returns the same answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT_S = 86_400.0
 
 
 class Mismatch(ValueError):
-    """A key that came before with another question."""
+    """The key was used before with another request."""
 
 
 class Keys:

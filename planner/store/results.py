@@ -1,4 +1,4 @@
-"""Answers by the digest of what was asked: the same question has the same id."""
+"""Kept answers by the digest of their request: the same request has the same id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planner.store.tables import RESULTS
 
 
 class Results:
-    """Answers as they were sent, within a bound on all their bytes."""
+    """Answers as they were sent, within a limit on their total size."""
 
     def __init__(self, database: Database, most_bytes: int) -> None:
         self._database = database
@@ -22,7 +22,7 @@ class Results:
         return None if found is None else bytes(found)
 
     def put(self, id: str, content: bytes) -> None:
-        """Keep an answer; the oldest of the others go where all would be too many bytes."""
+        """Keep an answer; the oldest others are deleted once all together exceed the limit."""
         if len(content) > self._most_bytes:
             return
         row = {

@@ -33,6 +33,7 @@ class SavedPlan(Document):
     request: dict[str, Any]
     answer_id: str | None
     saved_at: float
+    owner: str | None = None
 
 
 class SavedPlans:
@@ -41,11 +42,14 @@ class SavedPlans:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def put(self, name: str, request: Any, note: str = "", answer_id: str | None = None) -> bool:
+    def put(
+        self, name: str, request: Any, note: str = "", answer_id: str | None = None,
+        owner: str | None = None,
+    ) -> bool:  # fmt: skip
         """Save under a name, over what had it; whether the name is new."""
         row = {
             "name": name, "note": note, "request": json.dumps(request), "answer_id": answer_id,
-            "saved_at": self._database.now(),
+            "saved_at": self._database.now(), "owner": owner or None,
         }  # fmt: skip
         with self._database.writing() as connection:
             there = connection.scalar(_of(name, sa.select(SAVED_PLANS.c.name)))

@@ -1,4 +1,4 @@
-"""The parts of the store over one database."""
+"""The store: all tables over one database."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Self
 from planner.store.database import Database
 from planner.store.jobs import Jobs
 from planner.store.keys import Keys
+from planner.store.library import Library
 from planner.store.results import Results
 from planner.store.saved_plans import SavedPlans
 from planner.store.servers import Servers
@@ -25,6 +26,7 @@ class Store:
     keys: Keys
     jobs: Jobs
     servers: Servers
+    library: Library
 
     @classmethod
     def open(cls, url: str | None = None, result_bytes: int = RESULT_BYTES) -> Self:
@@ -40,6 +42,7 @@ class Store:
             Keys(database),
             Jobs(database),
             Servers(database),
+            Library(database),
         )
 
     def close(self) -> None:

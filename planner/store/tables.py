@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0001"  # the newest migration
+REVISION = "0002"  # the newest migration
 METADATA = sa.MetaData()
 
 RESULTS = sa.Table(
@@ -26,6 +26,7 @@ SAVED_PLANS = sa.Table(
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("answer_id", sa.String(64)),
     sa.Column("saved_at", sa.Double, nullable=False),
+    sa.Column("owner", sa.String(64)),
 )
 # What a caller asked under a key of its own, so that asking twice does it once.
 KEYS = sa.Table(
@@ -37,6 +38,7 @@ KEYS = sa.Table(
     sa.Column("answer_id", sa.String(64), nullable=False),
     sa.Column("made_at", sa.Double, nullable=False, index=True),
 )
+# owner: the caller by name; none where there were no keys.
 # sent: whether the queue has it.  token: of who runs it.  attempts: how many times it was begun
 # since its last finished step.
 JOBS = sa.Table(
@@ -59,6 +61,7 @@ JOBS = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False, index=True),
     sa.Column("started_at", sa.Double),
     sa.Column("finished_at", sa.Double, index=True),
+    sa.Column("owner", sa.String(64)),
 )
 JOB_EVENTS = sa.Table(
     "job_events",
@@ -73,6 +76,16 @@ JOB_EVENTS = sa.Table(
     sa.Column("event", sa.String(16), nullable=False),
     sa.Column("data", sa.Text, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
+)
+# Files of profiles and sites that servers share; content: none where it was removed.
+LIBRARY = sa.Table(
+    "library",
+    METADATA,
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("content", sa.Text),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("changed_at", sa.Double, nullable=False),
 )
 # The servers that share the jobs; name: DBOS's executor id, of one process that lives once.
 SERVERS = sa.Table(

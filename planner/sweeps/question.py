@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 from cost_models.plans import ParallelPlan
 from planner.answer import Document, PlanReport
+from planner.competition import fastest
 from planner.documents import parse_request
 from planner.explain import report
 from planner.memory_reasons import memory_reason, memory_reasons
 from planner.problems import RequestError
 from planner.request import PlanRequest
-from planner.search import SpaceTooLarge, cost_model, search
-from planner.solve import IllegalPlan, estimate, prepared
+from planner.search import SpaceTooLarge, cost_model
+from planner.solve import IllegalPlan, estimate
 
 Outcome = Literal[
     "fits",
@@ -80,8 +81,7 @@ def _answer(request: PlanRequest) -> Result:
         own = estimate(request, request.plan).estimate
         return _figures(request, own, "fits" if own.fits else "does_not_fit")
     # As solve.find has it, without the front, the baseline and the launch files around the best.
-    asked, rules = prepared(request)
-    found = search(asked, rules, top_k=1)
+    found = fastest(request).outcome
     model = cost_model(request)
     if found.best:
         return _figures(request, report(model, request, found.best[0]), "fits")

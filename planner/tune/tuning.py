@@ -20,15 +20,16 @@ from cost_models.profiles import profile_for
 from cost_models.units import HOUR_S
 from planner import frameworks
 from planner.beliefs import Belief
+from planner.competition import compete, prepared
 from planner.explain import plan_id, report
 from planner.memory_reasons import memory_reason
 from planner.posterior import Array, Leaning, shares_of
 from planner.problems import RequestError, from_reasons, refuse, shown
 from planner.request import PlanRequest
-from planner.search import cost_model, search
+from planner.search import cost_model
 from planner.sites import pricing
 from planner.sites.site import LearnedRun, Site
-from planner.solve import illegal, prepared
+from planner.solve import illegal
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.version import __version__
@@ -112,9 +113,8 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     without: ids, or starts of ids, of plans that are no candidates.  Raises RequestError where
     the request's own plan cannot run.
     """
-    asked, rules = prepared(request)
     named = [] if request.plan is None else [_checked(request, request.plan)]
-    found = search(asked, rules, top_k=_SEARCHED).best
+    found = compete(request, top_k=_SEARCHED)[0].outcome.best
     before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
     plans = _left([*named, *found], without)

@@ -1,4 +1,4 @@
-"""torchrun, which dies with whoever started it, and says in one line of JSON who failed.
+"""torchrun in a process that ends with its parent, and reports the failed rank as a line of JSON.
 
 The line goes to standard output, a pipe: it gets through even where the disk is full.
 """
@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+from planner.validate.priority import go_on_giving_way
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -19,13 +21,14 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the call
+        if os.getppid() != parent:  # the parent ended before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:
     """Run torchrun with this process's arguments; 1 where a rank, or torchrun itself, failed."""
     die_with_parent()
+    go_on_giving_way()
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

@@ -1,4 +1,4 @@
-"""What the parent and the workers of a run tell each other: files in one folder.
+"""The files through which the parent and the workers of a run communicate, in one folder.
 
 The folder of a run holds `train.py` (the emitted script) and `job.json`.  Every rank writes
 `rank-N.json` when it is done, and says where it is in `rank-N.beat` while it runs.  A worker needs
@@ -39,7 +39,7 @@ Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 
 
 class Job(Document):
-    """What the ranks of one run do.
+    """The job of all ranks of one run.
 
     words: name=value entries of the script's CONFIG to replace.  gradients: of the first step,
     before clipping; `write` them whole into this folder (one process does that, the reference), or
@@ -58,7 +58,7 @@ class Job(Document):
 
 
 class RankResult(Document):
-    """What one rank measured.
+    """The measurements of one rank.
 
     step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS.  amounts: of one
     step's tensors; saved_tensors: what autograd keeps of one micro-batch of each stage, weights
@@ -84,7 +84,7 @@ class RankResult(Document):
 
 
 class Beat(Document):
-    """Where a rank is, the how many-eth word of its kind it is, and whose."""
+    """The progress of a rank: what it is doing, how often it has reported that, and its rank."""
 
     words: str
     count: int
@@ -102,7 +102,7 @@ def beat_file(rank: int) -> str:
 
 
 def write(path: Path, document: BaseModel) -> None:
-    """Write a document whole or not at all: a reader never sees half of it."""
+    """Write a document atomically: a reader never sees half of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(document.model_dump_json(indent=1), encoding="utf-8")
@@ -112,7 +112,7 @@ def write(path: Path, document: BaseModel) -> None:
 
 
 def beat(folder: Path, rank: int) -> Beat | None:
-    """Where a rank last said it is; None before its first word."""
+    """The last progress report of a rank; None before the first."""
     try:
         return Beat.model_validate_json((folder / beat_file(rank)).read_bytes())
     except (FileNotFoundError, ValidationError):

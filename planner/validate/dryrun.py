@@ -24,34 +24,34 @@ from planner.validate.traced import Amounts, Collective, Trace
 from planner.validate.tracing import Limits, trace
 
 MOST_RANKS = 64
-# Why a term of the trace is not what the estimate says, where it is not.
+# Why a term of the trace differs from the estimate, where it does.
 _REASONS = {
     "parameter_bytes": "weights that do not divide over a shard group are padded on some ranks",
-    "gathered_bytes": "the estimate counts a layer ahead and the ends of the stage all along",
-    "gradient_bytes": "torch holds whole what the estimate has in parts, or the other way",
-    "optimizer_bytes": "torch counts steps in four bytes per weight",
-    "activation_bytes": "the saved tensors below, by the micro-batches in flight; beyond them, the "
+    "gathered_bytes": "the estimate always counts the prefetched layer and the stage's ends",
+    "gradient_bytes": "torch holds whole gradients where the estimate has shards, or the reverse",
+    "optimizer_bytes": "torch keeps a step counter of four bytes per weight tensor",
+    "activation_bytes": "the saved tensors below, times the micro-batches in flight; any rest: the "
     "run has more micro-batches in flight than the closed form of the schedule",
-    "working_bytes": "tensors of the moment, which the estimate bounds by the widest layer, adding "
-    "cuBLAS's workspace, which is no tensor",
-    "peak_bytes": "the sum of the above; in the trace not all terms are fullest at once",
+    "working_bytes": "temporary tensors, which the estimate bounds by the widest layer; it adds "
+    "cuBLAS's workspace, which is not a tensor",
+    "peak_bytes": "the sum of the above; in the trace the terms peak at different moments",
     "message": "of one micro-batch to a neighbour",
     "key": "gathered over context-parallel ranks, the script keeps them whole",
     "value": "gathered over context-parallel ranks, the script keeps them whole",
-    "convolution input": "with taps - 1 tokens before the first, which are 0",
-    "token ids": "word numbers in int64, of all micro-batches at once",
-    "position ids": "position numbers in int64",
-    "image places": "which tokens of a sample are of images",
-    "targets": "word numbers in int64",
+    "convolution input": "padded with taps - 1 zero tokens in front",
+    "token ids": "token ids in int64, of all micro-batches at once",
+    "position ids": "position ids in int64",
+    "image places": "which tokens of a sample are image tokens",
+    "targets": "token ids in int64",
     "rotary table": "cosines and sines in fp32, one table for all layers",
-    "window mask": "one for all layers",
+    "window mask": "one mask for all layers",
     "random state": "seed and offset of the attention kernel",
     "last norm statistics": "fp32 statistics of the last norm",
     "loss scalars": "weight of the mean",
 }
-_SEEN = "torch saves it, and the estimate has no such row"
-_UNSEEN = "the estimate has it, and torch saves no such tensor"
-_OTHERWISE = "torch saves other elements than the formula of this row"
+_SEEN = "torch saves this tensor, the estimate has no such row"
+_UNSEEN = "the estimate has this row, torch saves no such tensor"
+_OTHERWISE = "torch saves a different number of elements than the formula of this row"
 Progress = Callable[[int, float], None]
 
 

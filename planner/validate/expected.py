@@ -1,4 +1,4 @@
-"""What the estimate says of one pipeline rank, under the names that a run or a trace measures.
+"""The estimate of one pipeline rank, under the names that a run or a trace measures.
 
 No torch here: the cost model's own amounts, of the plan as torch runs it.
 """

@@ -1,4 +1,4 @@
-"""A validation as a run that a site learns from."""
+"""A validation, kept as a measured run of a site."""
 
 from __future__ import annotations
 

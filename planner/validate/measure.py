@@ -1,4 +1,4 @@
-"""Where the time of a rank's step goes, of torch's profiler.
+"""Where the time of a rank's step goes, from torch's profiler.
 
 Marks around what the script and torch's pipeline do are put up once and cost microseconds; the
 profiler, which costs more, runs only over the steps that are profiled.  On a CPU a moment counts as

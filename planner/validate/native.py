@@ -26,7 +26,7 @@ _MODULES = ("core_attn", "mlp", "moe", "op")
 
 
 class Difference(Spec):
-    """A field that the run has otherwise than the plan asked, and why."""
+    """A field in which the run differs from the plan, and the reason."""
 
     field: str
     asked: Any
@@ -68,7 +68,7 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
 
 
 def _changed(part: str, spec: S, changes: Iterator[Change], found: list[Difference]) -> S:
-    """The spec with its changes; they are noted where they change anything."""
+    """The spec with changes; each real change is recorded as a difference."""
     update: dict[str, Any] = {}
     for name, used, why in changes:
         asked = getattr(spec, name)

@@ -37,8 +37,8 @@ _WAITS = re.compile(
     r"broadcast|recv|send|batch_isend_irecv)\b"
 )
 
-# First what causes other failures, last what is caused by them: the first that fits any rank tells
-# why a run failed.  A code, what the end of a log says of it, and the sentence.
+# Causes of failures, root causes first and consequences last: the first that matches any rank
+# explains the run.  A code, a pattern of the end of a log, and the sentence.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     ("killed", r"(?!)", "was killed by signal {signal}"),
     ("no_space",
@@ -57,7 +57,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a rank's exit codes, too
 
 
 class Limits(Document):
-    """What a run may use; past any of these it is ended.
+    """The limits of a run; it is killed when it exceeds one.
 
     memory_bytes: of all its processes together; None: nine tenths of what is free at its start.
     """
@@ -70,7 +70,7 @@ class Limits(Document):
 
 
 class RunFailed(Exception):
-    """A run that ended without a result: a code, the rank at fault if one is, why, its last words.
+    """A run ended without a result: a code, the rank at fault, the reason, the end of its log.
 
     Codes: those of _CAUSES, and hung, too_long, too_much_memory, too_much_log, no_result, too_many.
     """
@@ -196,7 +196,7 @@ def end(token: str, variable: str = TOKEN) -> None:
 
 @dataclass
 class _Watch:
-    """What can end a run from outside."""
+    """Watches the limits of a run, and kills it when it exceeds one."""
 
     folder: Path
     ranks: int
@@ -236,7 +236,7 @@ class _Watch:
             raise self._hung()
 
     def _moved(self) -> Iterator[float]:
-        """When each rank last said where it is."""
+        """The time of each rank's last progress report."""
         yield 0.0
         for rank in range(self.ranks):
             with suppress(FileNotFoundError):
@@ -249,7 +249,7 @@ class _Watch:
         return min(beats, key=lambda one: one.count).words
 
     def _hung(self) -> RunFailed:
-        """Ask every rank for its stack: who does not wait for others keeps them waiting."""
+        """The error of a hung run, from the ranks' stacks: one that does not wait is at fault."""
         beats = {rank: one for rank in range(self.ranks) if (one := beat(self.folder, rank))}
         for one in beats.values():
             with suppress(ProcessLookupError):
@@ -289,7 +289,7 @@ def _innermost(stack: list[str]) -> str:
 
 
 def _memory_bytes(token: str) -> int:
-    """What the processes of a run hold for themselves, without files they share."""
+    """The private memory of a run's processes, without shared files."""
     total = 0
     for pid in members(token):
         with suppress(OSError):
@@ -324,7 +324,7 @@ def tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
 
 
 def _failure(folder: Path, said: str, code: int) -> RunFailed:
-    """Why a run failed, of what torchrun said and what the ranks left."""
+    """The cause of a failure, from torchrun's report and the ranks' logs."""
     try:
         report: Mapping[str, Any] = json.loads(said.splitlines()[-1])
     except (IndexError, ValueError):
@@ -333,7 +333,7 @@ def _failure(folder: Path, said: str, code: int) -> RunFailed:
         text = report["error"] + "\n" + tail(folder / "torchrun.log")
         order, why = _cause(report["errno"], text)
         return RunFailed(_CAUSES[order][0], why, None, text)
-    # Those that torchrun ended after the first failure say nothing.
+    # Ranks that torchrun ended after the first failure do not explain it.
     own = {rank: n for rank, n in report["ranks"].items() if n != -signal.SIGTERM}
     found = []
     for rank, number in (own or report["ranks"]).items():

@@ -58,7 +58,7 @@ def reports(
     tolerance: Tolerance,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[ValidationReport | RunFailed, ...]:
-    """Wait for the runs, and hold each against its estimate, or say why it has no result.
+    """Wait for the runs and compare each with its estimate, or say why it has no result.
 
     Raises RequestError where the cluster no longer answers.
     """

@@ -1,4 +1,4 @@
-"""What a validation answers, and how predicted is held against measured."""
+"""The report of a validation: predicted and measured values, compared within a tolerance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRADIENT_TOLERANCE = 1e-4  # of fp32 sums in another order, over one step
 
 
 class Tolerance(Document):
-    """Shares of the measured value by which a prediction may miss it."""
+    """The relative errors that a prediction may have."""
 
     time: Annotated[float, Field(gt=0, le=10)] = 0.20
     memory: Annotated[float, Field(gt=0, le=10)] = 0.03

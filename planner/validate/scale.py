@@ -8,7 +8,7 @@ step its micro-batches per stage.  What the smaller run cannot show is listed wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -17,44 +17,44 @@ from cost_models.catalog import local
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from cost_models.spec import EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
+from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stages import rank_layers
 from planner import solve
 from planner.problems import refuse
 from planner.request import PlanRequest
 from planner.validate import scale_encoders, scale_patterns
 
-# CPU processes that one machine is asked to start; an 8-process start takes 20 s on two cores.
+# Most CPU processes started on one machine; starting 8 takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
-# Which dimension gives way first, and what a run with fewer ranks of it cannot show.
+# The dimensions in the order in which they are reduced, and what a run with fewer ranks hides.
 _GIVES_WAY = {
-    "dp": "rings of so many replicas, the network between nodes, stragglers",
-    "cp": "so long a sequence, and exchanges between so many parts of it",
-    "tp": "collectives of so many ranks, and matrices so narrow beside their length",
-    "pp": "so long a way through the pipeline, and messages between nodes",
+    "dp": "rings over many replicas, the network between nodes, stragglers",
+    "cp": "long sequences, and exchanges between many parts of them",
+    "tp": "collectives of many ranks, and the narrow matrices of one rank",
+    "pp": "the depth of the pipeline, and messages between nodes",
 }
 
-# What a run hides where a field is smaller than it was; "": nothing of its own.
+# What a run hides when a field is reduced; "": nothing beyond the other fields.
 _HIDES: dict[str, dict[str, str]] = {
     "plan": {
         **_GIVES_WAY,
-        "ep": "exchanges between so many ranks",
-        "vpp": "the chunks of a rank",
+        "ep": "exchanges between many ranks",
+        "vpp": "several chunks per rank",
         "schedule": "the order of the pipeline",
         "dp_shard": "shard groups of that size",
-        "zero_stage": "sharding: nobody is left to share with",
+        "zero_stage": "sharding, since only one rank is left",
         "recompute_num_layers": "",
-        "recompute_layers": "that stages recompute different numbers of layers",
+        "recompute_layers": "different numbers of recomputed layers per stage",
     },
     "model": {
-        "num_layers": "what many layers add up to",
+        "num_layers": "the sum over many layers",
         "hidden_size": "the efficiency of large matrices",
         "head_dim": "",
         "num_attention_heads": "",
         "num_query_groups": "",
         "ffn_hidden_size": "",
         "vocab_size": "the cost of the head and its logits",
-        "moe": "routing over so many experts",
+        "moe": "routing over many experts",
         "mla": "the efficiency of large matrices",
         "layer_pattern": "how often each kind of layer occurs",
         "encoders": "the share of the encoders, and how many images a sample has",
@@ -109,14 +109,44 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     model on GPUs, but for layers that do not fit.
     Raises RequestError where no smaller plan keeps the rules of the script.
     """
-    plan, here = request.named_plan, local.cluster()
+    here = local.cluster()
     on_cpu = here.groups[0].accelerator.id == local.CPU_ID
     processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
     same = request.cluster.name.startswith("local")
-    degrees = _degrees(plan, processes)
-    small = sizes or Sizes()
+    degrees = _degrees(request.named_plan, processes)
+    return _as_small(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
+
+
+def on_one_node(request: PlanRequest) -> Scaled:
+    """The request on one node of its own cluster, with fewer layers of their full width.
+
+    Raises RequestError where no smaller plan keeps the rules of the script.
+    """
+    group = request.cluster.groups[0]
+
+    def node(ranks: int) -> ClusterSpec:
+        one = group.model_copy(update={"nodes": 1, "accelerators_per_node": ranks})
+        name = f"1x{ranks}x{group.accelerator.id}"
+        return request.cluster.model_copy(update={"groups": (one,), "name": name})
+
+    degrees = _degrees(request.named_plan, group.accelerators_per_node)
+    return _as_small(request, degrees, node, Sizes(), same=False, narrow=False)
+
+
+def _as_small(
+    request: PlanRequest,
+    degrees: dict[str, int],
+    cluster_of: Callable[[int], ClusterSpec],
+    small: Sizes,
+    same: bool,
+    narrow: bool,
+) -> Scaled:
+    """The request with these degrees, on the cluster of so many ranks.
+
+    same: its layers stay as they are; narrow: so does nothing of the model's width.
+    """
     model, training = request.model, request.training
-    if not same and on_cpu:
+    if narrow:
         training = _short(training, small, degrees)
         model = _narrow(request, small, degrees, training.seq_length)
         if model.encoders != request.model.encoders:
@@ -126,14 +156,15 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     training = training.model_copy(
         update={"global_batch_size": _batch(request, degrees, plan, same, small)}
     )
-    cluster = local.cluster(plan.accelerators)
+    cluster = cluster_of(plan.accelerators)
     asked = request.model_copy(
         update={"model": model, "training": training, "plan": plan, "cluster": cluster}
     )
     reasons = solve.illegal(asked, plan)
     if reasons:
         text = "; ".join(reason.text for reason in reasons)
-        raise refuse("/plan", "cannot_scale", f"scaled to {processes} processes: {text}")
+        detail = f"scaled to {plan.accelerators} processes: {text}"
+        raise refuse("/plan", "cannot_scale", detail)
     return Scaled(asked, tuple(_changes(request, asked)))
 
 

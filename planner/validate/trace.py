@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory
+from planner.validate.priority import go_on_giving_way
 from planner.validate.saved_rows import rows
 from planner.validate.traced import Collective, Trace
 
@@ -228,4 +229,5 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     given = sys.stdin.buffer.read(int(sys.stdin.buffer.readline())).decode()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    go_on_giving_way()
     print(main(given, int(sys.argv[1])).model_dump_json())

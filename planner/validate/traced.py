@@ -1,4 +1,4 @@
-"""What the trace of one rank found: the document between the dry run and its worker processes."""
+"""The result of tracing one rank: the document that a worker process sends to the dry run."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from typing import Any
 from planner.validate import contract
 from planner.validate.agent import die_with_parent
 from planner.validate.contract import Beat, Job, RankResult
+from planner.validate.priority import go_on_giving_way
 from planner.validate.saved_rows import SavedRow, rows
 from planner.validate.traced import Amounts
 
@@ -169,6 +170,7 @@ def main(folder: Path) -> int:
     """Do the job of a folder; where the disk is full, the exit code is its errno."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
+        go_on_giving_way()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])

@@ -166,6 +166,7 @@ def test_a_full_disk(
     answer = server.http.post("/v1/sweeps", json=SWEEP)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
     assert server.http.get("/healthz").status_code == 200
+    assert server.http.get("/readyz").status_code == 503
     assert server.http.get(first["links"]["self"]).status_code == 200
     ballast.unlink()
     server.http.post(job["links"]["cancel"])

@@ -18,7 +18,8 @@ from api.schema import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.settings import Settings
 from planner import cli
 from planner.answer import EstimateAnswer
-from planner.store import Database, Unavailable
+from planner.store import Unavailable
+from planner.store.servers import Servers
 from planner.version import __version__
 from tests.fixtures.service import serving
 from tests.fixtures.work import bounded_work
@@ -208,10 +209,10 @@ def test_it_is_ready_when_all_of_it_works(
         assert time.monotonic() < ends
     assert client.get("/readyz").json()["status"] == "ok"
 
-    def gone(_: Database) -> None:
+    def gone(_: Servers) -> None:
         raise Unavailable("password of 10.0.0.1 refused")
 
-    monkeypatch.setattr(Database, "ping", gone)
+    monkeypatch.setattr(Servers, "prove", gone)
     assert "password" not in problem(client.get("/readyz"), 503).detail
     assert client.get("/healthz").status_code == 200
 

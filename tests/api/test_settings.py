@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from api.settings import Settings, SettingsError
+import api
+from api.settings import _BOUNDS, _JOB_BOUNDS, Settings, SettingsError
+from planner.jobs.settings import JobSettings
 
 KEY = "a" * 64
 
@@ -75,3 +80,16 @@ def test_names_and_rates_follow_from_the_keys() -> None:
 def test_nonsense_is_refused(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.from_environment({name: text})
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = (Path(api.__file__).parent / "README.md").read_text()
+    table = dict(re.findall(r"^\| `(PLANNER_[A-Z_0-9]+)` \| `?([^`|]+?)`? (?:\||with)", text, re.M))
+    for bounds, usual in ((_BOUNDS, Settings), (_JOB_BOUNDS, JobSettings)):
+        for name in bounds.keys() - {"port"}:
+            default = getattr(usual, name)
+            told = table[f"PLANNER_{name.upper()}"]
+            assert told == str(1200 if name == "calls_per_minute" else default), name
+    source = "".join(path.read_text() for path in Path(api.__file__).parent.rglob("*.py"))
+    read = set(re.findall(r"PLANNER_[A-Z_0-9]+", source)) - {"PLANNER_", "PLANNER_LISTENER"}
+    assert {name for name in read if f"`{name}`" not in text} == set()

@@ -50,6 +50,41 @@ def test_limits_are_typed_or_taken_from_the_plan(page: Page) -> None:
     expect(chip).to_have_attribute("aria-pressed", "false")
 
 
+def test_another_of_the_three_picks_and_another_framework(page: Page) -> None:
+    page.goto(link(request={**SMALL, "search": {}}))
+    _settled(page)
+    choices = page.locator(".choices")
+    roomy = choices.get_by_role("button", name="Most headroom")
+    roomy.click()
+    expect(roomy).to_have_attribute("aria-pressed", "true")
+    choices.locator(".link").last.click()
+    expect(page.get_by_role("heading", name="Picked plan")).to_be_visible()
+    choices.get_by_role("button", name="Fastest").click()
+    expect(page.get_by_role("heading", name="Fastest plan")).to_be_visible()
+
+
+def test_the_card_says_what_the_time_rests_on(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link())
+    _settled(page)
+    card = page.locator(".grounds")
+    expect(card.locator(".ground-badge")).to_have_text("Measured")
+    expect(card).to_contain_text("on H100 SXM5 80GB with Megatron-Core")
+    expect(card.locator(".rival")).to_contain_text("beat")
+    card.get_by_text("Nearest published runs").click()
+    expect(card.locator("tbody tr")).to_have_count(3)
+    shot(page, "nearest")
+    # A plan that is not the best has evidence of its own, and no rival.
+    page.locator(".choices").get_by_role("button", name="Most headroom").click()
+    expect(page.get_by_role("heading", name="Picked plan")).to_be_visible()
+    expect(card.locator(".rival")).to_have_count(0)
+    expect(card.locator(".stale")).to_have_count(0)
+    # No other chip's band is borrowed in silence.
+    page.get_by_label("Accelerator", exact=True).select_option("mi300x")
+    expect(card.locator(".ground-badge")).to_have_text("No run on this chip")
+    expect(card).to_contain_text("MI300X: extrapolated from")
+    expect(card).to_contain_text("none of AMD either")
+
+
 def test_units_and_theme_are_kept_by_the_browser(open_page: Callable[..., Page]) -> None:
     page = open_page(color_scheme="light")
     page.goto(link())

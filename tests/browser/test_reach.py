@@ -18,6 +18,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
+    "accuracy": ({"view": "accuracy"}, ".nearest"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),
     "lint": ({"view": "lint"}, ".findings"),
     "saved": ({"view": "saved"}, ".save-now"),

@@ -50,7 +50,8 @@ def test_a_site_is_chosen_carried_and_told(
     without = figure.inner_text()
     field = page.get_by_label("Site", exact=True)
     expect(field).to_have_value("")
-    assert field.locator("option").all_inner_texts() == ["None", "lab: 5 runs"]
+    # Other tests of this server may have kept sites of their own.
+    assert {"None", "lab: 5 runs"} <= set(field.locator("option").all_inner_texts())
     field.select_option("lab")
     line = page.locator(".site-line")
     expect(line).to_contain_text("Site lab: 5 runs move this time by")

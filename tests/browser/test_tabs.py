@@ -24,7 +24,7 @@ REQUEST = {
     "training": {"seq_length": 8192, "global_batch_size": 128},
     "search": {"framework": "megatron", "tp": 4, "pp": 2, "cp": 1, "top_k": 12},
 }
-TABS = ("Pipeline timeline", "Rank map", "Flags", "Candidates", "Why not")
+TABS = ("Pipeline timeline", "Rank map", "Flags", "Layers", "Candidates", "Why not")
 PHONE: Any = {"width": 360, "height": 780}
 
 
@@ -191,7 +191,7 @@ def test_flags(open_page: Callable[..., Page], shot: Callable[..., None]) -> Non
     box.fill(script.replace("--tensor-model-parallel-size 4", "--tensor-model-parallel-size 8"))
     tab.get_by_role("button", name="Compare").click()
     expect(tab.get_by_role("row", name="TP 8 4")).to_be_visible()
-    box.fill("echo <b>")
+    box.fill("echo <b> <")
     tab.get_by_role("button", name="Compare").click()
     expect(tab.get_by_role("alert")).to_contain_text("bash stops here")
 
@@ -202,6 +202,21 @@ def test_a_framework_that_cannot_run_the_plan_says_why(page: Page) -> None:
     expect(tab.get_by_role("alert")).to_contain_text("pp")
     tab.get_by_role("button", name="Find the best plan for Hugging Face accelerate").click()
     expect(page.get_by_label("Framework", exact=True)).to_have_value("accelerate")
+
+
+def test_layers(page: Page, shot: Callable[..., None]) -> None:
+    tab = panel(page, "Layers")
+    kernels = tab.get_by_role("region", name=re.compile("^Kernels of"))
+    fc1 = kernels.get_by_role("row").filter(has_text="fc1")
+    # 8,192 tokens, 4,096 wide, gate and up of 14,336 over tp 4.
+    expect(fc1).to_contain_text("× 4,096 × 7,168")
+    expect(fc1).to_contain_text("TFLOP/s")
+    saved = tab.get_by_role("region", name=re.compile("^Tensors saved by"))
+    expect(saved.get_by_role("row").filter(has_text="fc1 output")).to_contain_text("mlp")
+    exchange = tab.locator(".exchanges li").filter(has_text="TP exchange")
+    expect(exchange).to_contain_text("exposed")
+    expect(exchange).to_contain_text("hidden")
+    shot(page, "layers", whole=True)
 
 
 def test_candidates(page: Page, shot: Callable[..., None]) -> None:

@@ -23,6 +23,8 @@ def begun(page: Page) -> None:
     page.goto(link(request=TINY, view="validate"))
     page.get_by_label("Timed steps").fill("3")
     page.get_by_label("Steps before them").fill("1")
+    page.get_by_label("Compare gradients with one process").uncheck()  # a run of its own
+    page.get_by_label("Calibrate this machine first").uncheck()  # and so is that
     page.get_by_role("button", name="Validate this plan").click()
     expect(page.get_by_role("region", name=re.compile("^Validation of tiny"))).to_be_visible()
 
@@ -40,6 +42,8 @@ def test_a_run_is_followed_to_its_report(page: Page, shot: Callable[..., None]) 
     verdict = page.get_by_role("region", name="Verdict")
     expect(verdict).to_be_visible()
     expect(verdict).to_contain_text("Iteration, measured")
+    # This machine's speed was never measured: its time is no verdict on the plan.
+    expect(verdict.locator(".outcomes")).to_contain_text("time not judged")
     expect(verdict).to_contain_text(re.compile("3 steps"))
     times = page.get_by_role("region", name="Time of the busiest rank")
     expect(times.get_by_role("listitem").filter(has_text="forward")).to_be_visible()
@@ -68,3 +72,20 @@ def test_without_torch_it_says_how_to_add_it(page: Page) -> None:
     asked = page.get_by_role("form", name="What to run")
     expect(asked).to_contain_text("pip install torch==2.13.0")
     expect(asked.get_by_role("button", name="Validate this plan")).to_have_count(0)
+
+
+def test_the_script_for_one_node_of_ones_own_cluster(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(request=TINY, view="validate"))
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Script for one node of my cluster").click()
+    text = saved.value.path().read_text()
+    assert "planner.validate.worker" in text
+    own = page.get_by_role("region", name="One node of your cluster")
+    expect(own).to_contain_text("2 × H100")
+    expect(own).to_contain_text("planner-run/rank-1.json")
+    # What is no result is refused in words.
+    own.get_by_label("Results of its ranks").set_input_files(
+        {"name": "rank-0.json", "mimeType": "application/json", "buffer": b"{}"}
+    )
+    expect(own.get_by_role("alert")).to_contain_text("is no rank-N.json of the script")
+    shot(page, "one-node", whole=True)

@@ -32,8 +32,22 @@ def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
     expect(verdict).not_to_have_text(before)
     page.get_by_label("Budget").fill("0.01")
     expect(verdict).to_have_text(re.compile("^Nothing here finishes within 60.days, for at most"))
+    # What would do is offered, and applies itself.
+    offers = page.get_by_role("list", name="What would do")
+    expect(offers.get_by_role("button", name="A budget of")).to_be_visible()
+    expect(offers.get_by_role("button", name="tokens")).to_be_visible()
+    offers.get_by_role("button", name="A budget of").click()
+    expect(verdict).to_have_text(re.compile("^Rent"))
     page.get_by_label("Budget").fill("")
     expect(verdict).to_have_text(re.compile("^Rent"))
+
+    # Every kind that was asked for stays, with its doubt, and the price of one that is not.
+    expect(page.locator(".surely")).to_contain_text("The deadline is kept with a chance of")
+    kinds = page.locator(".kinds-table tbody tr")
+    expect(kinds).to_have_count(2)
+    expect(kinds.filter(has_text="MI300X")).to_contain_text("no run known")
+    page.get_by_role("button", name=re.compile(r"All \d+ kinds")).click()
+    expect(page.get_by_label("Price of B200 SXM")).to_have_attribute("placeholder", "5.5")
 
     # What cannot be is said at its field, and the last answer stays.
     page.get_by_label("PUE").fill("0.5")
@@ -82,6 +96,17 @@ def test_flags_are_checked(page: Page, shot: Callable[..., None]) -> None:
     expect(findings).to_contain_text("--no-such-option")
     expect(findings).to_contain_text("launch.sh:4")
     shot(page, "findings", whole=True)
+
+    # While a newer text is judged, lines are still quoted from the one that was; it survives.
+    page.route("**/v1/lints", lambda route: None)
+    text.fill("# one line more\n" + LAUNCH)
+    expect(page.locator(".notice")).to_contain_text("before your last change")
+    option = findings.locator("li").filter(has_text="--no-such-option: unknown")
+    expect(option.locator("code")).to_contain_text("--bf16 --no-such-option")
+    page.unroute("**/v1/lints")
+    page.reload()
+    expect(text).to_have_value("# one line more\n" + LAUNCH)
+    expect(findings).to_contain_text("launch.sh:5")
 
     fewest = page.get_by_role("region", name="Fewest changes that run")
     expect(fewest).to_contain_text("--tensor-model-parallel-size")

@@ -35,6 +35,9 @@ SMALL = {
     "--global-batch-size": "64",
 }
 PLANNED = [word for pair in SMALL.items() for word in pair]
+# For tests of something else than the search: one framework's plans, or a plan that is named.
+ALONE = [*PLANNED, "--framework", "megatron"]
+NAMED = [*PLANNED, "--tp", "8", "--sequence-parallel"]
 NUMBERS = ",".join(map(str, range(1, 257)))
 BOUNDLESS = ["--tp", NUMBERS, "--cp", NUMBERS, "--pp", NUMBERS]
 # Far too little for this model: nothing fits.
@@ -43,17 +46,6 @@ STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:
 
 # `plan` answers a cluster of two kinds: tests/planner/mixed.
 BAD_FILES = {name: case for name, case in BAD.items() if name != "mixed cluster"}
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 def test_options_are_the_fields_of_the_specs() -> None:
@@ -179,8 +171,8 @@ def test_plan_screen(ask: Any) -> None:
         (["plan", *PLANNED, "--tp", "x"], "--tp: must be an integer, got the string 'x'"),
         (["plan", *PLANNED, "--schedule", "zbv"], "--schedule: must be one of naive, gpipe"),
         (["estimate", *PLANNED, "--tp", "x"], "--tp: must be an integer"),
-        (["emit", *PLANNED, "--launcher", "k8s"], "--launcher: no launcher 'k8s'; one of deepspe"),
-        (["emit", *PLANNED, "--launcher", "k8s"], "; for example --launcher slurm"),
+        (["emit", *NAMED, "--launcher", "k8s"], "--launcher: no launcher 'k8s'; one of deepspe"),
+        (["emit", *NAMED, "--launcher", "k8s"], "; for example --launcher slurm"),
         (["plan", *PLANNED[:4]], "--seq-length and --global-batch-size: are required"),
         (["plan"], "for example: planner plan --model llama-3.1-8b --cluster 1x8xh100-sxm"),
     ],
@@ -243,7 +235,7 @@ def next_lines(out: str) -> list[str]:
     "more",
     [
         [],
-        ["--tp", "2..8", "--recompute", "selective"],
+        ["--framework", "megatron", "--tp", "2..8", "--recompute", "selective"],
         ["--framework", "deepspeed"],
         ["--sequence-parallel", "--vpp", "2", "--top-k", "1"],
     ],
@@ -319,11 +311,11 @@ def test_estimate(ask: Any) -> None:
 
 
 def test_why(ask: Any) -> None:
-    code, out, _ = ask("why", *PLANNED, "--tp", "3", "--json")
+    code, out, _ = ask("why", *ALONE, "--tp", "3", "--json")
     assert code == 0
     answer = WhyAnswer.model_validate_json(out)
     assert answer.verdict == "illegal"
-    code, out, _ = ask("why", *PLANNED, "--tp", "3")
+    code, out, _ = ask("why", *ALONE, "--tp", "3")
     assert code == 0
     assert "This plan cannot run" in out
     assert answer.reasons[0].text[:40] in out
@@ -335,11 +327,11 @@ def test_emit(ask: Any, tmp_path: Path) -> None:
     assert code == 0
     assert script.startswith("#!")
     folder = tmp_path / "run"
-    code, out, _ = ask("emit", *PLANNED, "--framework", "megatron", "--output", str(folder))
+    code, out, _ = ask("emit", *ALONE, "--output", str(folder))
     assert code == 0
     written = [Path(line) for line in out.splitlines()]
     assert script in [path.read_text() for path in written]
-    code, _, err = ask("emit", *PLANNED, "--output", str(folder))
+    code, _, err = ask("emit", *ALONE, "--output", str(folder))
     assert code == 2
     assert "already has" in err
     assert ask("emit", *STARVED)[0] == 4
@@ -347,7 +339,7 @@ def test_emit(ask: Any, tmp_path: Path) -> None:
 
 def test_emit_writes_and_prints(ask: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    code, out, err = ask("emit", *PLANNED, "--output", str(folder), "--json")
+    code, out, err = ask("emit", *NAMED, "--output", str(folder), "--json")
     assert (code, err) == (0, "")
     bundle = json.loads(out)
     written = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.iterdir()}
@@ -364,7 +356,7 @@ def test_emit_says_what_it_cannot_write(ask: Any, tmp_path: Path) -> None:
         "": "--output needs a folder",
         "x" * 5000: "cannot write",
     }.items():
-        code, out, err = ask("emit", *PLANNED, "--output", folder)
+        code, out, err = ask("emit", *NAMED, "--output", folder)
         assert (code, out) == (2, ""), folder
         assert says in err
 
@@ -407,11 +399,11 @@ def test_config_json(ask: Any, tmp_path: Path, where: str) -> None:
         assert list(document) == list(ModelAnswer.model_fields)
         assert document["model"]["name"] == "my-model"
         return
-    words = ["--model", str(config), *PLANNED[2:]]
+    words = ["--model", str(config), *ALONE[2:]]
     if where == "file":  # a path in a request is relative to the request
         request = tmp_path / "request.yaml"
         request.write_text("model: my-model/config.json\n")
-        words = [str(request), *PLANNED[2:]]
+        words = [str(request), *ALONE[2:]]
     code, out, err = ask("plan", *words, "--json")
     assert code == 0, err
     assert json.loads(out)["request"]["model"]["name"] == "my-model"
@@ -538,7 +530,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         f"estimate {' '.join(PLANNED)} --tp 8",
         "catalog models --json",
-        f"emit {' '.join(PLANNED)}",
+        f"emit {' '.join(NAMED)}",
         "plan --help",
         *(
             pytest.param(words, marks=pytest.mark.exhaustive)
@@ -561,7 +553,7 @@ def test_reader_that_leaves_early(words: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *PLANNED], ["-h"]])
+@pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *ALONE], ["-h"]])
 def test_full_device(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(

@@ -12,6 +12,7 @@ from rich.console import Console
 from planner import plan
 from planner.answer import PlanAnswer
 from planner.beliefs import Belief, chances_fastest
+from planner.competition import prepared
 from planner.contenders import best_expected, contenders
 from planner.documents import parse_request
 from planner.error_band import SURE, comparison
@@ -19,14 +20,14 @@ from planner.posterior import Leaning, leaning, posterior
 from planner.request import PlanRequest
 from planner.search import CONTENDERS, Priced, search
 from planner.side_by_side import parse_both, side_by_side
-from planner.solve import prepared, why
+from planner.solve import why
 from planner.tables import ranking
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "cluster": "2x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 128},
-    "search": {"pp": 1, "cp": 1},
+    "search": {"pp": 1, "cp": 1, "framework": "megatron"},
 }
 
 
@@ -136,9 +137,12 @@ def test_the_list_says_which_plans_cannot_be_told_apart(answer: PlanAnswer) -> N
     ties = [str(i) for i, one in enumerate(answer.contenders[:5], 1) if one.tie]
     assert ties
     assert f"{ties[-1]} cannot be told from 1" in text
-    places = {one.id: i for i, one in enumerate(answer.contenders, 1)}
-    assert answer.best_expected is not None
-    assert f"best on average: {places[answer.best_expected]}" in text
+    assert answer.best_expected is None
+    assert "best on average" not in text
+    other = answer.model_copy(update={"best_expected": answer.contenders[2].id})
+    with screen.capture() as shown:
+        screen.print(ranking(other, parse_request(ASKED).search, 100))
+    assert "best on average: 3" in " ".join(shown.get().split())
 
 
 def test_why_and_compare_say_how_likely_a_plan_is_faster(answer: PlanAnswer) -> None:

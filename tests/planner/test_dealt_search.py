@@ -15,7 +15,8 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
-from planner import frameworks, solve
+from planner import frameworks
+from planner.competition import prepared
 from planner.dealt_plans import dealt_plans
 from planner.memory_risk import room
 from planner.request import Bounds, PlanRequest, SearchSpec
@@ -45,7 +46,7 @@ def asked(model: ModelSpec, training: dict[str, Any], **limits: Any) -> PlanRequ
 
 def best(request: PlanRequest) -> tuple[ParallelPlan, float]:
     """The best plan and its seconds."""
-    plan = search(*solve.prepared(request), top_k=1).best[0]
+    plan = search(*prepared(request), top_k=1).best[0]
     return plan, float(cost_model(request).evaluate(Plans.of(plan)).iteration_time_s[0])
 
 
@@ -92,8 +93,8 @@ def test_layers_that_do_not_divide_get_a_plan(layers: int, pp: int, framework: s
 @settings(max_examples=25, deadline=None)
 @given(request=requests(most_layers=9, worlds=((1, 2), (1, 4), (2, 2)), least_layers=4))
 def test_dealing_is_never_slower_than_the_usual_splits(request: PlanRequest) -> None:
-    few = search(*solve.prepared(with_usual_splits(request)), top_k=1).best
-    more = search(*solve.prepared(request), top_k=1).best
+    few = search(*prepared(with_usual_splits(request)), top_k=1).best
+    more = search(*prepared(request), top_k=1).best
     if few:
         times = cost_model(request).evaluate(Plans.from_rows([*few, *more])).iteration_time_s
         assert times[1] <= times[0]

@@ -268,7 +268,7 @@ def test_a_long_list_of_problems_is_cut(over: dict[str, Any]) -> None:
     missing = 2 if "training" in over else 0
     assert (rest.code, rest.got) == ("more", 19_000 - MOST_PROBLEMS + missing)
     document = problem_document(caught.value.problems)
-    assert document["detail"].startswith(f"{19_000 + missing:,} things")
+    assert document["detail"].startswith(f"{19_000 + missing:,} problems")
     again = caught.value.under("/x").problems
     assert (len(again), again[-1].got) == (MOST_PROBLEMS + 1, rest.got)
 

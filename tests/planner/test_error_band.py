@@ -56,7 +56,7 @@ def test_it_widens_by_what_a_plan_leans_on() -> None:
     assert width(leans(small=0.5)) > 1.5 * width(leans())
     assert width(leans(experts=True)) > width(leans())
     found = band(1.0, leans(cp=0.4), profile_for(accelerator(H100)))
-    assert f"widened most by {FACTORS['cp']}" in found.basis
+    assert f"least sure of {FACTORS['cp']}" in found.basis
 
 
 def test_what_no_run_speaks_for_is_wider_and_said() -> None:

@@ -18,6 +18,7 @@ from planner.sizing.figure import sizing_figure
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}
 WORDS = ["--model", "llama-3.1-8b", "--seq-length", "4096", "--global-batch-size", "64"]
+PLANNED = ["plan", *WORDS, "--cluster", "1x8xh100-sxm", "--pp", "1", "--framework", "megatron"]
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}
 
 
@@ -25,7 +26,7 @@ MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}
 def answers() -> tuple[PlanAnswer, SizingAnswer]:
     planned = plan(
         model="llama-3.1-8b", cluster="1x8xh100-sxm", training=TRAINING,
-        search={"pp": 4, "tp": 2, "schedule": "1f1b"},
+        search={"pp": 4, "tp": 2, "schedule": "1f1b", "framework": "megatron"},
     )  # fmt: skip
     assert isinstance(planned, PlanAnswer)
     sized = size(
@@ -71,7 +72,7 @@ def test_what_is_written_in_a_figure() -> None:
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {kind: tmp_path / f"a.{kind}" for kind in MAGIC}
     options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
-    assert cli.run(["plan", *WORDS, "--cluster", "1x8xh100-sxm", "--pp", "1", *options]) == 0
+    assert cli.run([*PLANNED, *options]) == 0
     sizing = [*WORDS, "--tokens", "1e11", "--accelerators", "h100-sxm", "--sizes", "8"]
     assert cli.run(["size", *sizing, "--pdf", str(tmp_path / "b.pdf")]) == 0
     one = ["timeline", "--schedule", "1f1b", "--stages", "4", "--micro-batches", "8",
@@ -96,6 +97,6 @@ def test_refused(
     assert cli.run(["plan", str(mixed), "--png", path]) == 2
     assert "equal nodes" in capsys.readouterr().err
     monkeypatch.setattr("planner.drawing.png.find_spec", lambda name: None)
-    assert cli.run(["plan", *WORDS, "--cluster", "1x8xh100-sxm", "--pp", "1", "--png", path]) == 2
+    assert cli.run([*PLANNED, "--png", path]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
     assert not Path(path).exists()

@@ -242,7 +242,7 @@ def test_a_hostile_name_is_a_plain_job_name(name: str, job: str) -> None:
 class TestCommand:
     WORDS = (
         "emit", "--model", "llama-3.1-8b", "--cluster", "2x8xh100-sxm", "--seq-length", "2048",
-        "--global-batch-size", "64", "--tp", "8", "--pp", "1",
+        "--global-batch-size", "64", "--tp", "8", "--pp", "1", "--framework", "megatron",
     )  # fmt: skip
 
     def test_writes_the_job_beside_the_script(

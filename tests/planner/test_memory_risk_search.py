@@ -12,13 +12,14 @@ from rich.console import Console
 from cost_models.plans import ParallelPlan, Plans
 from planner.answer import WhyAnswer
 from planner.command import asked_of
+from planner.competition import prepared
 from planner.documents import parse_request
 from planner.memory_risk import peaks, room, room_of
 from planner.mixed.pipeline import Groups
 from planner.problems import RequestError
 from planner.request import PlanRequest
 from planner.search import Outcome, cost_model, search
-from planner.solve import find, prepared, why
+from planner.solve import find, why
 from planner.terminal import why_screen
 from tests.planner.drawn import with_memory
 from tests.planner.mixed.test_mixed import SMALL

@@ -32,8 +32,8 @@ ASKED: dict[str, Any] = {
     "training": {"seq_length": 8192, "global_batch_size": 64},
 }
 PIPELINE = {"stages": 4, "micro_batches": 8, "forward_s": 1, "input_grad_s": 1, "weight_grad_s": 1}
-# Shown as their document: a request to go on with.
-PLAIN = {"ReadAnswer"}
+# Shown as their document: a request to go on with, and what the page alone draws.
+PLAIN = {"ReadAnswer", "LayersAnswer"}
 
 
 def _ranks() -> BaseModel:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel, Estimates
+from cost_models.gathered import FloatArray, Gathered
 from cost_models.plans import ParallelPlan, Plans, concatenate
 from cost_models.spec import TrainingSpec
 from planner import search as search_module
@@ -39,14 +40,17 @@ def searched(
     """A search in many small chunks, and (seconds, bytes, fields, plan, fits) of what it priced."""
     priced: Priced = []
 
-    def visit(plans: Plans, estimates: Estimates, fits: NDArray[np.bool_]) -> None:
+    def visit(plans: Plans, estimates: Estimates, fits: bool) -> None:
         columns = [np.broadcast_to(c, (len(plans),)).tolist() for _, c in plans.columns()]
         for i, fields in enumerate(zip(*columns, strict=True)):
             seconds, peak = float(estimates.iteration_time_s[i]), float(estimates.peak_bytes[i])
-            priced.append((seconds, peak, fields, plans.row(i), bool(fits[i])))
+            priced.append((seconds, peak, fields, plans.row(i), fits))
 
     monkeypatch.setattr(search_module, "CHUNK", 64)
-    return search(asked, visit=visit, **how), priced
+    found = search(
+        asked, visit=partial(visit, fits=True), visit_misses=partial(visit, fits=False), **how
+    )
+    return found, priced
 
 
 class TestKeeper:
@@ -98,7 +102,7 @@ class TestKeeper:
     ) -> None:
         """Whether no score differs or only a few do."""
 
-        def score(plans: Plans, estimates: Estimates) -> NDArray[np.float64]:
+        def score(plans: Plans, estimates: Estimates) -> FloatArray:
             return np.broadcast_to(plans.tp % 4, (len(plans),)).astype(np.float64)
 
         outcome, priced = searched(monkeypatch, self.ASKED, top_k=top_k, score=score)
@@ -114,9 +118,13 @@ class TestKeeper:
         def alike(self: CostModel, plans: Plans) -> Estimates:
             found = plain(self, plans)
             ones = np.ones(len(plans))
-            return replace(found, iteration_time_s=ones, peak_bytes=ones, needed_bytes=ones)
+            return replace(found, iteration_time_s=ones, peak_bytes=ones)
+
+        def little(self: CostModel, gathered: Gathered) -> FloatArray:
+            return np.ones(len(gathered.plans))
 
         monkeypatch.setattr(CostModel, "evaluate", alike)
+        monkeypatch.setattr(CostModel, "needed_bytes_of", little)
         outcome, priced = searched(monkeypatch, self.ASKED, top_k=8)
         assert outcome.best == [row[3] for row in sorted(priced, key=lambda r: r[:3])[:8]]
         assert outcome.pareto == [next(row[3] for row in priced)]

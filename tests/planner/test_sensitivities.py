@@ -18,8 +18,8 @@ from rich.console import Console
 import planner
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from planner import cli
 from planner.command import asked_of
+from planner.competition import fastest, prepared
 from planner.documents import parse_request
 from planner.emission import NothingFits
 from planner.problems import RequestError
@@ -32,14 +32,21 @@ from planner.sensitivities.png import tornado_png
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
 from planner.sensitivities.words import difference
-from planner.solve import IllegalPlan, prepared
+from planner.solve import IllegalPlan
 from tests.planner.drawn import requests
 
 ASK: dict[str, Any] = {
     "model": "mixtral-8x7b",
     "cluster": "2x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 96, "tokens": 1e11},
-    "search": {"tp": [1, 2], "pp": [1, 2], "cp": 1, "schedule": "1f1b", "zero_stage": [1, 2]},
+    "search": {
+        "tp": [1, 2],
+        "pp": [1, 2],
+        "cp": 1,
+        "schedule": "1f1b",
+        "zero_stage": [1, 2],
+        "memory_risk": 1.0,
+    },
 }
 SLOW = ("latency_s", "oversubscription", "imbalance_factor")
 NO_TIME = ("memory_bytes", "price_usd_per_accelerator_hour", "node_power_watts", "pue")
@@ -205,9 +212,11 @@ def test_elasticity() -> None:
     assert nvlink.elasticity == pytest.approx(slope, rel=0.5)
 
 
-def best_of_all(request: PlanRequest, model: CostModel, monkeypatch: pytest.MonkeyPatch) -> Any:
+def best_of_all(
+    request: PlanRequest, model: CostModel, framework: str | None, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     """The best plan by a whole search, priced with a given cost model."""
-    asked, rules = prepared(request)
+    asked, rules = prepared(request.for_framework(framework))
     with monkeypatch.context() as patched:
         patched.setattr("planner.search.cost_model", lambda _: model)
         return next(iter(search(asked, rules, top_k=1).best), None)
@@ -226,6 +235,7 @@ def check_by_searching(
     inputs = {one.name: one for one in inputs_of(request) if isinstance(one, Input)}
     resolution = answer.request["sensitivity"]["resolution"]
     searched = 0
+    framework = fastest(request).framework
     for one in answer.inputs:
         own = inputs[one.name]
         sides = [(p.factor, p.plan) for p in one.points]
@@ -237,7 +247,10 @@ def check_by_searching(
                 assert ratio <= math.log1p(resolution) * (1 + 1e-9)
         for factor, plan in sides:
             case = changed(request, own, factor)
-            assert same(best_of_all(case.request, case.model, monkeypatch), plan), (own, factor)
+            assert same(best_of_all(case.request, case.model, framework, monkeypatch), plan), (
+                own,
+                factor,
+            )
             searched += 1
         if one.all_changes and one.points:
             # From the base outward, the changes lead from each sampled plan to the next.
@@ -426,17 +439,6 @@ def test_screen(width: int) -> None:
     assert "…" not in text
     assert "Where the best plan changes" in text
     assert ("elasticity" in text) == (width >= 100)
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 WORDS = [

@@ -15,7 +15,6 @@ import pytest
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times
-from planner import cli
 from planner.comparison import (
     ComparisonAnswer,
     ComparisonRequest,
@@ -250,17 +249,6 @@ def test_comparison_says_why_not() -> None:
     assert rows["dualpipe", 2].makespan_s is None
     assert rows["looped-bfs", 3].makespan_s is not None  # the chunks asked for, too
     assert answer.ideal_s == pytest.approx(7 * 3 * 3)
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 def test_command_prints_the_document(ask: Any, tmp_path: Path) -> None:

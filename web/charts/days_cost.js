@@ -23,6 +23,9 @@ const COLUMNS = [
 
 const said = (nameOf) => (row) => `${count(row.accelerators)} × ${nameOf(row.accelerator)}: ${number(row.days)} days${row.cost_usd === null ? "" : `, ${money(row.cost_usd)}`}${row.exceeds.length ? "; beyond a limit" : ""}`;
 
+const WIDE = 10; // times: a shorter range has too few round numbers for a logarithmic axis
+const scaleOf = (values) => (Math.max(...values) / Math.min(...values) > WIDE ? "log" : "linear");
+
 export function DaysCostChart({ found, nameOf, onOpen }) {
   const runs = found.rows.filter((row) => row.plan);
   const priced = runs.some((row) => row.cost_usd !== null);
@@ -42,8 +45,8 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
   const draw = (Plot, width) => {
     const figure = Plot.plot({
       className: "plot", width, height: Math.min(420, Math.max(280, width * 0.42)), marginLeft: 56, marginBottom: 40, marginTop: 24, marginRight: 24,
-      x: { type: "log", label: `${AXES[axis].label} →`, tickFormat: AXES[axis].show, ticks: width < 500 ? 3 : 7, grid: true },
-      y: { type: "log", label: "↑ Days", tickFormat: (value) => (value < 1 ? `${number(value, 2)}` : number(value)), ticks: 5, grid: true },
+      x: { type: scaleOf(rows.map((row) => row[axis])), nice: true, label: `${AXES[axis].label} →`, tickFormat: AXES[axis].show, ticks: width < 500 ? 3 : 7, grid: true },
+      y: { type: scaleOf(rows.map((row) => row.days)), nice: true, label: "↑ Days", tickFormat: (value) => (value < 1 ? `${number(value, 2)}` : number(value)), ticks: 5, grid: true },
       color: { domain: kinds, range: kinds.map((_, i) => SERIES[i % SERIES.length]) },
       symbol: { domain: kinds },
       marks: [

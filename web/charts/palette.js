@@ -36,6 +36,7 @@ export const timeParts = [
   ["forward", "Forward"],
   ["backward", "Backward"],
   ["recompute", "Recompute"],
+  ["recompute_exchange", "Exchange of recompute"],
   ["tp_comm", "TP exchange"],
   ["cp_comm", "CP exchange"],
   ["ep_comm", "EP exchange"],

@@ -1,7 +1,7 @@
 /* The model: a preset, or somebody's own config.json, pasted, dropped or chosen; every dim to edit. */
 
 import { html } from "htm/preact";
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { big, kindsLine } from "../format.js";
 import { change, layers, problems, problemsAt, replace, request, resolved } from "../state.js";
@@ -37,7 +37,9 @@ export function Model() {
   const [reading, setReading] = useState(false);
   const running = useRef(null); // AbortController of what is being read
 
-  const read = async (source) => {
+  const counted = useCounted(named ? null : given);
+
+  const read = async (source, name) => {
     const failed = (found) => { setText(source); setTrouble(found); };
     if (source.length > LARGEST) return failed([{ detail: "This is too long for a config.json." }]);
     let config;
@@ -52,7 +54,7 @@ export function Model() {
     setReading(true);
     try {
       const found = await post("/v1/models/import", config, { signal: mine.signal });
-      replace({ ...request.peek(), model: found.model, guessed: found.guessed }, readAs(found));
+      replace({ ...request.peek(), model: { ...found.model, ...(name && { name }) }, guessed: found.guessed }, readAs(found));
       found.warnings?.forEach((warning) => toast(warning.text ?? warning));
       setText(null);
       setTrouble([]);
@@ -65,7 +67,7 @@ export function Model() {
     return undefined;
   };
   const stop = () => { running.current?.abort(); setReading(false); };
-  const file = async (files) => files[0] && read(await files[0].text());
+  const file = async ([chosen]) => chosen && read(await chosen.text(), nameOf(chosen.name));
   const drop = (event) => {
     event.preventDefault();
     setOver(false);
@@ -90,7 +92,7 @@ export function Model() {
       <div class="drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }}
         onDragLeave=${() => setOver(false)} onDrop=${drop}>
         <select aria-label="Model" id="f-model" value=${named ? model : OWN} onChange=${({ target }) => choose(target.value)}>
-          ${!named && html`<option value=${OWN}>${model?.name ?? "custom"} (own)</option>`}
+          ${!named && html`<option value=${OWN}>${model?.name ?? "custom"} (own)${counted ? ` · ${big(counted.parameters)}` : ""}</option>`}
           ${named && !known && html`<option value=${model}>${model}</option>`}
           <${Options} options=${options} />
         </select>
@@ -110,18 +112,38 @@ export function Model() {
               <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
           </div>`}
         ${reading && html`<${Reading} onCancel=${stop} />`}
-        <p class="hint">${summary(spec, known)}</p>
+        <p class="hint">${summary(spec, known ?? counted)}</p>
         ${Object.keys(layers.value).length > 1 && html`<p class="hint" aria-label="Layers by kind">${kindsLine(layers.value)}</p>`}
       </div>
       <${Encoders} />
       <${Notes} guessed=${guessed} />
       <${More} label="All dimensions">
-        ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${["name"]}
+        ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${named ? ["name"] : []}
           value=${named ? undefined : model} usual=${spec} onChange=${edit} /></div>`}
       <//>
       ${!named && problems.value.filter(({ pointer }) => pointer.startsWith("/model/")).map(({ pointer, detail }) => html`
         <p class="problem" key=${pointer}><code>${pointer.slice(7)}</code> ${detail}</p>`)}
     <//>`;
+}
+
+/* The name that a file gives its model; a config.json gives none. */
+const nameOf = (file) => (/^config\b/i.test(file) ? undefined : file.replace(/\.json$/i, ""));
+
+const PAUSE_MS = 300;
+
+/* Parameters of a model of one's own, as it stands; null while they are not known. */
+function useCounted(model) {
+  const [counted, setCounted] = useState(null);
+  const document = model && JSON.stringify(model);
+  useEffect(() => {
+    if (!document) { setCounted(null); return undefined; }
+    const aborter = new AbortController();
+    const count = () => post("/v1/models/describe", JSON.parse(document), { signal: aborter.signal })
+      .then(({ parameters, active_parameters }) => setCounted({ parameters, active_parameters }), () => {});
+    const timer = setTimeout(count, counted ? PAUSE_MS : 0);
+    return () => { clearTimeout(timer); aborter.abort(); };
+  }, [document]);
+  return counted;
 }
 
 function summary(spec, known) {

@@ -121,7 +121,7 @@ export default function CandidatesTab() {
       </fieldset>`}
     </div>
     <${Trouble} problem=${problem} />
-    <${DataTable} name=${path ? undefined : "candidates"} caption="Candidates" rows=${table} columns=${columns(shown, plan)}
+    <${DataTable} name=${path ? undefined : "candidates"} caption="Candidates" rows=${table} columns=${columns(shown, plan, report.value?.plan)}
       rowKey=${(row) => row.place} actions=${actions} filter limit=${PAGE}
       onRow=${(row) => pick(plan(row))} isCurrent=${(row) => canonical(plan(row)) === current} />
     ${next && html`<p class="table-tools">
@@ -137,7 +137,10 @@ function rivalsOf({ contenders = [], best_expected: expected }) {
   return new Map(contenders.map((one) => [canonical(one.plan), { chance_best: one.chance_best, note: note(one) }]));
 }
 
-function columns(fields, plan) {
+const same = (a, b) => canonical(a ?? null) === canonical(b ?? null);
+
+/* What differs from the plan on show stands out. */
+function columns(fields, plan, current) {
   const numeric = new Set(["tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_stage", "dp_shard", "recompute_num_layers"]);
   return [
     { key: "place", label: "#", number: true },
@@ -149,7 +152,8 @@ function columns(fields, plan) {
       show: (item, { note }) => (item === undefined ? "–" : html`<span title=${note}>${chance(item)}${note && html` <span class="muted">${note}</span>`}</span>`) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
-      : { key: name, label: fieldName(name), title: name, number: numeric.has(name), show: value })),
+      : { key: name, label: fieldName(name), title: name, number: numeric.has(name),
+        show: (item) => (current && !same(item, current[name]) ? html`<b class="differs">${value(item)}</b>` : value(item)) })),
   ];
 }
 

@@ -5,7 +5,7 @@ import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { memoryParts, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, energy, fieldName, money, number, percent, planLine, seconds, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
+import { bytes, energy, fieldName, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { useAsked, Trouble } from "../tabs/asked.js";
 import { Icon } from "../ui/icon.js";
@@ -80,10 +80,33 @@ function Headline({ found }) {
   return html`<p class="compare-headline">
     <b>${by - 1 < 0.0005 ? "Both are as fast" : `${winner} is ${by < 1.05 ? `${percent(by - 1, 2)} faster` : `${times(by)} as fast`}`}</b>
     <span>${tokensPerSecond(first.tokens_per_s)} → ${tokensPerSecond(second.tokens_per_s)}</span>
+    ${found.speedup_b && by - 1 >= 0.0005 && html`<span>${faster(found.speedup_b, winner === "B")} at 80${SPACE}%</span>`}
     ${sure !== null && html`<span>${sure < 0.5 ? "A" : "B"} is faster ${withChance(Math.max(sure, 1 - sure))}</span>`}
     <span>${fuller}</span>
-  </p>`;
+  </p>
+  <p class="compare-why">${why(first, second)}</p>`;
 }
+
+/* How much faster the winner is, from the lower to the upper end: "1 % slower to 4 % faster". */
+function faster([low, high], ofB) {
+  const say = (ratio) => (ratio >= 1 ? `${percent(ratio - 1, 2)} faster` : `${percent(1 / ratio - 1, 2)} slower`);
+  return ofB ? `${say(low)} to ${say(high)}` : `${say(1 / high)} to ${say(1 / low)}`;
+}
+
+const WORTH = 0.05; // of all that moves, before a part is worth a word
+
+/* Where the time goes that one of them saves: "B saves 14 s of TP exchange and costs 0.6 s of bubble". */
+function why(a, b) {
+  const moved = timeParts.map(({ key, label }) => ({ label, by: (b.time_parts_s[key] ?? 0) - (a.time_parts_s[key] ?? 0) }));
+  const most = moved.reduce((sum, { by }) => sum + Math.abs(by), 0);
+  const say = (rows) => rows.map(({ label, by }) => `${seconds(Math.abs(by))} of ${plain(label)}`).join(", ").replace(/, ([^,]*)$/, " and $1");
+  const worth = moved.filter(({ by }) => Math.abs(by) > WORTH * most).sort((x, y) => Math.abs(y.by) - Math.abs(x.by));
+  const [saves, costs] = [worth.filter(({ by }) => by < 0), worth.filter(({ by }) => by > 0)];
+  if (!worth.length) return "Their time goes to the same places.";
+  const said = [saves.length && `saves ${say(saves)}`, costs.length && `costs ${say(costs)} more`].filter(Boolean);
+  return `B ${said.join(saves.length && costs.length ? ", and " : "")}, in each iteration.`;
+}
+const plain = (label) => label.replace(/^[A-Z](?=[a-z])/, (char) => char.toLowerCase());
 
 /* Two bars on one scale. */
 function Stacked({ title, parts, found, of, bound, show, name }) {

@@ -37,8 +37,18 @@ const OF = {
 };
 export const Result = ({ one }) => OF[one.kind](one.result);
 
+/* What is right whatever the machine comes first. */
+const ORDER = ["structure", "gradients", "memory", "time"];
+const inOrder = (outcomes) => Object.entries(outcomes).sort(([a], [b]) => ORDER.indexOf(a) - ORDER.indexOf(b));
+const WORST = ["outside", "inside the noise", "within"];
+
 function Validation({ result, site }) {
-  const [kind, said] = VERDICTS[result.verdict];
+  // Before this machine is calibrated its speed is a guess, and the time is no verdict on the plan.
+  const timed = result.profile.kind === "calibrated";
+  const judged = inOrder(result.outcomes).filter(([name]) => timed || name !== "time");
+  const verdict = WORST.find((one) => judged.some(([, outcome]) => outcome.verdict === one)) ?? result.verdict;
+  const [kind, right] = VERDICTS[verdict];
+  const said = timed || verdict !== "within" ? right : `${judged.map(([name]) => words(name)).join(" and ").replace(/^./, (c) => c.toUpperCase())} as predicted`;
   const measured = result.measured_iteration_time_s;
   return html`
     <section class="card verdict-card" aria-label="Verdict">
@@ -49,10 +59,10 @@ function Validation({ result, site }) {
         <div class="figure"><dt>Peak, predicted</dt><dd><b>${size(result.predicted_peak_bytes)}</b><span>of the fullest rank</span></dd></div>
         <div class="figure"><dt>Peak, measured</dt><dd><b>${size(result.measured_peak_bytes)}</b><span>${off(result.predicted_peak_bytes, result.measured_peak_bytes)}</span></dd></div>
       </dl>
-      <ul class="outcomes">${Object.entries(result.outcomes).map(([name, { verdict, why }]) => html`
-        <li key=${name} class=${VERDICTS[verdict][0]}><${Icon} name=${verdict === "within" ? "check" : "alert"} /><span><b>${words(name)}</b> ${verdict}: ${why}</span></li>`)}</ul>
-      ${result.verdict !== "within" && result.profile.kind !== "calibrated" && html`<p class="notice">This machine's own speed is not measured yet, so the time rests on a guess.
-        ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate</button>, plan with that site, and validate again.</p>`}
+      <ul class="outcomes">${judged.map(([name, { verdict: own, why }]) => html`
+        <li key=${name} class=${VERDICTS[own][0]}><${Icon} name=${own === "within" ? "check" : "alert"} /><span><b>${words(name)}</b> ${own}: ${why}</span></li>`)}
+        ${!timed && html`<li><${Icon} name="info" /><span><b>time</b> not judged: this machine's own speed is not measured yet.
+          ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate it first</button>, plan with that site, and validate again.</span></li>`}</ul>
       ${site && html`<p>${site[0].toUpperCase()}${site.slice(1)}.</p>`}
     </section>
     <div class="pair">

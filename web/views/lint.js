@@ -1,7 +1,7 @@
 /* A launch script judged: what is wrong with it, what it costs, and what to change. */
 
 import { html } from "htm/preact";
-import { batch, signal, useSignalEffect } from "@preact/signals";
+import { batch, effect, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "../api.js";
 import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
@@ -14,8 +14,26 @@ import { EXAMPLE } from "./lint_example.js";
 const PAUSE_MS = 600;
 const LARGEST = 1_000_000; // characters of all files, as the service takes them
 
-const files = signal([{ name: "launch.sh", text: EXAMPLE }]);
+const KEPT = "lint-files"; // in this tab's storage: a script outlives a reload and stays in the browser
+
+function kept() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT));
+  } catch {
+    return null; // storage may be forbidden
+  }
+}
+
+const files = signal(kept() ?? [{ name: "launch.sh", text: EXAMPLE }]);
+effect(() => {
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify(files.value));
+  } catch {
+    // the files then last as long as the page
+  }
+});
 const answer = signal(null);
+const judged = signal(null); // the files that `answer` is of, by name
 const refusal = signal(null);
 const busy = signal(false);
 
@@ -31,7 +49,7 @@ async function check(asked, aborted) {
   busy.value = true;
   try {
     const found = await post("/v1/lints", asked, { signal: aborted });
-    batch(() => { answer.value = found; refusal.value = null; });
+    batch(() => { answer.value = found; judged.value = asked.files; refusal.value = null; });
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!error.problem) throw error;
@@ -55,6 +73,7 @@ export default function Lint() {
       <${Editor} />
       <div class="results" id="results" tabindex="-1">
         <section class="card" aria-label="What the flags say" aria-busy=${String(busy.value)}>
+          ${found && !refusal.value && changedSince() && html`<p class="notice">Of the text before your last change; lines below are of that text.</p>`}
           <div role="status" aria-live="polite" class=${busy.value ? "waiting" : ""}>
             ${refusal.value ? html`<${Refusal} problem=${refusal.value} />`
               : found ? html`<${Verdict} found=${found} />`
@@ -69,6 +88,9 @@ export default function Lint() {
       </div>
     </div>`;
 }
+
+/* Whether the text has changed since it was judged. */
+const changedSince = () => files.value.some(({ name, text }) => judged.value?.[name] !== text);
 
 const sameBetter = (a, b) => Boolean(a && b && JSON.stringify(a.report.plan) === JSON.stringify(b.report.plan));
 
@@ -134,8 +156,9 @@ function Verdict({ found }) {
 }
 
 /* What the script says, in the Plan view. */
-function openPlan(found, plan) {
-  const { model, training, cluster } = found.request;
+function openPlan(found, plan, batchSize = null) {
+  const { model, training: said, cluster } = found.request;
+  const training = batchSize === null ? said : { ...said, global_batch_size: batchSize };
   const [group] = cluster.groups;
   const { nodes, accelerators_per_node } = group;
   const own = request.peek().cluster;
@@ -169,7 +192,7 @@ function Better({ title, better, gain }) {
     <section class="card" aria-label=${title}>
       <header class="card-head"><h2>${title}</h2><span class="spring"></span>
         ${flags && html`<${CopyButton} text=${flags} label="Copy these flags" />`}
-        <button type="button" onClick=${() => openPlan(answer.value, better.report.plan)}>Open this plan</button></header>
+        <button type="button" onClick=${() => openPlan(answer.value, better.report.plan, better.global_batch_size)}>Open this plan</button></header>
       ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${percent(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
       <${Report} report=${better.report} />
       <table class="flag-changes"><caption class="for-readers">${title}: options to change</caption>
@@ -187,7 +210,7 @@ function Better({ title, better, gain }) {
 
 function Findings({ found }) {
   if (!found.findings.length) return null;
-  const text = (name, line) => files.value.find((one) => one.name === name)?.text.split("\n")[line - 1]?.replace(/\\$/, "").trim();
+  const text = (name, line) => judged.value?.[name]?.split("\n")[line - 1]?.replace(/\\$/, "").trim();
   return html`
     <section class="card findings" aria-label="Findings">
       ${Object.entries(HEADS).map(([severity, head]) => {

@@ -5,14 +5,15 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { catalog } from "../api.js";
 import { DaysCostChart } from "../charts/days_cost.js";
-import { big, count, energy, money, number, percent, planLine, unit } from "../format.js";
+import { big, chance, count, energy, money, number, percent, planLine, SPACE, unit } from "../format.js";
 import { canonical } from "../url.js";
 import { Dialog } from "../ui/dialog.js";
 import { narrow } from "../ui/narrow.js";
 import { Progress } from "../ui/progress.js";
 import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
-import { asked, openRow, sizes } from "./size_state.js";
+import { change } from "../state.js";
+import { asked, changeSizing, openRow, sizes } from "./size_state.js";
 
 const PAUSE_MS = 300;
 
@@ -90,11 +91,62 @@ function Choices({ found }) {
   for (const [label, at] of cards) merged.set(at, [...(merged.get(at) ?? []), label]);
   return html`
     <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
+    <${Surely} row=${first} spec=${request.sizing} />
     <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
     <ul class="choices">
       ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
     </ul>
+    <${Kinds} found=${found} chosen=${first} />
     <${StopsPaying} found=${found} />`;
+}
+
+/* From the lower to the upper end of the interval, in the unit of the longer. */
+function daysRange({ low_days: low, high_days: high }) {
+  return high < 2 ? unit(`${number(low * 24)} to ${number(high * 24)}`, "hours") : unit(`${number(low)} to ${number(high)}`, "days");
+}
+
+/* What the doubt of the time does to the limits. */
+function Surely({ row, spec }) {
+  const both = spec.deadline_days !== undefined && spec.budget_usd !== undefined;
+  const what = both ? "Deadline and budget are kept" : spec.budget_usd !== undefined ? "The budget is kept" : "The deadline is kept";
+  const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
+  return html`<p class="surely">${daysRange(row)} at 80${SPACE}%.${said}${unseen(row) && ` No published run on ${kind(row.accelerator)} is known.`}</p>`;
+}
+const SAFE = 0.8; // chance below which a limit is at risk
+const unseen = ({ error_band: band }) => / no run on /.test(band.basis);
+
+/* The best of every kind that was asked for, whichever of them is chosen. */
+function Kinds({ found, chosen }) {
+  const kinds = Object.entries(found.best_of_kind);
+  if (kinds.length < 2) return null;
+  const rivals = new Map(found.rivals.map((rival) => [rival.row, rival]));
+  return html`
+    <div class="table-scroll" tabindex="0" role="region" aria-label="Kinds side by side: table">
+      <table class="kinds-table"><caption>The best of each kind${found.rivals.length > 0 ? `, beside ${name(chosen)}` : ""}</caption>
+        <thead><tr><th scope="col">Cluster</th><th scope="col">Days</th><th scope="col">Cost</th><th scope="col">Keeps the limits</th><th scope="col">Sooner</th><th scope="col">Cheaper</th><th scope="col" title="the fewest, in whole nodes or a part of one, that the model fits on">Fits from</th></tr></thead>
+        <tbody>${kinds.map(([id, at]) => html`<${Kind} key=${id} id=${id} row=${at === null ? null : found.rows[at]} rival=${rivals.get(at)} chosen=${chosen} from=${found.fits_from[id]} found=${found} />`)}</tbody>
+      </table>
+    </div>`;
+}
+
+const OVERLAP = [0.05, 0.95]; // chances between which two clusters are not told apart
+
+function Kind({ id, row, rival, chosen, from, found }) {
+  const fits = from ? count(from) : "none here";
+  if (!row) {
+    const why = found.rows.find(({ accelerator, reason }) => accelerator === id && reason)?.reason ?? "nothing fits";
+    return html`<tr><th scope="row">${kind(id)}</th><td colspan="5" class="muted">${why} at any of these numbers</td><td>${fits}</td></tr>`;
+  }
+  const against = (value) => (value === undefined ? html`<span class="muted">${row === chosen ? "the choice" : "–"}</span>`
+    : value === null ? "no price known"
+    : html`${chance(value)}${value > OVERLAP[0] && value < OVERLAP[1] ? html` <span class="muted">not sure</span>` : ""}`);
+  const kept = row.exceeds.length ? html`<span class="bad">${row.exceeds.map((limit) => EXCEEDS[limit]).join(", ")}</span>` : row.chance_kept === null ? "–" : `with ${chance(row.chance_kept)}`;
+  return html`
+    <tr class=${row === chosen ? "chosen" : ""}>
+      <th scope="row"><button type="button" class="link" onClick=${() => openRow(row)}>${name(row)}</button></th>
+      <td title=${row.error_band.basis}>${days(row.days)} <span class="muted">${daysRange(row)}${unseen(row) && ", no run known"}</span></td>
+      <td>${row.cost_usd === null ? "no price known" : money(row.cost_usd)}</td>
+      <td>${kept}</td><td>${against(rival?.chance_sooner)}</td><td>${against(rival?.chance_cheaper)}</td><td>${fits}</td></tr>`;
 }
 
 function Choice({ label, row }) {
@@ -102,7 +154,7 @@ function Choice({ label, row }) {
     <li><button type="button" class="choice" onClick=${() => openRow(row)}>
       <span class="choice-label">${label}</span>
       <b>${name(row)}</b>
-      <span class="choice-figures"><span>${days(row.days)}</span><span>${row.cost_usd === null ? "no price known" : money(row.cost_usd)}</span>${row.energy_kwh !== null && html`<span>${energy(row.energy_kwh)}</span>`}</span>
+      <span class="choice-figures"><span>${days(row.days)}</span><span class="muted">${daysRange(row)}</span><span>${row.cost_usd === null ? "no price known" : money(row.cost_usd)}</span>${row.energy_kwh !== null && html`<span>${energy(row.energy_kwh)}</span>`}</span>
       <span class="muted">${planLine(row.plan)}</span>
       <span class="muted">MFU ${percent(row.mfu)} · ${share(row.memory_headroom)} of memory free · ${share(1 - row.effective_share)} lost to failures and checkpoints</span>
       <span class="choice-open">Open in Plan →</span>
@@ -119,13 +171,33 @@ function StopsPaying({ found }) {
       ${" "}${name(fast)} is done ${days(step.days_saved)} earlier for ${money(step.cost_added_usd)} more, which is ${money(step.usd_per_day_saved)} for each day saved, where a day of training costs ${money(slow.cost_usd / slow.days)}.</p>`;
 }
 
-/* No cluster keeps the limits, or nothing fits at all: what comes nearest. */
+const OFFERS = {
+  deadline: ["A deadline of", days, "deadline_days"],
+  budget: ["A budget of", money, "budget_usd"],
+  power: ["A site of", (watts) => unit(number(watts / 1000), "kW"), "power_watts"],
+  tokens: ["Only", (tokens) => unit(big(tokens), "tokens"), "tokens"],
+};
+const ROUND = 1.02; // a limit is offered a little wider than what just keeps it
+
+/* No cluster keeps the limits, or nothing fits at all: what would do, and what comes nearest. */
 function Nothing({ found, kept }) {
-  const ends = [["Cheapest of all", found.front[0]], ["Fastest of all", found.front.at(-1)]].filter(([, at]) => at !== undefined);
+  const [cheapest, fastest] = [found.front[0], found.front.at(-1)];
+  const ends = cheapest === undefined ? [] : cheapest === fastest ? [["Cheapest and fastest of all", cheapest]] : [["Cheapest of all", cheapest], ["Fastest of all", fastest]];
   return html`
     <h2 class="verdict none">${ends.length || found.rows.some((row) => row.plan) ? `Nothing here finishes ${kept}` : "The model fits on none of these clusters"}</h2>
+    ${found.offers.length > 0 && html`<ul class="changes" aria-label="What would do">${found.offers.map((offer) => html`<${Offer} key=${offer.limit} offer=${offer} row=${found.rows[offer.row]} />`)}</ul>`}
     <p class="lead">${ends.length ? "Without these limits:" : "Choose larger ones, or other kinds."}</p>
-    <ul class="choices">${ends.map(([label, at]) => html`<${Choice} key=${label} label=${label} row=${found.rows[at]} />`)}</ul>`;
+    <ul class="choices">${ends.map(([label, at]) => html`<${Choice} key=${label} label=${label} row=${found.rows[at]} />`)}</ul>
+    <${Kinds} found=${found} />`;
+}
+
+/* One limit at another value, by a click. */
+function Offer({ offer: { limit, value }, row }) {
+  const [head, say, field] = OFFERS[limit];
+  const wider = Number((limit === "tokens" ? value / ROUND : value * ROUND).toPrecision(3));
+  const apply = () => (limit === "tokens" ? change("/training/tokens", wider) : changeSizing(field, wider));
+  return html`<li><button type="button" onClick=${apply}>${head} ${say(wider)}</button>
+    <span class="muted">${name(row)} ${limit === "tokens" ? "then keeps all limits" : `takes ${days(row.days)}${row.cost_usd === null ? "" : ` and ${money(row.cost_usd)}`}`}</span></li>`;
 }
 
 const EXCEEDS = { deadline: "late", budget: "over budget", power: "over power" };
@@ -140,7 +212,10 @@ const COLUMNS = [
   { key: "accelerators", label: "Number", number: true },
   { key: "accelerator", label: "Kind", show: kind },
   { key: "days", label: "Days", number: true, show: (value, row) => (value === null ? row.reason : number(value)) },
+  { key: "low_days", label: "from", number: true, title: "lower end of the interval of 80 %", show: (value) => number(value) },
+  { key: "high_days", label: "to", number: true, title: "upper end of the interval of 80 %", show: (value) => number(value) },
   { key: "cost_usd", label: "Cost", number: true, show: money },
+  { key: "chance_kept", label: "Kept", number: true, title: "chance that deadline and budget are kept", show: (value) => (value === null ? "–" : chance(value)) },
   { key: "marks", label: "What it is" },
   { key: "power_watts", label: "Power, kW", number: true, show: (value) => number(value === null ? null : value / 1000) },
   { key: "energy_kwh", label: "Energy", number: true, show: energy },
@@ -151,10 +226,11 @@ const COLUMNS = [
   { key: "plan", label: "Plan", value: (row) => row.plan && planLine(row.plan) },
 ];
 
+const FEW = 16; // clusters that are all shown at first
 const SHOWN = { front: "Front", kept: "Within limits", all: "All" };
 
 function Rows({ found }) {
-  const [which, setWhich] = useState("front");
+  const [which, setWhich] = useState(found.rows.length <= FEW ? "all" : "front");
   const marked = found.rows.map((row, i) => ({ ...row, at: i, marks: marks(row, i, found), class: row.exceeds.length || row.reason ? "dim" : "" }));
   const lists = {
     front: found.front.map((i) => marked[i]),

@@ -70,10 +70,10 @@ function Kinds({ used }) {
   return html`
     <div class="kinds" role="group" aria-label="Kinds and their price in dollars per accelerator-hour">
       <p class="kinds-head"><span>Kind</span><span title="dollars per accelerator-hour; empty: the catalog's">$ per hour each</span></p>
-      ${shown.map(({ id, spec }) => html`
+      ${shown.map(({ id, spec, price_usd_per_accelerator_hour: price }) => html`
         <div key=${id} class="kind">
           <label><input type="checkbox" checked=${chosen.includes(id)} onChange=${() => toggle(id)} /> ${spec.name}</label>
-          <${NumberField} id=${`price-${id}`} label=${`Price of ${spec.name}`} value=${typed[id]} usual=${prices.get(id) ?? "none known"}
+          <${NumberField} id=${`price-${id}`} label=${`Price of ${spec.name}`} value=${typed[id]} usual=${prices.get(id) ?? price ?? "none known"}
             onChange=${(value) => setPrice(id, value)} problems=${refusedAt(`/sizing/${PRICE}/${id}`)} />
         </div>`)}
       ${refusedAt("/sizing/accelerators").map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}

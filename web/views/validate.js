@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
-import { count, planLine } from "../format.js";
+import { count, planLine, seconds } from "../format.js";
 import { busy as searching, change, question, report, request, resolved } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
@@ -14,16 +14,17 @@ import { cancel, failure, follow, forget, job, leave, lines, run as kind, start 
 import { JobTable, current, jobs, loadJobs } from "./job_table.js";
 import { KINDS, doing, isOver, lasted } from "./job_words.js";
 import { Result } from "./job_result.js";
+import { GetScript, OneNode } from "./one_node.js";
 
 const INSTALL = "pip install torch==2.13.0";
 
 const ASKS = {
   validations: {
-    says: "Trains a few steps with this plan, scaled down to this machine, and holds time and memory against the estimate.",
+    says: "Trains a few steps with this plan, scaled down to this machine: first whether gradients and bytes are as planned, then the time, once this machine is calibrated.",
     fields: [
       [NumberField, "steps", { label: "Timed steps", usual: 10 }],
       [NumberField, "warmup_steps", { label: "Steps before them", usual: 2 }],
-      [CheckField, "check_numerics", { label: "Compare gradients with one process" }],
+      [CheckField, "check_numerics", { label: "Compare gradients with one process", usual: true }],
       [NumberField, "time_tolerance", { label: "Time may miss by", unit: "%", scale: 0.01, usual: "20, on GPUs 5", title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
       [NumberField, "memory_tolerance", { label: "Memory may miss by", unit: "%", scale: 0.01, usual: 0.03 }],
     ],
@@ -41,6 +42,8 @@ const ASKS = {
   },
 };
 
+/* What a page asks unless told: whether the gradients are right comes before how long they take. */
+const FIRST = { validations: { check_numerics: true } };
 const options = signal({});
 const problems = signal([]);
 const refusal = signal(null);
@@ -55,11 +58,31 @@ async function look() {
   }
 }
 
+/* This machine's own speed: a site, measured before the first run is timed against it. */
+const HERE = "this-machine";
+const BUDGET_S = 60;
+const calibrated = signal(null); // when it was; undefined: never; null: not known yet
+const wanted = signal(true); // whether a run waits for that
+const waiting = signal(null); // {id, body}: the calibration under way, and the run after it
+
+async function lookForCalibration() {
+  try {
+    calibrated.value = (await call("/v1/sites")).rows.find(({ name }) => name === HERE)?.calibrated_at ?? undefined;
+  } catch (error) {
+    if (!error.problem) throw error;
+  }
+}
+
 async function begin() {
   const { part } = KINDS[kind.value];
   busy.value = true;
   try {
-    await start(kind.value, { ...question.value, [part]: options.value[kind.value] ?? {} });
+    const body = { ...question.value, [part]: { ...FIRST[kind.value], ...options.value[kind.value] } };
+    const timed = kind.value === "validations" && wanted.value && !body.site;
+    if (timed && !calibrated.value) {
+      await start("calibrations", { ...question.value, calibration: { name: HERE, budget_s: BUDGET_S } });
+      waiting.value = { id: current.value.id, body };
+    } else await start(kind.value, timed ? { ...body, site: HERE } : body);
     problems.value = [];
     refusal.value = null;
   } catch (error) {
@@ -70,8 +93,19 @@ async function begin() {
   busy.value = false;
 }
 
+/* The run that waited for a calibration, once that is over. */
+async function goOn({ state }, { body }) {
+  waiting.value = null;
+  await lookForCalibration();
+  if (state === "succeeded") await start("validations", { ...body, site: HERE });
+}
+
 export default function Validate() {
-  useEffect(() => { look(); loadJobs(); return leave; }, []);
+  useEffect(() => { look(); lookForCalibration(); loadJobs(); return leave; }, []);
+  useSignalEffect(() => {
+    const [one, next] = [job.value, waiting.value];
+    if (next && one?.id === next.id && isOver(one)) goOn(one, next);
+  });
   useSignalEffect(() => { if (current.value) follow(); });
   return html`
     <div class="plan-view validate-view ${job.value ? "with-job" : ""}">
@@ -79,13 +113,17 @@ export default function Validate() {
       <${Ask} />
       <div class="results" id="results" tabindex="-1">
         ${failure.value && html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`}
+        <${OneNode} />
         ${job.value ? html`<${OnShow} one=${job.value} />` : html`<${Empty} />`}
         <section class="card" aria-label="Runs"><h2>Runs</h2>
-          ${jobs.value?.length ? html`<${JobTable} rows=${jobs.value} />` : html`<p class="muted">Nothing has run yet.</p>`}
+          ${jobs.value?.length ? html`<${JobTable} rows=${jobs.value.map(live)} />` : html`<p class="muted">Nothing has run yet.</p>`}
         </section>
       </div>
     </div>`;
 }
+
+/* The list follows the run on show. */
+const live = (row) => (row.id === job.value?.id ? { ...row, ...job.value } : row);
 
 function Ask() {
   const { says, fields } = ASKS[kind.value];
@@ -119,10 +157,15 @@ function Ask() {
       ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}
           onChange=${(value) => set(name, value)} problems=${problems.value.filter(({ pointer }) => pointer === `/${part}/${name}`)} ...${more} />`)}
+        ${kind.value === "validations" && !request.value.site && (calibrated.value
+          ? html`<p class="note">Timed against this machine's calibration.</p>`
+          : html`<${CheckField} id="run-calibrate" label="Calibrate this machine first" title="a minute or so: until then its speed is a guess, and the time is not judged"
+              value=${wanted.value} onChange=${(on) => { wanted.value = on; }} />`)}
       </fieldset>`}
       <div class="section">
+        ${kind.value === "validations" && html`<${GetScript} />`}
         ${torch.value === false ? html`<${Install} />` : html`
-          <button class="primary" disabled=${!question.value || busy.value}>${verb}${kind.value === "calibrations" ? "" : " this plan"}</button>`}
+          <button class=${kind.value === "validations" ? "" : "primary"} disabled=${!question.value || busy.value}>${verb}${kind.value === "calibrations" ? "" : " this plan"}</button>`}
         ${refusal.value && rest.length === 0 && problems.value.length === 0 && html`<p class="problem" role="alert">${refusal.value.detail ?? refusal.value.title}</p>`}
         ${rest.length > 0 && html`<div class="problem" role="alert">${rest.map(({ pointer, detail }) => html`<p>${pointer && html`<code>${pointer}</code> `}${detail}</p>`)}</div>`}
       </div>
@@ -145,16 +188,17 @@ const Empty = () => html`
       <li><b>Really trained.</b> The ranks start, warm up, and are timed; their memory is counted tensor by tensor.</li>
       <li><b>Held against the estimate</b> of that very run, term by term, with what the small run cannot show.</li>
     </ol>
-    <p class="muted">A run here takes half a minute or so; you can leave this page and come back to it.</p>
+    <p class="muted">How long that takes depends on this machine: minutes on a few cores. The run says what is left once it has begun; you can leave this page and come back to it.</p>
   </section>`;
 
 function OnShow({ one }) {
   const over = isOver(one);
   const stop = () => cancel().catch((error) => toast(error.message, { kind: "bad" }));
+  const then = waiting.value?.id === one.id;
   return html`
     <section class="card job" aria-label=${`${KINDS[one.kind].title} of ${one.title}`} aria-busy=${String(!over)}>
       <div class="job-head">
-        <div><p class="asked">${KINDS[one.kind].title} · ${one.title}</p></div>
+        <div><p class="asked">${KINDS[one.kind].title} · ${one.title}${then ? "; the run follows" : ""}</p></div>
         <span class="spring"></span>
         ${!over && html`<button type="button" onClick=${stop} disabled=${one.state === "cancelling"}><${Icon} name="stop" />${one.state === "cancelling" ? "Stopping" : "Cancel"}</button>`}
         ${over && html`<button type="button" class="quiet" onClick=${() => forget(one)}>Delete</button>`}
@@ -163,6 +207,17 @@ function OnShow({ one }) {
       ${lines.value.length > 0 && html`<details class="log" open=${one.state === "failed"}><summary>Log, ${count(lines.value.length)} lines</summary><${Log} /></details>`}
     </section>
     ${one.result && html`<${Result} one=${one} />`}`;
+}
+
+const ENOUGH = 2; // things done before their pace says how long the rest takes
+
+/* What is left of this phase, by the pace of what is done since it began. */
+const began = { phase: "", done: 0, at: 0 };
+function left({ id, phase, progress: { done, total } }) {
+  const now = Date.now() / 1000;
+  if (began.phase !== `${id} ${phase}`) Object.assign(began, { phase: `${id} ${phase}`, done, at: now });
+  const more = done - began.done;
+  return more >= ENOUGH && done < total ? `, about ${seconds(((now - began.at) / more) * (total - done), 2)} left of this part` : "";
 }
 
 /* Phases as they come: what is done, what is under way. */
@@ -176,7 +231,7 @@ function Live({ one }) {
     <div role="status" aria-live="polite"><h2 class="verdict">${said}</h2></div>
     <div class="bar-line ${share === null ? "unknown" : ""}" role="progressbar" aria-label=${said} aria-valuenow=${share === null ? undefined : Math.round(share * 100)}>
       <i style=${{ transform: `scaleX(${share ?? 1})` }}></i></div>
-    <p class="muted job-text"><span>${text}</span><span>${total ? `${count(done)} of ${count(total)}` : ""}</span><span class="spring"></span><span>${lasted(one)}</span></p>`;
+    <p class="muted job-text"><span>${text}</span><span>${total ? `${count(done)} of ${count(total)}${left(one)}` : ""}</span><span class="spring"></span><span>${lasted(one)}</span></p>`;
 }
 
 function Ended({ one }) {

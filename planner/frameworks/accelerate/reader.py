@@ -11,15 +11,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.answer import Reason
-from planner.frameworks import yaml_files
+from planner.frameworks import verl, yaml_files
+from planner.frameworks.accelerate import trainers, verl_actor
+from planner.frameworks.accelerate.engines import engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.accelerate.tuning import tuning_of
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.named_models import find
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
-from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
+from planner.frameworks.values import (
+    DEGREE,
+    SCRIPTS,
+    Values,
+    hint,
+    malformed,
+    only_launch,
+    options,
+)
 from planner.huggingface import ModelImportError, model_from_config
 from planner.loading import parse_json
 from planner.problems import RequestError
@@ -40,7 +53,9 @@ LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
 TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "FSDP", "DEEPSPEED",
          "MEGATRON_LM", "XLA")  # fmt: skip
-ENGINES = ("DEEPSPEED", "MEGATRON_LM", "XLA")
+ENGINES = ("MEGATRON_LM", "XLA")
+# Of transformers' Trainer, where the launched script is not told.
+USUAL_MICRO_BATCH = 8
 KERNELS = {
     **{name: kernel for kernel, name in ATTENTION.items()},
     "flash_attention_3": "flash",
@@ -54,28 +69,40 @@ Keyed = list[tuple[str, Setting]]
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script calls accelerate's launcher, or a config of it stands alone."""
-    scripts = [text for name, text in files.items() if name.endswith(".sh")]
+    scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
+    if trainers.trainer_of(files) is not None or verl.call(files, verl.on_fsdp) is not None:
+        return True
     if scripts:
         return any("accelerate launch" in text for text in scripts)
     return any(
-        "distributed_type:" in text for name, text in files.items() if name.endswith(".yaml")
+        "distributed_type:" in text
+        for name, text in files.items()
+        if name.endswith((".yaml", ".yml"))
     )
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
+    if trainers.trainer_of(files) is not None:
+        return trainers.read(files, accelerators)
+    if (call := verl.call(files, verl.on_fsdp)) is not None:
+        return verl_actor.read(call, files)
     launch = only_launch(files, "accelerate")
     line = options(launch.before[2:], SWITCHES) if launch else []
     script = options(launch.arguments) if launch else []
     file = "launch.sh" if launch is None else launch.program.file
-    keyed = [*_of_config(files, line), *((_plain(one.name), one) for one in line)]
-    values = Values(dict(keyed), file)
-    asked = Values({one.name: one for one in script}, file)
-    model = _model(files, asked)
     assumed: list[str] = []
+    keyed = [*_of_config(files, line, assumed), *((_plain(one.name), one) for one in line)]
+    given = given_with(files)
+    script += [one.model_copy(update={"name": f"--{_plain(one.name)}"}) for one in given.settings()]
+    values = Values(dict(keyed), file)
+    asked = Values({f"--{_plain(one.name)}": one for one in script}, file)
+    model = given.model or _model(files, asked)
     refusals = list(_refused_keys(keyed))
     try:
-        training, plan, shape = _plan(model, values, asked, accelerators, assumed, refusals)
+        training, plan, shape, own = _plan(
+            model, values, asked, files, accelerators, assumed, refusals, launch is not None
+        )
     except ValidationError as error:
         raise malformed(error, file) from None
     unknown = [one for key, one in keyed if key not in KNOWN]
@@ -95,6 +122,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         ),
         assumed=tuple(assumed),
         refusals=tuple(refusals),
+        written=own,
     )
 
 
@@ -102,7 +130,9 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def _of_config(files: Mapping[str, str], line: Iterable[Setting]) -> Iterator[tuple[str, Setting]]:
+def _of_config(
+    files: Mapping[str, str], line: Iterable[Setting], assumed: list[str]
+) -> Iterator[tuple[str, Setting]]:
     """The keys of the config, sections opened as the launcher opens them."""
     named = next((one.value for one in line if _plain(one.name) == "config_file"), None)
     if isinstance(named, str):
@@ -114,8 +144,13 @@ def _of_config(files: Mapping[str, str], line: Iterable[Setting]) -> Iterator[tu
         if line or not yamls:
             return
         name = yamls[0]
-    for one in yaml_files.read(files[name], name).settings():
+    config = yaml_files.read(files[name], name)
+    assumed += config.notes()
+    for one in config.settings():
         section, _, key = one.name.rpartition(".")
+        if section == "deepspeed_config":
+            yield key, one
+            continue
         if section in ("fsdp_config", "fp8_config", "dynamo_config"):
             prefix = section.removesuffix("config")
             key = key if key.startswith(prefix.rstrip("_")) else prefix + key
@@ -151,7 +186,13 @@ def _model(files: Mapping[str, str], asked: Values) -> ModelSpec:
     stated = (asked.text(*CONFIG) or "config.json").rsplit("/", 1)[-1]
     name = stated if stated in files else "config.json"
     if name not in files:
-        raise Unreadable(f"the config.json of the model ({stated}) is not among the files")
+        try:
+            return find(asked.text(*CONFIG) or stated)
+        except UnknownName:
+            raise Unreadable(
+                f"the config.json of the model ({stated}) is not among the files: give it, or the "
+                "model by its name (--model)"
+            ) from None
     try:
         document: Any = parse_json(files[name])
         return model_from_config(document, "custom").model
@@ -163,18 +204,20 @@ def _plan(
     model: ModelSpec,
     values: Values,
     asked: Values,
+    files: Mapping[str, str],
     accelerators: int | None,
     assumed: list[str],
     refusals: list[Refusal],
-) -> tuple[TrainingSpec, ParallelPlan, tuple[int | None, int | None]]:
+    launched: bool,
+) -> tuple[TrainingSpec, ParallelPlan, tuple[int | None, int | None], bool]:
     kind = values.choice("distributed_type", choices=TYPES, default="NO")
     kind = "FSDP" if values.boolean("use_fsdp") else kind
     kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
-    if kind in ENGINES or values.boolean("use_deepspeed"):
-        raise values.fault(("distributed_type",), f"{kind}: only FSDP and plain copies are read")
-    sharded = kind == "FSDP"
-    if sharded and values.integer("fsdp_version", default=1) != 2:
-        raise values.fault(("fsdp_version",), "must be 2: FSDP 1 is not read")
+    kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
+    if kind in ENGINES:
+        raise values.fault(
+            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+        )
     nodes = values.integer("num_machines", default=1, most=DEGREE)
     world = values.integer("num_processes", default=accelerators or 1, most=DEGREE)
     sizes = {
@@ -193,20 +236,24 @@ def _plan(
     if precision == "no":
         assumed.append("mixed_precision: no, which no plan has: bf16")
         precision = "bf16"
-    reduced = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
-    if sharded and not reduced:
-        reduced = "fp16" if precision == "fp16" else "bf16"
-        assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {reduced}")
+    shards = engine(kind, values, files, precision, world // nodes, assumed)
+    sharded = kind == "FSDP"
+    reduced = shards.reduced
+    if sharded:
+        stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
+        if not stated:
+            assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {reduced}")
+        reduced = stated or reduced
     kernel = asked.choice("--attn_implementation", choices=KERNELS, default="sdpa")
     if not asked.has("--attn_implementation"):
         assumed.append("--attn_implementation: not stated, sdpa")
     if not asked.has("--optim"):
         assumed.append("--optim: not stated, adamw_torch")
     names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
-    micro = asked.integer("--per_device_train_batch_size")
+    micro = _micro_batch(asked, launched, assumed)
     accumulated = asked.integer(
         "--gradient_accumulation_steps",
-        default=values.integer("gradient_accumulation_steps", default=1),
+        default=_accumulated(values),
     )
     full = asked.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
@@ -214,11 +261,15 @@ def _plan(
     cp_kind = rotation[
         values.choice(f"{MESH}cp_comm_strategy", choices=rotation, default="allgather")
     ]
+    mesh = {}
+    if sharded and sizes["dp_replicate"] > 1:
+        mesh["dp_shard"] = sizes["dp_shard"] * sequence
     training = TrainingSpec(
-        seq_length=asked.integer(*LENGTH),
+        seq_length=_length(asked),
         global_batch_size=micro * accumulated * dp,
         precision=precision,
-        gradient_reduce_dtype=reduced if sharded else "fp32",
+        gradient_dtype=shards.kept,
+        gradient_reduce_dtype=reduced,
         optimizer=names[asked.choice("--optim", choices=names, default="adamw_torch")],
         **tuning_of(asked),
     )
@@ -227,17 +278,38 @@ def _plan(
         cp=sequence,
         cp_kind="a2a" if sizes["sp"] > 1 else cp_kind,
         dp=dp,
-        dp_shard=sizes["dp_shard"] * sequence if sharded and sizes["dp_replicate"] > 1 else 0,
-        zero_stage=3 if sharded else 0,
-        reshard_after_forward=values.boolean("fsdp_reshard_after_forward", default=True),
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
-        offload_optimizer=sharded and values.boolean("fsdp_offload_params"),
-        offload_activations=sharded and values.boolean("fsdp_activation_checkpointing_offload"),
         attention_kernel=KERNELS[kernel],
         cross_entropy="unfused",
-        runtime="torch",
         compile=(values.text("dynamo_backend") or "no").lower() != "no",
+        **{"runtime": "torch", **mesh, **shards.fields},
     )
-    return training, plan, (nodes, world // nodes)
+    return training, plan, (nodes, world // nodes), shards.own
+
+
+def _micro_batch(asked: Values, launched: bool, assumed: list[str]) -> int:
+    """Sequences of one step of a process, which only the launched script is told."""
+    name = "--per_device_train_batch_size"
+    if not asked.has(name) and launched:
+        assumed.append(f"{name}: not stated, {USUAL_MICRO_BATCH} as of transformers' Trainer")
+        return USUAL_MICRO_BATCH
+    if not asked.has(name):
+        raise Unreadable(
+            "accelerate's configuration holds no batch: give the launch line, or --set "
+            "per_device_train_batch_size=..."
+        )
+    return asked.integer(name)
+
+
+def _accumulated(values: Values) -> int:
+    """Micro-batches of a step; "auto" is the script's, one where it says nothing."""
+    name = "gradient_accumulation_steps"
+    return 1 if values.text(name) == "auto" else values.integer(name, default=1)
+
+
+def _length(asked: Values) -> int:
+    if not asked.has(*LENGTH):
+        raise Unreadable("the files do not say how long sequences are: --set max_length=...")
+    return asked.integer(*LENGTH)

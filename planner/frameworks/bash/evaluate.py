@@ -10,10 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count, takewhile
 
 from planner.frameworks.bash import arithmetic
 from planner.frameworks.bash.conditions import Tests, matches, plain_text
-from planner.frameworks.bash.launches import Argument, Launch, Outcome, launcher_of, slurm_variables
+from planner.frameworks.bash.launches import (
+    Argument,
+    Launch,
+    Outcome,
+    console_script,
+    launcher_of,
+    slurm_variables,
+)
 from planner.frameworks.bash.syntax import DECLARES, Source, parse, whole
 from planner.frameworks.bash.tree import (
     Arithmetic,
@@ -38,6 +46,7 @@ from planner.frameworks.bash.tree import (
     While,
     Word,
 )
+from planner.frameworks.launch_files import given_with
 from planner.frameworks.reading import Unreadable
 
 MAX_TEXT = 1 << 18
@@ -73,7 +82,9 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
     shell = Shell(files)
     with suppress(_Exit):
-        shell.script(shell.text_of(main), (), called=False)
+        first = takewhile(shell.parameters.__contains__, count(1))
+        arguments = [((shell.parameters[place], 0),) for place in first]
+        shell.script(shell.text_of(main), arguments, called=False)
     shell.conclude()
     return shell.outcome
 
@@ -99,6 +110,10 @@ class Shell:
         self.variables: dict[str, Value | list[Value]] = {}
         self.exported: set[str] = set()
         self.functions: dict[str, Command] = {}
+        given = given_with(files)
+        self.variables.update({name: ((text, 0),) for name, text in given.variables.items()})
+        self.exported |= set(given.variables)
+        self.parameters = given.positional
         self.positional: tuple[Value, ...] = ()
         self.called = False
         # Loops that break could end, and functions or read files that return could.
@@ -172,7 +187,10 @@ class Shell:
         """The value of a variable; None where nobody set it."""
         if name.isdigit() and name != "0":
             index = int(name[:4])
-            return self.positional[index - 1] if index <= len(self.positional) else None
+            if index <= len(self.positional):
+                return self.positional[index - 1]
+            given = None if self.called else self.parameters.get(index)
+            return None if given is None else ((given, 0),)
         if name == "#":
             return ((str(len(self.positional)), line),)
         if name in self.variables:
@@ -387,11 +405,12 @@ class Shell:
             line = source.line(match.start())
             for word in match[1].split(" #", 1)[0].split():
                 options.append(self.argument(((word, line),)))
-        if options:
-            self.slurm = (*self.slurm, *options)
+        if options or self.slurm:
+            # What sbatch is given on its own line goes before the lines of the script.
+            self.slurm = (*options, *self.slurm)
             self.variables.update(
                 {
-                    name: ((str(number), options[0].line),)
+                    name: ((str(number), self.slurm[0].line),)
                     for name, number in slurm_variables(self.slurm).items()
                 }
             )
@@ -606,8 +625,10 @@ class Shell:
             return False
         if name == "shift":
             given = names[1] if len(names) > 1 else None
-            count = int(given[:4]) if given and given.isdigit() else 1
-            self.positional = self.positional[count:]
+            away = int(given[:4]) if given and given.isdigit() else 1
+            self.positional = self.positional[away:]
+            if not self.called:
+                self.parameters = {place - away: text for place, text in self.parameters.items()}
         elif name == "set" and "--" in names[:3]:
             self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
         elif name == "unset":
@@ -637,12 +658,20 @@ class Shell:
             self.statements(parse(source))
         self.line = kept
 
+    def at_hand(self, path: str) -> bool:
+        """Whether a word is the path of a script."""
+        name = path.rsplit("/", 1)[-1]
+        return name in self.files or name.endswith((".sh", ".slurm", ".sbatch"))
+
     def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
         """Another script, where it is at hand."""
         text = plain_text(name[0]) if name else ""
         path = self.shown(text).removeprefix("./")
         known = {**self.files, **self.outcome.files}
-        found = next((one for one in (path, path.rsplit("/", 1)[-1]) if one in known), None)
+        base = path.rsplit("/", 1)[-1]
+        alike = [one for one in known if one.rsplit("/", 1)[-1] == base]
+        found = next((one for one in (path, base) if one in known), None)
+        found = found or (alike[0] if len(alike) == 1 else None)
         if found is None:
             self.note(f"{path or 'a script'} is not at hand and was not {verb}")
             return
@@ -705,7 +734,7 @@ class Shell:
                 self.shell(words[place + 1 :], names[place + 1 :])
                 return
         if name == "sbatch":
-            scripts = [p for p, text in enumerate(names) if p and text and text.endswith(".sh")]
+            scripts = [p for p, text in enumerate(names) if p and text and self.at_hand(text)]
             if scripts:
                 kept = self.slurm
                 self.slurm = tuple(self.argument(word) for word in words[1 : scripts[0]])
@@ -744,24 +773,7 @@ class Shell:
 
     def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
         """The call of a Python program that the words are; None where they are something else."""
-        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
-        start = launcher
-        if launcher is None:
-            first = names[0]
-            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
-                return None
-            start = -1
-        assert start is not None
-        program = None
-        for place in range(start + 1, len(words)):
-            text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
-            if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
-                if not text.startswith(_LAUNCHER_MODULES):
-                    program = place
-                    break
-            elif text.endswith(".py"):
-                program = place
-                break
+        program = 1 if console_script(names) else self.trainer(words, names)
         if program is None:
             return None
         given = tuple(map(self.argument, words))
@@ -774,6 +786,22 @@ class Shell:
         return Launch(
             given[:program], given[program], given[program + 1 :], environment, self.slurm
         )
+
+    def trainer(self, words: list[Value], names: list[str | None]) -> int | None:
+        """The place of a Python program among the words."""
+        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
+        if launcher is None:
+            first = names[0]
+            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
+                return None
+        for place in range(0 if launcher is None else launcher + 1, len(words)):
+            text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
+            if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
+                if not text.startswith(_LAUNCHER_MODULES):
+                    return place
+            elif text.endswith(".py"):
+                return place
+        return None
 
 
 class _Copy:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
 
+# Of ms-swift's command for Megatron-Core.
+_TASKS = ("sft", "pt")
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -65,6 +68,12 @@ def launcher_of(text: str) -> str:
     if not _LAUNCHERS.fullmatch(name):
         return ""
     return "python" if name.startswith("python") else name
+
+
+def console_script(names: Sequence[str | None]) -> bool:
+    """Whether a command is a trainer's own, with its task for the program."""
+    first, task = (*names[:2], None, None)[:2]
+    return (first or "").rsplit("/", 1)[-1] == "megatron" and task in _TASKS
 
 
 def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:

@@ -49,6 +49,9 @@ _BODY = re.compile(r"[^\\$`\n]+")
 _ARGUMENT = re.compile(r"[^\\'\"$`}\n]+")
 _QUOTED_ARGUMENT = re.compile(r"[^\\\"$`}\n]+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\n]*\])?(\+?=)", re.ASCII)
+# `<DATA PATH>` where a reader is to put a word of his own; bash would take it for redirections, and
+# the option after it for a file.
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w ,./:-]*(?<=[\w.])>(?=[\s;\")_.]|/(?!dev/)|$)", re.ASCII)
 _REDIRECT = re.compile(r"(?:\d+|\{\w+\})?(<<<|<<-|<<|<>|<&|>&|>>|>\||<|>)|(&>>|&>)")
 _FUNCTION = re.compile(r"([\w.:-]+)[ \t]*\([ \t]*\)")
 _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
@@ -209,6 +212,9 @@ class _Parser:
                 self.position += 2 if self.at("\\\n") else 3
             elif char in "<>" and self.text[self.position + 1 : self.position + 2] == "(":
                 parts.append(self.opaque(self.position + 2, ")", False))
+            elif empty := _PLACEHOLDER.match(self.text, self.position):
+                parts.append(Opaque(self.line(), True, empty[0]))
+                self.position = empty.end()
             elif not self.quoting(parts, False):
                 break
         if any("," in found or ".." in found for found in _BRACES.findall(unquoted)):
@@ -653,7 +659,7 @@ class _Parser:
         """Past one redirection; False where none begins here."""
         self.blank()
         match = _REDIRECT.match(self.text, self.position)
-        if match is None:
+        if match is None or _PLACEHOLDER.match(self.text, self.position):
             return False
         operator = match[1] or match[2]
         if operator in ("<", ">") and self.text[match.end() : match.end() + 1] == "(":

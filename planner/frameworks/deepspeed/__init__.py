@@ -148,7 +148,8 @@ def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     return (flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
 
 
-def _hostfile(request: PlanRequest) -> str:
+def hostfile(request: PlanRequest) -> str:
+    """A hostfile of DeepSpeed's launcher, with names to fill in."""
     slots, count = accelerators_per_node(request.cluster), nodes(request.cluster)
     hosts = ["localhost"] if count == 1 else [f"node-{i}" for i in range(count)]
     head = "# Put the names of your nodes here: one per line, first the one that launches.\n"
@@ -181,7 +182,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         "launch.sh": script,
         "ds_config.json": json.dumps(nested({key: value for key, value, _ in keys}), indent=2)
         + "\n",
-        "hostfile": _hostfile(request),
+        "hostfile": hostfile(request),
         "mock_data.py": MOCK_DATA,
     }
     if variables:

@@ -9,6 +9,7 @@ from cost_models.spec import TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
+from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.megatron_words import degrees
 
 FLASH = (
@@ -45,6 +46,13 @@ def plan_and_training(
     micro, batch = _batch(args, document, dp)
     zero = _zero(args, document)
     training = TrainingSpec(**_training(args, document, batch))
+    if zero == 0 and _shards_unasked(args, document, training):
+        args.assume(
+            "without ZeRO the bf16 optimizer of BigScience's DeepSpeed shards its states as ZeRO 1 "
+            "does, and adds gradients up in fp32"
+        )
+        zero = 1
+        training = training.model_copy(update={"gradient_dtype": "fp32"})
     offload = _offloads(args, document, zero)
     # Where nothing is reduced before the backward pass ends, whatever overlap_comm says.
     late = (
@@ -193,6 +201,14 @@ def _training(args: Arguments, document: Document, batch: int) -> dict[str, Any]
     }
 
 
+def _shards_unasked(args: Arguments, document: Document, training: TrainingSpec) -> bool:
+    """Whether the engine takes its BF16_Optimizer though no ZeRO is asked for."""
+    stated = document.get("data_types.grad_accum_dtype") is not None
+    pipelined = not args.has("--no-pipeline-parallel")
+    bf16 = training.precision == "bf16"
+    return args.has(*BIGSCIENCE) and args.has("--deepspeed") and bf16 and pipelined and not stated
+
+
 def _dtype(document: Document, path: str, default: str) -> str:
     name = document.name(path)
     if name and name not in DTYPES:
@@ -202,6 +218,8 @@ def _dtype(document: Document, path: str, default: str) -> str:
 
 def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
     """Tokens of the whole training; a run on the bundle's random tokens is none."""
+    if args.vague_in("--train-tokens", "--train-samples", "--train-iters"):
+        return None
     tokens, samples = args.integer("--train-tokens"), args.integer("--train-samples")
     iterations = args.integer("--train-iters")
     path = args.given.get("--data-path")

@@ -9,19 +9,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import scripts
+from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.deepspeed.document import Document
 from planner.frameworks.deepspeed.flags import NUMERICS
+from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
 from planner.frameworks.deepspeed.read_plan import plan_and_training
-from planner.frameworks.megatron_words import position_rows, query_groups
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.megatron_words import position_rows, query_groups, tokens
 from planner.frameworks.reading import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.deepspeed"
 TITLE = "Megatron-DeepSpeed"
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")
-TOKENIZERS = {"GPT2BPETokenizer": 50257}
 ANY_VOCABULARY = 50_257
 GONE = {
     "--batch-size": "--micro-batch-size",
@@ -72,7 +73,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     found = scripts.training_call(files, trains, TITLE)
     launch = found.launch
     scripts.decoder_only(launch)
-    args = of_call(TITLE, PACKAGE, launch)
+    given = given_with(files)
+    args = of_call(TITLE, PACKAGE, launch, given, OPTIONS)
     for note in found.notes:
         args.assume(note)
     for option, instead in GONE.items():
@@ -83,7 +85,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     total = nodes * per_node if nodes and per_node else None
     size = scripts.accelerators(found, scripts.World(nodes, per_node, total), accelerators)
     try:
-        model = ModelSpec(**_model(args, launch))
+        model = given.model or ModelSpec(**_model(args, launch))
+        args.lenient = True
         plan, training = plan_and_training(args, document, size, launch)
     except ValidationError as error:
         first = error.errors()[0]
@@ -93,6 +96,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
             launch.program.file,
             launch.program.line,
         ) from None
+    if given.model is None:
+        architecture.refuse(args.foreign(), args.unread())
+    args.upstream()
     return Reading(
         framework="deepspeed",
         model=model,
@@ -108,6 +114,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unknown=tuple(args.unknown),
         unread=(*args.unread(), *document.left()),
         assumed=tuple(args.assumed),
+        open=tuple(args.open),
         refusals=tuple(args.refusals),
     )
 
@@ -158,11 +165,12 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         if not args.has(name):
             raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)
     layers, hidden, heads, seq = (args.positive(name) for name in REQUIRED)
-    gated = args.has("--swiglu")
-    ffn = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+    gated = args.has("--swiglu", "--glu-activation")
+    ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
     kv_heads = "--num-key-value-heads"
     groups = query_groups(args, heads, args.positive(kv_heads, heads), kv_heads)
-    position = "learned"
+    position = POSITIONS[args.text("--position-embedding-type", "absolute")]
+    args.has("--embed-layernorm", "--pp-partition-method", "--sync-tp-duplicated-parameters")
     if args.has("--use-rotary-position-embeddings"):
         position = "rope"
     elif args.has("--no-position-embedding"):
@@ -178,7 +186,7 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
         "head_dim": args.positive("--kv-channels", max(hidden // heads, 1)),
         "ffn_hidden_size": ffn,
         "gated_mlp": gated,
-        "vocab_size": _vocabulary(args),
+        "vocab_size": _vocabulary(args, hidden),
         "tied_embeddings": not args.has("--untie-embeddings-and-output-weights"),
         "qkv_bias": biases,
         "attention_output_bias": biases,
@@ -197,18 +205,17 @@ def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
     }
 
 
-def _vocabulary(args: Arguments) -> int:
+def _vocabulary(args: Arguments, hidden: int) -> int:
     kind = args.text("--tokenizer-type")
     args.has("--make-vocab-size-divisible-by")
     if args.has("--vocab-size") and kind == "NullTokenizer":
         return args.positive("--vocab-size") + 1
     if args.has("--vocab-size"):
         return args.positive("--vocab-size")
-    if kind in TOKENIZERS or (not kind and args.has("--merge-file")):
-        args.assume(f"GPT2BPETokenizer has {TOKENIZERS['GPT2BPETokenizer']} tokens")
-        return TOKENIZERS["GPT2BPETokenizer"]
-    args.assume(f"the files do not say how many tokens the vocabulary has: {ANY_VOCABULARY} taken")
-    return ANY_VOCABULARY
+    if args.has("--pad-vocab-size-to"):
+        args.assume("the vocabulary is as large as --pad-vocab-size-to")
+        return args.positive("--pad-vocab-size-to")
+    return tokens(args, hidden, ANY_VOCABULARY)
 
 
 def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
@@ -217,7 +224,13 @@ def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
     if max(counts, default=1) < 2:
         return None
     if len(set(counts)) > 1:
-        args.assume(f"layers of {', '.join(map(str, counts))} experts are costed as {counts[-1]}")
+        one = args.given["--num-experts"]
+        raise Unreadable(
+            f"--num-experts {' '.join(map(str, counts[:40]))}: layers of unlike numbers of experts "
+            "are not read; give the model by its name (--model)",
+            one.file,
+            one.line,
+        )
     step = min(args.positive("--expert-interval", 2), layers)
     count = max(counts[-1], 2)
     return {

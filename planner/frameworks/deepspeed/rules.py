@@ -30,7 +30,7 @@ def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
     )
 
 
-RULES: tuple[Rule, ...] = (
+PARTS: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.optimizers("adam", "sgd", others="DeepSpeed's Muon is not among Megatron-DeepSpeed's"),
     *rules.GPT_PARTS,
@@ -46,6 +46,9 @@ RULES: tuple[Rule, ...] = (
         lambda m: m.qkv_bias == m.attention_output_bias == m.mlp_bias,
         "linear layers have biases in all places or in none",
     ),
+)
+# What its engine refuses, whoever builds the model.
+ENGINE: tuple[Rule, ...] = (
     unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
     unsupported(
         lambda c, p: p.attention_kernel != _FLASH1,
@@ -164,3 +167,4 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
 )
+RULES: tuple[Rule, ...] = (*PARTS, *ENGINE)

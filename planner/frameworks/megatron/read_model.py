@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cost_models.catalog import models
-from cost_models.catalog.names import UnknownName
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
+from planner.frameworks.megatron import forks
 from planner.frameworks.megatron.read_patterns import (
     gpt_fields,
     hybrid_fields,
@@ -16,7 +15,7 @@ from planner.frameworks.megatron.read_patterns import (
     layers_of,
     listed,
 )
-from planner.frameworks.megatron_words import position_rows, query_groups
+from planner.frameworks.megatron_words import PADDED, position_rows, query_groups, tokens
 from planner.frameworks.reading import Unreadable
 
 REQUIRED = ("--hidden-size", "--num-attention-heads")
@@ -27,8 +26,6 @@ POSITIONS = {
     "mrope": "rope",
     "none": "none",
 }
-# Vocabularies that a kind of tokenizer fixes.
-TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 ANY_VOCABULARY = 128_256
 
 
@@ -48,38 +45,20 @@ def position_kind(args: Arguments) -> str:
     return POSITIONS.get(kind, "none")
 
 
-def _vocabulary(args: Arguments) -> int:
+def _vocabulary(args: Arguments, hidden: int) -> int:
     """--vocab-size, or what the tokenizer is known to have, or a guess that is said."""
-    kind = args.text("--tokenizer-type")
-    args.has("--padded-vocab-size", "--make-vocab-size-divisible-by")
+    args.has("--make-vocab-size-divisible-by")
     if args.has("--vocab-size"):
-        if kind.startswith("Null"):
+        if args.text("--tokenizer-type").startswith("Null"):
             args.assume(
                 "NullTokenizer has the --vocab-size tokens given (before core 0.18 one more)"
             )
         return args.positive("--vocab-size")
-    if args.has("--padded-vocab-size"):
-        args.assume("the vocabulary is as large as --padded-vocab-size")
-        return args.positive("--padded-vocab-size")
-    if not kind and args.has("--merge-file"):
-        kind = "GPT2BPETokenizer"
-    if kind in TOKENIZERS:
-        args.assume(f"{kind} has {TOKENIZERS[kind]} tokens")
-        return TOKENIZERS[kind]
-    name = args.given.get("--tokenizer-model")
-    text = name.value if name is not None and isinstance(name.value, str) else ""
-    for part in (text, text.rsplit("/", 1)[-1]):
-        try:
-            size = models.model(part).vocab_size
-        except UnknownName:
-            continue
-        args.assume(f"the tokenizer of {text} has {size} tokens")
-        return size
-    args.assume(
-        f"the files do not say how many tokens the vocabulary has: {ANY_VOCABULARY} taken; give "
-        "--vocab-size"
-    )
-    return ANY_VOCABULARY
+    for option in PADDED:
+        if args.has(option) and args.words(option):
+            args.assume(f"the vocabulary is as large as {option}")
+            return args.positive(option)
+    return tokens(args, hidden, ANY_VOCABULARY)
 
 
 def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
@@ -110,7 +89,7 @@ def _fields(args: Arguments, launch: Launch, layers: int) -> dict[str, Any]:
     seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
     gated = args.has("--swiglu", "--quick-geglu")
     ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
-    ffn = args.positive("--ffn-hidden-size", max(ffn, 1))
+    ffn = forks.ffn_width(args, hidden) or args.positive("--ffn-hidden-size", max(ffn, 1))
     if not args.has("--kv-channels") and hidden % heads:
         args.refuse(
             f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; give "
@@ -121,6 +100,8 @@ def _fields(args: Arguments, launch: Launch, layers: int) -> dict[str, Any]:
     groups = heads
     if args.has("--group-query-attention"):
         groups = args.positive("--num-query-groups", 1)
+    elif forks.one_query_group(args):
+        groups = 1
     elif args.integer("--num-query-groups", heads) not in (heads, 1):
         args.assume("--num-query-groups is ignored without --group-query-attention")
     if latent:
@@ -145,7 +126,7 @@ def _fields(args: Arguments, launch: Launch, layers: int) -> dict[str, Any]:
         "head_dim": args.positive("--kv-channels", max(hidden // heads, 1)),
         "ffn_hidden_size": ffn,
         "gated_mlp": gated,
-        "vocab_size": _vocabulary(args),
+        "vocab_size": _vocabulary(args, hidden),
         "tied_embeddings": not args.has("--untie-embeddings-and-output-weights"),
         "qkv_bias": (biases or args.has("--add-qkv-bias")) and not latent,
         "attention_output_bias": biases,
@@ -249,6 +230,8 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
         args.assume("experts are costed as --moe-grouped-gemm runs them, which is not given")
     groups = args.integer("--moe-router-num-groups") or None
     chosen = args.integer("--moe-router-group-topk") or None
+    if groups == 1:
+        groups = chosen = None
     if (groups is None) != (chosen is None) or (
         groups and chosen and (count % groups or chosen > groups)
     ):

@@ -30,7 +30,9 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
     if not args.has("--fp16", "--bf16"):
         args.assume("it trains in fp32, which no plan holds: bf16 taken")
     for name in ("fp8", "fp4"):
-        if args.has(f"--{name}-format"):
+        if args.has(f"--{name}-format") and args.text("--transformer-impl") == "local":
+            args.assume(f"--transformer-impl local does not compute in {name}: {precision} taken")
+        elif args.has(f"--{name}-format"):
             precision = name
             if half:
                 args.assume(f"{name} beside fp16 weights is costed as beside bf16 ones")
@@ -101,6 +103,8 @@ def _moments(args: Arguments) -> str:
 
 def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
     """Tokens of the whole training; a run on mock data is none."""
+    if args.vague_in("--train-iters", "--train-samples"):
+        return None
     iterations, samples = args.integer("--train-iters"), args.integer("--train-samples")
     if args.has("--mock-data") or max(iterations, samples) < 1:
         return None

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ModelSpec
-from planner.frameworks import scripts
-from planner.frameworks.arguments import Arguments, of_call
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import architecture, scripts, verl
+from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import Launch
-from planner.frameworks.megatron import numerics
+from planner.frameworks.launch_files import Given, given_with
+from planner.frameworks.megatron import (
+    forks,
+    namespace,
+    numerics,
+    slime,
+    swift,
+    unplanned,
+    verl_actor,
+)
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.reading import Reading, Unreadable
@@ -31,7 +40,7 @@ MINDSPEED_OPTIONS = frozenset(
         "--noop-layers --reuse-fp32-param --recompute-activation-function --swap-attention "
         "--use-cp-send-recv-overlap --num-layer-list --tp-2d --moe-fb-overlap "
         "--npu-deterministic --optimization-level --unaligned-linear --variable-seq-lengths "
-        "--pipeline-num-transformer-layers --tokenizer-name-or-path",
+        "--pipeline-num-transformer-layers",
     )
 )
 # Options that are there only to be refused, and what to give instead.
@@ -94,6 +103,8 @@ def trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
+    if namespace.is_one(files) or _other(files) is not None:
+        return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
     try:
@@ -112,7 +123,9 @@ class Dialect:
     """Who else's launches are Megatron-LM's: its name, its parser, and what it says otherwise.
 
     model, plan: fields that replace those read as Megatron-LM would read them.
-    hybrids: whether it trains hybrid models.
+    hybrids: whether it trains hybrid models.  training: fields of the training, likewise.
+    options: beside those of the package, by name.  translate: says its own in Megatron-LM's.
+    world: the processes that train.
     """
 
     framework: str
@@ -121,6 +134,26 @@ class Dialect:
     model: Callable[[Arguments, dict[str, Any]], dict[str, Any]] = lambda args, fields: {}
     plan: Callable[[Arguments, ParallelPlan], dict[str, Any]] = lambda args, plan: {}
     hybrids: bool = False
+    training: Callable[[Arguments], dict[str, Any]] = lambda args: {}
+    translate: Callable[[Arguments], None] = lambda args: None
+    options: Callable[[], dict[str, Any]] = dict
+    world: Callable[[Arguments, scripts.World], scripts.World] = lambda args, reached: reached
+
+
+# Says a call with what is given beside it again, by the options that are known.
+Translator = Callable[[Launch, Given, Mapping[str, Any]], namespace.Told]
+
+
+UPSTREAM = Dialect("megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS)
+SLIME = Dialect(
+    "megatron",
+    "slime",
+    PACKAGE,
+    hybrids=True,
+    options=lambda: slime.OPTIONS,
+    translate=slime.translate,
+    world=slime.world,
+)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -128,7 +161,50 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable where it is no launch of Megatron-LM or leaves out what a model needs.
     """
-    return read_as(Dialect("megatron", TITLE, PACKAGE, hybrids=True), files, accelerators)
+    if (found := namespace.of_files(files)) is not None:
+        return _read_namespace(found, files, accelerators)
+    if (other := _other(files)) is not None:
+        return _read_other(other, files, accelerators)
+    launch = scripts.training_call(files, trains, TITLE).launch
+    return read_as(SLIME if slime.launches(launch) else UPSTREAM, files, accelerators)
+
+
+def _read_namespace(
+    told: namespace.Namespace, files: Mapping[str, str], accelerators: int | None
+) -> Reading:
+    """What Megatron-LM's arguments by their parsed names say."""
+    known = {**known_arguments(PACKAGE)["flags"], **forks.OPTIONS}
+    launch = told.launch(known)
+    found = scripts.Found(launch, launch.program.file, files, {}, ())
+    dialect = replace(UPSTREAM, world=lambda args, reached: told.world)
+    return _reading(dialect, found, given_with(files), accelerators)
+
+
+def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | None:
+    """A call of another trainer on Megatron-Core: its title, and what says it again."""
+    if (call := verl.call(files, verl.on_megatron)) is not None:
+        return call, verl.TITLE, verl_actor.told
+    if not any(swift.MARK.search(text) for text in files.values()):
+        return None
+    try:
+        return scripts.training_call(files, swift.launches, swift.TITLE), swift.TITLE, swift.told
+    except Unreadable:
+        return None
+
+
+def _read_other(
+    other: tuple[scripts.Found, str, Translator], files: Mapping[str, str], size: int | None
+) -> Reading:
+    """What the call of another trainer says of its training."""
+    found, title, translate = other
+    given = given_with(files)
+    told = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
+    dialect = replace(UPSTREAM, title=title, world=lambda args, reached: told.world)
+    call = replace(found, launch=told.launch, notes=(*found.notes, *told.notes))
+    # What is given is in the words already.
+    reading = _reading(dialect, call, Given(model=told.model), size)
+    unread = (*reading.unread, *told.left)
+    return reading.model_copy(update={"unread": unread, "written": False})
 
 
 def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -137,21 +213,46 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
     Raises Unreadable as `read` does.
     """
     found = scripts.training_call(files, trains, dialect.title)
+    scripts.decoder_only(found.launch, hybrids=dialect.hybrids)
+    return _reading(dialect, found, given_with(files), accelerators)
+
+
+def _reading(
+    dialect: Dialect, found: scripts.Found, given: Given, accelerators: int | None
+) -> Reading:
+    """What a call of a training program says."""
     launch = found.launch
-    scripts.decoder_only(launch, hybrids=dialect.hybrids)
-    args = of_call(dialect.title, dialect.package, launch)
+    args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
+    dialect.translate(args)
     for note in found.notes:
         args.assume(note)
-    reached = scripts.world(launch)
+    reached = dialect.world(args, scripts.world(launch))
     size = scripts.accelerators(found, reached, accelerators)
-    _refused(args)
-    _environment(args, launch)
+    return reading_of(dialect, args, launch, reached, size, given)
+
+
+def reading_of(
+    dialect: Dialect,
+    args: Arguments,
+    launch: Launch,
+    reached: scripts.World,
+    size: int,
+    given: Given,
+) -> Reading:
+    """What arguments say that are those of a launch of so many accelerators.
+
+    Raises Unreadable where they leave out what a model needs.
+    """
     try:
-        fields = model_fields(args, launch)
-        stated = numerics.read(args, fields)
-        model = ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})
+        model = _model(dialect, args, launch, given)
+        args.lenient = True
+        _refused(args, model)
+        unplanned.note(args)
+        _environment(args, launch)
         plan, training = plan_and_training(args, model, size)
         plan = ParallelPlan(**{**plan.model_dump(), **dialect.plan(args, plan)})
+        if own := dialect.training(args):
+            training = TrainingSpec(**{**training.model_dump(), **own})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -160,6 +261,8 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
             launch.program.file,
             launch.program.line,
         ) from None
+    architecture.refuse(args.foreign(), args.unread(), named=given.model is not None)
+    args.upstream()
     return Reading(
         framework=dialect.framework,
         model=model,
@@ -171,11 +274,26 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
         unknown=tuple(args.unknown),
         unread=args.unread(),
         assumed=tuple(args.assumed),
+        open=tuple(args.open),
         refusals=tuple(args.refusals),
     )
 
 
-def _refused(args: Arguments) -> None:
+def _model(dialect: Dialect, args: Arguments, launch: Launch, given: Given) -> ModelSpec:
+    """The model that is given, or else the one that the options say."""
+    if given.model is not None:
+        args.assume(f"the model is {given.model.name}: options are not asked for it")
+        if not args.has("--seq-length", "--encoder-seq-length"):
+            program = launch.program
+            text = "--seq-length is missing: --set --seq-length=..."
+            raise Unreadable(text, program.file, program.line)
+        return given.model
+    fields = model_fields(args, launch)
+    stated = numerics.read(args, fields)
+    return ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})
+
+
+def _refused(args: Arguments, model: ModelSpec) -> None:
     """Options that are gone, and pairs that do not go together."""
     for option, instead in GONE.items():
         if option in args.given and not (
@@ -187,6 +305,8 @@ def _refused(args: Arguments) -> None:
             args.refuse(f"{one} and {other} exclude each other", one)
     for option, others in NEEDS:
         if option in args.given and not any(other in args.given for other in others):
+            if "--num-experts" in others and model.moe is not None:
+                continue  # of a model by its name
             if option == "--expert-model-parallel-size" and args.integer(option, 1) == 1:
                 continue
             if option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon":

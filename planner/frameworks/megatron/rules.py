@@ -44,6 +44,7 @@ _UNFUSED = code("attention_kernel", "unfused")
 _FULL = code("recompute", "full")
 _PP_INSIDE_DP = code("rank_order", "tp-cp-ep-pp-dp")
 _ALLGATHER = code("moe_dispatcher", "allgather")
+_DEEPEP = code("moe_dispatcher", "deepep")
 _IN_PLACE = code("cross_entropy", "in_place")
 
 
@@ -67,6 +68,16 @@ def bias_kind(model: ModelSpec) -> str | None:
 def _recomputes(p: Plans, *modules: RecomputeModule) -> BoolArray:
     bits = sum(1 << RECOMPUTE_MODULES.index(module) for module in modules)
     return np.asarray(p.recompute_modules & bits != 0)
+
+
+def _is_cuda(c: Context) -> bool:
+    """Whether all accelerators run CUDA; one without a vendor is the user's own."""
+    return all(group.accelerator.vendor in ("NVIDIA", "") for group in c.cluster.groups)
+
+
+def _is_grace(c: Context) -> bool:
+    """Whether they are Blackwell beside Grace, in NVL72 racks."""
+    return any(group.accelerator.name.startswith("GB") for group in c.cluster.groups)
 
 
 def _gradients(c: Context) -> tuple[str, str, str]:
@@ -226,6 +237,17 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda c, p: c.training.optimizer == "adam" or c.training.optimizer_state_dtype == "fp32",
         "only Adam keeps its state in less than fp32",
     ),
+)
+
+# DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
+# (Megatron-Bridge, training/flex_dispatcher_backend.py).
+DISPATCHER_DEVICES = unsupported(
+    lambda c, p: (
+        (c.model.moe is None)
+        | ~rules.is_named(p, "moe_dispatcher", *_FLEX)
+        | (_is_cuda(c) & ((p.moe_dispatcher != _DEEPEP) | (not _is_grace(c))))
+    ),
+    lambda c, p: f"{p.moe_dispatcher} has no kernels for {c.cluster.groups[0].accelerator.name}",
 )
 
 SIZE_RULES: tuple[Rule, ...] = (
@@ -402,5 +424,6 @@ RULES: tuple[Rule, ...] = (
     *SIZE_RULES,
     *FEATURE_RULES,
     SCHEDULES,
+    DISPATCHER_DEVICES,
     *pattern_rules.RULES,
 )

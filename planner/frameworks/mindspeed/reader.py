@@ -15,8 +15,10 @@ from planner.frameworks.megatron.reader import (
     read_as,
     trains,
 )
+from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.reading import Reading, Unreadable
+from planner.layouts import layout_fields
 
 TITLE = "MindSpeed"
 CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}
@@ -28,6 +30,12 @@ KERNELS = (
     "--use-fused-rotary-pos-emb",
     "--no-rope-fusion",
 )
+# MindSpeed-LLM's words that say where files and formats are, or kernels of the same work.
+FREE = (
+    "--handler-name", "--no-shared-storage", "--model-type-hf", "--enable-hf2mg-convert",
+    "--prompt-type", "--is-instruction-dataset", "--no-pad-to-seq-lengths", "--padded-samples",
+    "--mla-mm-split", "--mla-fa-without-pad", "--tokenizer-not-use-fast", "--spec",
+)  # fmt: skip
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -37,6 +45,8 @@ def recognises(files: Mapping[str, str]) -> bool:
     except Unreadable:
         return False
     words = {word.text.partition("=")[0] for word in launch.arguments}
+    if launch.launcher == "deepspeed" or "--deepspeed" in words:
+        return False
     named = any(MINDSPEED.search(text) for text in files.values())
     return bool("--num-layers" in words and (named or words & MINDSPEED_OPTIONS))
 
@@ -50,7 +60,7 @@ def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(args: Arguments, plan: ParallelPlan) -> dict[str, Any]:
-    args.has(*KERNELS)
+    args.has(*KERNELS, *FREE)
     own: dict[str, Any] = {
         "attention_kernel": "flash",
         "cp_kind": _cp_kind(args, plan.cp),
@@ -60,6 +70,10 @@ def _plan(args: Arguments, plan: ParallelPlan) -> dict[str, Any]:
     }
     if args.has("--schedules-method"):
         own |= {"schedule": "dualpipe-v", "vpp": 2}
+        if text := args.text("--pipeline-model-parallel-layout"):
+            counts = tuple(len(one) for one in text.split("|"))
+            own |= {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
+            own |= layout_fields("dualpipe-v", plan.pp, 2, counts)
     return own
 
 
@@ -75,5 +89,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable where it is no launch of MindSpeed or leaves out what a model needs.
     """
-    dialect = Dialect("mindspeed", TITLE, "planner.frameworks.mindspeed", _model, _plan)
+    dialect = Dialect(
+        "mindspeed",
+        TITLE,
+        "planner.frameworks.mindspeed",
+        _model,
+        _plan,
+        training=llm.tuning,
+        translate=llm.translate,
+        options=llm.flags,
+    )
     return read_as(dialect, files, accelerators)

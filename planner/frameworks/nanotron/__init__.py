@@ -5,13 +5,13 @@ from __future__ import annotations
 from cost_models.plans import ParallelPlan
 from planner.answer import Note
 from planner.constraints import Context
-from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import rows, said
-from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.one_config import OneConfig
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.request import PlanRequest
 
@@ -83,8 +83,7 @@ set -euo pipefail
 
 {rendezvous}
 NANOTRON_PATH="${{NANOTRON_PATH:-.}}"  # a checkout of nanotron, installed
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
+{bundle}
 {exports}
 {launch}
 
@@ -92,6 +91,7 @@ torchrun "${{LAUNCH_ARGS[@]}}" "$NANOTRON_PATH/run_train.py" \\
   --config-file "$BUNDLE/config.yaml" \\
   "$@"
 """
+LAUNCH = OneConfig("nanotron", "nanotron", VERSIONS, "config.yaml", SCRIPT)
 NEEDS = Note(
     code="needs",
     text="Every run needs flash-attn 2 and, experts or not, grouped_gemm "
@@ -112,29 +112,9 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
-    keys, variables = list(rows(c, plan)), environment(plan)
     missing = uncarried.of(c.model, UNCARRIED, said(c.model))
-    head = "\n".join(
-        (
-            *shell.header("nanotron", VERSIONS, request, plan).splitlines()[:-1],
-            "# A smoke run on MOCK DATA: to train, give config.yaml data, a learning rate, steps.",
-        )
-    )
-    script = SCRIPT.format(
-        head=head,
-        rendezvous=shell.rendezvous(nodes(c.cluster)),
-        exports="\n".join(map(shell.export, variables)),
-        launch=shell.torchrun(accelerators_per_node(c.cluster)),
-    )
-    config = f"{head}\n{uncarried.comments(missing)}\n{yaml_files.document(keys)}"
-    return Bundle(
-        framework="nanotron",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={"launch.sh": script, "config.yaml": config},
-        flags=(*variables, *yaml_files.flags("config.yaml", keys)),
-        notes=(NEEDS, *uncarried.notes(missing)),
-    )
+    keys = list(rows(c, plan))
+    return LAUNCH.bundle(request, plan, keys, missing, environment(plan), (NEEDS,))
 
 
 FRAMEWORK = Framework(

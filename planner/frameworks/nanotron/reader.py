@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,8 +12,9 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.answer import Reason
-from planner.frameworks import yaml_files
+from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import Launch, slurm_variables
+from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
@@ -23,6 +26,8 @@ from planner.frameworks.yaml_files import YamlFile
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
 GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
 LAYERS = 10_000
+# How near an unknown key is to a known one where it is taken for a slip of the pen.
+SLIP = 0.85
 # The classes leave these out, but the trainer reads them.
 SECTIONS = ("tokens", "optimizer", "data_stages", "checkpoints", "logging")
 MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
@@ -53,11 +58,20 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     line = options(launch.arguments) if launch else []
     config = _config(files, line)
     keys = config.settings()
-    values = Values({one.name: one for one in keys}, config.name)
+    given = given_with(files)
+    stated = {one.name: one for one in (*keys, *given.settings())}
+    values = Values(stated, config.name)
     refusals = list(_refused(config, keys))
-    assumed: list[str] = []
+    assumed: list[str] = config.notes()
+    unknown = tuple(one for one in keys if not _known(one.name))
+    foreign = [one for one in unknown if not _meant(one.name)]
+    if given.model is None:
+        _foreign_model(foreign)
+    if foreign:
+        names = ", ".join(dict.fromkeys(one.name for one in foreign))
+        assumed.append(f"unknown upstream, of another release or a fork of nanotron: {names}")
     try:
-        model = _model(config, values, assumed)
+        model = given.model or _model(config, values, assumed)
         training, plan = _plan(model, values, assumed)
     except ValidationError as error:
         raise malformed(error, config.name) from None
@@ -70,7 +84,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if expert_ranks > 1:
         text = f"expert_parallel_size {expert_ranks}: the grid of ranks has no room for it"
         refusals.append(_refusal(text, values.settings.get(GRID + "expert_parallel_size")))
-    unknown = tuple(one for one in keys if not _known(one.name))
     return Reading(
         framework="nanotron",
         model=model,
@@ -130,10 +143,32 @@ def _known(path: str) -> bool:
     return bool(section) and _known(section)
 
 
+def _meant(path: str) -> list[str]:
+    """The known key that an unknown one is a slip of the pen for."""
+    section, key = _section(path)
+    while section and section not in KEYS:
+        section, key = _section(section)
+    return get_close_matches(key[:100], sorted(KEYS[section]), 1, SLIP)
+
+
+def _foreign_model(foreign: Sequence[Setting]) -> None:
+    """Raises Unreadable where keys of the model are none of nanotron's own model classes."""
+    kinds = [one for one in foreign if re.fullmatch(r"is_\w+_config", one.name.split(".")[-1])]
+    keys = [one for one in foreign if one.name.startswith(MODEL)]
+    architecture.refuse([one for one in keys if one not in kinds])
+    if kinds:
+        raise Unreadable(
+            f"{kinds[0].name}: a model class that is not nanotron's own; give the model by its "
+            "name (--model)",
+            kinds[0].file,
+            kinds[0].line,
+        )
+
+
 def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
     """Unknown keys and missing ones: both stop nanotron before it does anything."""
     for one in keys:
-        if not _known(one.name):
+        if not _known(one.name) and _meant(one.name):
             section, key = _section(one.name)
             while section and section not in KEYS:
                 section, key = _section(section)

@@ -1,4 +1,4 @@
-"""What a calibration is asked to measure, and under which name."""
+"""The request of a calibration: what to measure, and the name of its profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told to measure."""
+"""The job of a calibration worker: what it measures."""
 
 from __future__ import annotations
 

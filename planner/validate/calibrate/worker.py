@@ -25,6 +25,7 @@ from planner.validate.calibrate import layers, together
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
+from planner.validate.priority import go_on_giving_way
 from planner.validate.worker import Voice, load_script
 
 
@@ -147,6 +148,7 @@ def main(folder: Path) -> int:
     """Measure the job of a folder; where the disk is full, the exit code is its errno."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
+        go_on_giving_way()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])

@@ -1,4 +1,4 @@
-"""The programs that a cluster is asked with: no shell, no endless wait, clear errors."""
+"""Calls of a cluster's client programs: without a shell, with timeouts and clear errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINES = 5  # of what the program said, that an error repeats
 
 
 class ClientError(RequestError):
-    """A client that is missing, refuses or does not answer; said: its standard error."""
+    """The client is missing, refused the call or timed out; said: its standard error."""
 
     def __init__(self, code: str, detail: str, said: str = "") -> None:
         super().__init__([Problem(pointer="/launcher", code=code, detail=detail)])
@@ -34,7 +34,7 @@ def call(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """What a program prints; variables: for its environment, besides ours.
+    """The output of a program; variables: added to its environment.
 
     It has a process group of its own, which is killed when it does not answer in time or when this
     process is interrupted.  Raises ClientError: client_missing, client_refused, client_silent.

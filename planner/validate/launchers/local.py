@@ -1,4 +1,4 @@
-"""torchrun on this machine: a process that watches the ranks, and outlives the one that asked.
+"""torchrun on this machine: a watching process, which outlives the command that started it.
 
 `python -m planner.validate.launchers.local FOLDER RANKS SECONDS` is that process; see
 planner.validate.process for how it ends them.

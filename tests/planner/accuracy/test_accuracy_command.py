@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from planner import cli
 from planner.accuracy import command
 from planner.accuracy.document import AccuracyAnswer, answer_of
 from planner.accuracy.page import page
 from planner.accuracy.plot import MARKS, MOST_POINTS, drawable, scatter, strip
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import read_runs
+from tests.fixtures.commands import Planner
 from tests.planner.accuracy.drawn_runs import ROW, written
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(["accuracy", *arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
+def ask(ask: Planner) -> Planner:
+    return partial(ask, "accuracy")
 
 
 @pytest.fixture

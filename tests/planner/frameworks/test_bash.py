@@ -365,7 +365,7 @@ def test_hostile_scripts_end_and_do_nothing(
         ("if true\nthen x", 1),
         ("A=(1\n2", 1),
         ("x\ny )", 2),
-        ("A=<path>\n", 1),
+        ("A=<\n", 1),
         ("a &&& b", 1),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
@@ -20,9 +20,10 @@ from planner.constraints import Context
 from planner.frameworks.colossalai.settings import plugin
 from planner.huggingface.importer import model_from_config
 from planner.request import PlanRequest
+from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.colossalai import CASES, DRAWN, PIPED, QWEN3, runs
+from tests.fixtures.goldens import GOLDEN
 from tests.fixtures.launches import (
-    GOLDEN,
     INTERLEAVED,
     MODELS,
     TP2,
@@ -345,14 +346,6 @@ def test_the_stored_list_is_that_of_the_real_plugins() -> None:
 
 @pytest.mark.exhaustive
 def test_the_real_plugins_and_policies_take_every_case_and_every_legal_draw() -> None:
-    drawn: list[Case] = []
-
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(one=DRAWN)
-    def draw(one: Case) -> None:
-        drawn.append(one)
-
-    draw()
-    legal = [one for one in drawn if not COLOSSAL.reasons(*one)]
+    legal = legal_cases("colossalai", 40)
     assert len(legal) > 10
     assert [answer for answer in ask([*CASES.values(), *legal]) if answer] == []

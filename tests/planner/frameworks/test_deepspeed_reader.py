@@ -253,7 +253,7 @@ def test_unknown_keys_are_listed_and_only_strict_sections_refuse_them() -> None:
         ("", changed(bf16={}, fp16={"enabled": True}), "train in bf16, the JSON in fp16"),
         ("--fp16", {}, "bf16 and fp16 exclude each other"),
         ("--pipeline-model-parallel-size 2 --no-pipeline-parallel", {}, "needs pp 1, got 2"),
-        ("--num-query-groups 4", {}, "has no option --num-query-groups"),
+        ("--num-key-value-head 4", {}, "has no option --num-key-value-head"),
         ("--tensor-model-parallel-size 3", {}, "not a multiple of tp 3"),
         ("--recompute-granularity full", {}, "full recompute needs --recompute-method"),
         ("--max-position-embeddings 8", {}, "at least the sequence length 2048"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from cost_models.catalog.hardware import parse_shorthand
 from cost_models.plans import VOCABULARIES, ParallelPlan
 from cost_models.spec import ModelSpec, MoESpec
 from planner import frameworks
@@ -209,6 +210,14 @@ MUON, ADAFACTOR, EIGHT_BIT, FP16 = (
     {"optimizer": "adam_8bit"},
     {"precision": "fp16", "gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"},
 )
+
+
+def on(shorthand: str, **plan: Any) -> tuple[PlanRequest, ParallelPlan]:
+    """Mixtral on a cluster of the catalog, its experts on two ranks."""
+    request, chosen = launch("mixtral", ep=2, **plan)
+    return request.model_copy(update={"cluster": parse_shorthand(shorthand)}), chosen
+
+
 REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
     (code, text, launch(changed(base, **update)))
     for code, text, base, update in (
@@ -381,6 +390,8 @@ REFUSED += [
     ),
     ("framework_unsupported", "sinks", launch(changed("llama", attention_sinks=True), cp=2)),
     ("framework_unsupported", "deepep", launch("mixtral", moe_dispatcher="deepep")),
+    ("framework_unsupported", "kernels for GB300", on("2x8xgb300-nvl72", moe_dispatcher="deepep")),
+    ("framework_unsupported", "kernels for MI300X", on("2x8xmi300x", moe_dispatcher="hybridep")),
     (
         "framework_unsupported",
         "multiples of 16",

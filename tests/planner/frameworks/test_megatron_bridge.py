@@ -24,9 +24,10 @@ from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.request import PlanRequest
 from tests.fixtures.draws import legal_draws
+from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
+from tests.fixtures.goldens import GOLDEN
 from tests.fixtures.launches import (
-    GOLDEN,
     INTERLEAVED,
     TP2,
     launch,
@@ -257,15 +258,7 @@ def test_the_stored_list_is_that_of_the_real_classes() -> None:
 
 @pytest.mark.exhaustive
 def test_the_real_validation_accepts_every_case_and_every_legal_draw() -> None:
-    drawn: list[tuple[PlanRequest, ParallelPlan]] = []
-
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(one=DRAWN)
-    def draw(one: tuple[PlanRequest, ParallelPlan]) -> None:
-        drawn.append(one)
-
-    draw()
-    legal = [one for one in drawn if not BRIDGE.reasons(*one)]
+    legal = legal_cases("megatron-bridge", 300)
     assert len(legal) > 10
     patterned = [
         launch(model, shape=(1, 8), **more)

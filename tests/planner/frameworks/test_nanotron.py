@@ -36,9 +36,9 @@ from tests.fixtures.frameworks.nanotron import (
     pipeline,
     split,
 )
+from tests.fixtures.goldens import GOLDEN
 from tests.fixtures.launches import (
     FIRST_NODE,
-    GOLDEN,
     LLAMA,
     MODELS,
     launch,

@@ -25,9 +25,11 @@ from planner.huggingface import model_from_config
 from planner.request import PlanRequest
 from tests.fixtures.frameworks import NAMES
 from tests.fixtures.frameworks.mindspeed import ASCEND
+from tests.fixtures.frameworks.primus import INSTINCT
 
 FILE = Path(__file__).parents[2] / "fixtures" / "configurations" / "stated.jsonl"
 CONFIGS = [json.loads(line) for line in FILE.read_text().splitlines()]
+DEVICES = {"mindspeed": ASCEND, "primus": INSTINCT}
 READ = [name for name in NAMES if frameworks.get(name).read is not None]
 
 
@@ -52,8 +54,8 @@ def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, Parallel
             seq_length=512, global_batch_size=8, gradient_dtype=dtype, gradient_reduce_dtype=dtype
         )
         node = cluster("1x8xh100-sxm")
-        if framework.name == "mindspeed":
-            group = node.groups[0].model_copy(update={"accelerator": ASCEND})
+        if framework.name in DEVICES:
+            group = node.groups[0].model_copy(update={"accelerator": DEVICES[framework.name]})
             node = node.model_copy(update={"groups": (group,)})
         context = Context(model, node, training)
         legal = np.ones(len(plans), dtype=np.bool_)

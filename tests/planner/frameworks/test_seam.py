@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -29,9 +30,9 @@ from planner.frameworks import shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.reading import canonical
 from planner.request import PlanRequest
+from tests.fixtures import goldens
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.launches import (
-    GOLDEN,
     LAUNCHERS,
     MODELS,
     launch,
@@ -45,18 +46,36 @@ from tests.fixtures.patterns import PATTERNED
 from tests.fixtures.tiers import examples
 
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
+# Of which golden files are drawn: parts long enough to share, short ones, and blank lines.
+LINES = ("def a():\n    1\n    2\n    3\n\n", "def a():\n", "    4\n", "\n", "@@\n", "b", "x = 1\n")
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
 def test_golden(name: str, case: str) -> None:
-    stored = {path.name: path.read_text() for path in (GOLDEN / name / case).iterdir()}
-    assert bundle(name, case).files == stored
+    assert bundle(name, case).files == goldens.read(name, case)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_golden_plans_and_none_left_over(name: str) -> None:
     assert len(CASES[name]) >= 10
-    assert {path.name for path in (GOLDEN / name).iterdir()} == set(CASES[name])
+    folders = {path.name for path in (goldens.GOLDEN / name).iterdir() if path.is_dir()}
+    assert folders == set(CASES[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shared_parts_of_golden_files_are_of_two_cases_or_more(name: str) -> None:
+    folded = [path.read_text() for path in (goldens.GOLDEN / name).glob("*/*.py.txt")]
+    uses = Counter(title for text in folded for title in goldens.named(text))
+    assert set(uses) == set(goldens.read_shared(name))
+    assert all(count > 1 for count in uses.values())
+
+
+@given(st.lists(st.lists(st.sampled_from(LINES)).map("".join), max_size=4))
+@settings(max_examples=examples(100))
+def test_folded_golden_files_unfold_to_what_was_written(texts: list[str]) -> None:
+    files = {f"{index}.py": text for index, text in enumerate(texts)}
+    folded, shared = goldens.fold(files)
+    assert {file: goldens.unfold(text, shared) for file, text in folded.items()} == files
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,9 +10,12 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks, solve
 from planner.request import PlanRequest, SearchSpec
 
+# Where it runs, if not on NVIDIA's.
+DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"}
 # Types that the framework trains in, where the usual ones are refused.
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
+    "maxtext": {"gradient_reduce_dtype": "bf16"},
     "nanotron": {
         "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16",
         "master_weights_dtype": "none", "optimizer_state_dtype": "bf16",
@@ -22,7 +25,7 @@ TYPES = {
 
 def ask(name: str, model: str, share: float) -> PlanRequest:
     """A request on a share of the memory: ample, or so little that layers are computed again."""
-    cluster = parse_shorthand("2x8x" + ("ascend-910b3" if name == "mindspeed" else "h100-sxm"))
+    cluster = parse_shorthand("2x8x" + DEVICES.get(name, "h100-sxm"))
     (group,) = cluster.groups
     chip = group.accelerator
     chip = chip.model_copy(update={"memory_bytes": share * chip.memory_bytes})

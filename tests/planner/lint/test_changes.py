@@ -13,6 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from planner import frameworks
+from planner.documents import parse_cluster
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
@@ -21,6 +22,7 @@ from planner.lint.better import best, mended
 from planner.lint.case import changed
 from planner.lint.findings import FlagChange
 from planner.lint.flags import changes
+from planner.lint.lint import lint
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples
 from tests.planner.lint.test_scripts import PLANTED, linted
@@ -80,7 +82,12 @@ def test_lead_to_the_better_plan(name: str) -> None:
     for better in filter(None, found):
         assert better.changes
         assert better.report.fits
-        assert case.accepts(better.report.plan)
+        training = case.training
+        if better.global_batch_size is not None:
+            size = {"global_batch_size": better.global_batch_size}
+            training = training.model_copy(update=size)
+        asked = case.request.model_copy(update={"training": training})
+        assert not case.framework.reasons(asked, better.report.plan)
         assert case.framework.read is not None
         group = case.request.cluster.groups[0]
         shape = group.nodes, group.accelerators_per_node
@@ -88,7 +95,8 @@ def test_lead_to_the_better_plan(name: str) -> None:
         again = case.framework.read(files, None)
         want = better.report.plan
         assert canonical(again.plan, case.model) == canonical(want, case.model)
-        assert again.training == case.training
+        # A script counts iterations: with another batch they are other tokens.
+        assert again.training.model_copy(update={"tokens": training.tokens}) == training
         assert again.model == case.model
     if runs and found[0] is not None and case.own is not None:
         assert found[0].report.iteration_time_s < case.own.iteration_time_s
@@ -173,3 +181,37 @@ def test_a_variable_is_set_where_it_is_missed_or_another() -> None:
     assert found["few_micro_batches", "sharded"] == ("1", "8")
     assert found["llama3_8b", "sharded"] == (None, "8")
     assert found["padded", "same"][1] == "1"  # it is 8
+
+
+LAUNCH = """export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nnodes {nodes} --nproc_per_node 8 pretrain_gpt.py \\
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu --bf16 \\
+  --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
+  --normalization RMSNorm --disable-bias-linear --use-rotary-position-embeddings \\
+  --untie-embeddings-and-output-weights --vocab-size 128256 --seq-length 8192 \\
+  --max-position-embeddings 8192 --tensor-model-parallel-size 8 --sequence-parallel \\
+  --micro-batch-size 1 --global-batch-size 500 --use-distributed-optimizer --use-flash-attn
+"""
+
+
+def test_another_batch_where_it_costs_less_speed_than_another_plan() -> None:
+    """500 sequences over 64 replicas: 512 keep the plan, context parallelism takes its speed."""
+    found = lint({"run.sh": LAUNCH.format(nodes=64)}, parse_cluster("64x8xh100-sxm"))
+    assert [one.code for one in found.findings if one.severity == "error"] == ["batch_identity"]
+    assert found.mended is not None
+    assert found.mended.global_batch_size == 512
+    assert [(one.option, one.before, one.after) for one in found.mended.changes] == [
+        ("--global-batch-size", "500", "512")
+    ]
+    assert (found.mended.report.plan.cp, found.mended.report.plan.dp) == (1, 64)
+
+
+@pytest.mark.parametrize(("nodes", "cluster"), [(3, "5x8xh100-sxm"), (3, "1x8xh100-sxm")])
+def test_a_wrong_number_of_ranks_is_one_finding(nodes: int, cluster: str) -> None:
+    """What does not divide, the sum that does not come out, and the cluster's own size."""
+    text = LAUNCH.format(nodes=nodes).replace("size 8 --seq", "size 16 --seq")
+    found = lint({"run.sh": text}, parse_cluster(cluster))
+    (size,) = [one for one in found.findings if one.code == "world_size"]
+    assert "the script starts 3 x 8 ranks" in size.text
+    assert size.text.count("the cluster has") == 1
+    assert (size.line, size.severity) == (2, "error")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner import cli
 from planner.documents import parse_cluster
 from planner.lint.lint import found_in
 from planner.lint.sources import MOST_BYTES
@@ -82,17 +81,6 @@ HEAVY: dict[str, str] = {
 }
 LONG = ("doubling written out", "many options")
 LIMIT = 60_000_000  # calls: what would run for ever makes more
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = cli.run(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

@@ -69,6 +69,10 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
     "long_context": ("8x8xh100-sxm", {("cp_across_nodes", 12)}),
     "hand_split": ("8x8xh100-sxm", {("uneven_stages", 12), ("recompute_full", 14)}),
     "llama2_70b": ("16x8xh100-sxm", {("ignored_option", 27), ("sequence_parallel_off", 18)}),
+    "local_layers": (
+        "4x8xh100-sxm",
+        {("attention_unfused", 12), ("ignored_option", 13), ("few_micro_batches", 15)},
+    ),
     "gpt_857m": (
         "1x8xa100-sxm",
         {

@@ -14,6 +14,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from planner import solve
 from planner.answer import Contender, PlanReport
+from planner.competition import prepared
 from planner.contenders import contenders
 from planner.documents import parse_request
 from planner.error_band import band, interval_of
@@ -123,8 +124,8 @@ def test_learned_runs_are_answered_nearer() -> None:
 
 def test_search_ranks_by_the_site_s_times() -> None:
     limits = {"tp": 4, "recompute": "full", "schedule": "1f1b", "memory_risk": 1.0}
-    request = asked("lab", plan=None, search=limits)
-    best = search(request, top_k=6).best
+    request = asked("lab", plan=None, search={**limits, "framework": "megatron"})
+    best = search(*prepared(request), top_k=6).best
     times = cost_model(request).evaluate(Plans.from_rows(best)).iteration_time_s
     assert (times[:-1] <= times[1:]).all()
     assert solve.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))

@@ -11,7 +11,7 @@ import pytest
 from planner import estimate, size
 from planner.cli import run
 from planner.problems import RequestError
-from planner.sizing import compute as compute_module
+from planner.sizing import rows as rows_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
 from planner.sizing.picture import picture
@@ -175,10 +175,10 @@ class TestAssumptions:
             assert after.plan == before.plan
 
     def test_other_assumptions_wait_for_no_search(self, answer: SizingAnswer) -> None:
-        searched = compute_module._best.cache_info().misses
+        searched = rows_module.best.cache_info().misses
         prices = {"h100-sxm": 9.0}
         found = size(asked(pue=1.9, prices_usd_per_accelerator_hour=prices, restart_s=60))
-        assert compute_module._best.cache_info().misses == searched
+        assert rows_module.best.cache_info().misses == searched
         assert [row.plan for row in found.rows] == [row.plan for row in answer.rows]
 
     def test_a_price_changes_the_cost_and_is_named(self, answer: SizingAnswer) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from planner.store import Mismatch, Store, Unavailable
+from planner.store.database import migrate
 from planner.store.jobs import NotCancellable, Progress, QueueFull, StillRunning, Superseded
 from planner.store.tables import METADATA, REVISION
 from tests.fixtures.postgres import Postgres, postgres
@@ -213,3 +216,73 @@ def test_a_writer_that_keeps_the_file_is_waited_for(tmp_path: Path) -> None:
     assert store.results.get("a") == b"1"
     store.close()
     other.close()
+
+
+@contextmanager
+def server_at(folder: Path) -> Iterator[None]:
+    """The data folder of one of several servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLANNER_DATA_DIR", str(folder))
+        yield
+
+
+def test_servers_share_profiles_and_sites(postgres: Postgres, tmp_path: Path) -> None:
+    url = postgres.database()
+    servers = {name: (tmp_path / name, Store.open(url)) for name in ("a", "b")}
+
+    def sync(name: str) -> None:
+        folder, store = servers[name]
+        with server_at(folder):
+            store.library.sync()
+
+    def file(server: str, kind: str, name: str) -> Path:
+        path = servers[server][0] / kind / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def runs(server: str) -> list[str]:
+        site = json.loads(file(server, "sites", "lab").read_text())
+        return [run["id"] for run in site["runs"]]
+
+    def learn(server: str, *ids: str) -> None:
+        found = [{"id": id, "learned_at": f"2026-11-2{id}"} for id in ids]
+        file(server, "sites", "lab").write_text(json.dumps({"name": "lab", "runs": found}))
+
+    file("a", "profiles", "mine").write_text("one")
+    sync("a")
+    sync("b")
+    assert file("b", "profiles", "mine").read_text() == "one"
+    file("b", "profiles", "mine").write_text("two")
+    sync("b")
+    sync("a")
+    assert file("a", "profiles", "mine").read_text() == "two"
+    learn("a", "1")
+    learn("b", "2")  # at the same time
+    for name in ("a", "b", "a"):
+        sync(name)
+    assert runs("a") == runs("b") == ["1", "2"]
+    file("a", "sites", "lab").unlink()
+    sync("a")
+    sync("b")
+    assert not file("b", "sites", "lab").exists()
+    assert file("a", "profiles", "mine").exists()
+    learn("b", "3")  # anew, under the same name
+    sync("b")
+    sync("a")
+    assert runs("a") == ["3"]
+    for _, store in servers.values():
+        store.close()
+
+
+def test_a_migration_forward_and_back_keeps_what_is_there(store: Store) -> None:
+    store.saved_plans.put("mine", {"model": "gpt2"}, owner="alice")
+    job, _ = store.jobs.create("sweeps", {}, most_waiting=1, owner="alice")
+    for revision in ("0001", "head"):
+        with store.database.writing() as connection:
+            migrate(connection, revision)
+    kept = store.saved_plans.get("mine")
+    assert kept is not None
+    assert (kept.request, kept.owner) == ({"model": "gpt2"}, None)
+    again = store.jobs.get(job.id)
+    assert again is not None
+    assert (again.state, again.owner) == ("queued", None)

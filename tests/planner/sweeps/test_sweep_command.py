@@ -18,19 +18,14 @@ from planner import cli, sweep
 from planner.request import PlanRequest
 from planner.sweeps import question
 from planner.sweeps.run import SweepAnswer
+from tests.fixtures.commands import Planner
 from tests.planner.sweeps.test_sweep import BASE, PLANS
 from tests.planner.test_documents import LLAMA_CONFIG
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run(["sweep", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
+def ask(ask: Planner) -> Planner:
+    return lambda *words: ask("sweep", *map(str, words))
 
 
 @pytest.fixture

@@ -237,9 +237,9 @@ def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Any:
 # What autograd saves in a real run on CPUs and the estimate has no row for, and why.
 UNCOUNTED = {
     "encoder output": "made up, and one for all layers",
-    "token ids": "word numbers in int64, of all micro-batches at once",
+    "token ids": "token ids in int64, of all micro-batches at once",
     "position ids": "position numbers in int64",
-    "targets": "word numbers in int64",
+    "targets": "token ids in int64",
     "loss scalars": "one number per micro-batch",
     "rotary table": "cosines and sines, one table for all layers",
     "last norm statistics": "one number per token",

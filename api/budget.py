@@ -1,0 +1,102 @@
+"""The budget of one request: what its caller states, within the limits of the service."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.progress import Step
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# A search stops looking at this share, so that what it found is explained within the rest.
+LOOKING = 0.5
+ADVICE = (
+    "bound what is searched: `search.limits` of pp, vpp, schedule or micro_batch_size, or "
+    "`search.framework`; or state a larger budget within the service's"
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on one request: CPU seconds, memory, and the plans that a search prices."""
+
+    cpu_s: float
+    memory_bytes: int
+    candidates: int
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The limit at which a request was stopped: its name, its value, and what was used.
+
+    A search that stops looking in time for its answer has used less than it was allowed.
+    """
+
+    bound: str
+    allowed: float
+    used: float
+    advice: str = ADVICE
+
+    def document(self) -> dict[str, Any]:
+        """The form in an answer."""
+        return asdict(self)
+
+
+class OverBudget(Exception):
+    """The request was stopped at a limit; best: the best plan that its search had found."""
+
+    def __init__(self, spent: Spent, best: dict[str, Any] | None = None) -> None:
+        super().__init__(f"{spent.bound} of {spent.allowed:,g} is used up: {spent.advice}")
+        self.spent, self.best = spent, best
+
+
+def used(pid: int) -> tuple[float, int]:
+    """CPU seconds that a process has used, and its private memory in bytes."""
+    folder = Path("/proc", str(pid))
+    fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+    _, resident, shared, *_ = (folder / "statm").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS, (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The budget of work in a process that has used `before_s` CPU seconds before."""
+
+    budget: Budget
+    before_s: float
+
+    def spent(self, cpu_s: float, memory_bytes: int) -> Spent | None:
+        """The limit that this use exceeds; None if it exceeds none."""
+        if (used_s := cpu_s - self.before_s) > self.budget.cpu_s:
+            return Spent("cpu_s", self.budget.cpu_s, used_s)
+        if memory_bytes > self.budget.memory_bytes:
+            return Spent("memory_mib", self.budget.memory_bytes >> 20, memory_bytes / 2**20)
+        return None
+
+
+class Looking:
+    """Tells a search to stop early, by what its own process has used since this was made."""
+
+    def __init__(self, budget: Budget, show: Callable[[Step], None]) -> None:
+        self.budget, self._show = budget, show
+        self._began_s, self._plans = time.process_time(), 0
+        self.spent: Spent | None = None
+
+    def show(self, step: Step) -> None:
+        """Pass a progress step on, and count its plans."""
+        self._plans = step.done
+        self._show(step)
+
+    def enough(self) -> bool:
+        """Whether a limit is almost reached; `spent` then says which."""
+        budget = self.budget
+        if (used_s := time.process_time() - self._began_s) > LOOKING * budget.cpu_s:
+            self.spent = Spent("cpu_s", budget.cpu_s, used_s)
+        elif self._plans >= budget.candidates:
+            self.spent = Spent("candidates", budget.candidates, self._plans)
+        return self.spent is not None

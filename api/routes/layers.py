@@ -1,0 +1,30 @@
+"""What the layers of a plan are made of."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+
+from api.dependencies import Body
+from api.problems import declare
+from api.schema import ESTIMATE_EXAMPLES, request_body
+from planner.documents import parse_request
+from planner.layers_answer import LayersAnswer, layers_answer
+
+router = APIRouter(prefix="/layers", tags=["layers"])
+
+
+@router.post(
+    "",
+    response_model=LayersAnswer,
+    responses=declare(400, 408, 413, 415, 422),
+    openapi_extra=request_body(ESTIMATE_EXAMPLES),
+)
+async def layers(document: Body) -> LayersAnswer:
+    """Kernels, saved tensors and exchanges of the request's `plan`, hidden beside exposed."""
+    return await run_in_threadpool(_answer, document)
+
+
+def _answer(document: object) -> LayersAnswer:
+    asked = parse_request(document, need_plan=True)
+    return layers_answer(asked, asked.named_plan)

@@ -1,0 +1,42 @@
+"""Calls of the store in threads of their own: a slow database delays only the calls that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
+
+from anyio import CapacityLimiter, fail_after, to_thread
+from anyio.lowlevel import RunVar
+
+from planner.store import Unavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_THREADS = 16  # twice the connections that there are
+_ANSWER_S = 15.0
+_limiter: RunVar[CapacityLimiter] = RunVar("store threads")
+
+
+async def in_store(call: Callable[..., R], *asked: object) -> R:
+    """What a call of the store returns.  Raises Unavailable where that takes too long."""
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = CapacityLimiter(_THREADS)
+        _limiter.set(limiter)
+    try:
+        with fail_after(_ANSWER_S):
+            return await to_thread.run_sync(call, *asked, abandon_on_cancel=True, limiter=limiter)
+    except TimeoutError:
+        raise Unavailable("the database did not answer in time") from None
+
+
+def storing(route: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """A route, or what one depends on, that asks the store."""
+
+    @wraps(route)
+    async def asked(*args: P.args, **named: P.kwargs) -> R:
+        return await in_store(partial(route, *args, **named))
+
+    return asked

@@ -1,0 +1,105 @@
+"""Make the catalog's table of published runs with their predictions.
+
+`python -m planner.accuracy.scored --write` does so, after the physics or the posterior changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+import numpy as np
+
+from cost_models.parameters import total_parameters
+from cost_models.profiles import profile_for
+from planner.accuracy.intervals import intervals
+from planner.accuracy.posterior import LEFT_OUT, leaning_of
+from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.accuracy.scores import counts
+from planner.posterior import SHARES, SeenRun
+from planner.scored_runs import FILE, ScoredRun
+
+PLAN = (
+    "runtime", "tp", "cp", "pp", "vpp", "ep", "dp", "zero_stage", "micro_batch_size", "recompute",
+)  # fmt: skip
+_DIGITS = 5
+_LONGEST_TITLE = 120
+
+
+def scored(predictions: Iterable[Prediction]) -> list[ScoredRun]:
+    """The rows in the headline that time whole iterations."""
+    return [
+        _row(one) for one in predictions if counts(one) and not one.run.is_layer and one.parts_s
+    ]
+
+
+def _row(prediction: Prediction) -> ScoredRun:
+    run, case, plan = prediction.run, prediction.case, prediction.plan
+    predicted, measured = prediction.iteration_time_s, run.iteration_time_s
+    assert case is not None
+    assert plan is not None
+    assert predicted is not None
+    assert measured is not None
+    group = case.cluster.groups[0]
+    return ScoredRun(
+        id=run.id,
+        source=run.source_key,
+        title=run["source"].partition(";")[0][:_LONGEST_TITLE],
+        year=run.year,
+        model=run["model"],
+        parameters=total_parameters(case.model),
+        experts=case.model.moe is not None,
+        accelerator=group.accelerator.id,
+        family=profile_for(group.accelerator).family,
+        accelerators=group.accelerators,
+        stack=run["stack"],
+        precision=case.training.precision,
+        seq_length=case.training.seq_length,
+        global_batch_size=case.training.global_batch_size,
+        predicted_s=_rounded(predicted),
+        measured_s=_rounded(measured),
+        intervals_s=_intervals(prediction, predicted),
+        **{name: getattr(plan, name) for name in PLAN},
+    )
+
+
+def _intervals(prediction: Prediction, predicted: float) -> dict[str, tuple[float, float]] | None:
+    leans = leaning_of(prediction)
+    if leans is None or prediction.run.source_key in LEFT_OUT:
+        return None
+    found = np.exp(intervals(SeenRun(leans, 0.0)))
+    return {
+        share: (_rounded(predicted * low), _rounded(predicted * high))
+        for share, (low, high) in zip(SHARES, found.tolist(), strict=True)
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def text(rows: Iterable[ScoredRun]) -> str:
+    """The file, a row to a line."""
+    return "[\n" + ",\n".join(row.model_dump_json() for row in rows) + "\n]\n"
+
+
+def main() -> None:
+    """Score all published runs; print how many, and write them where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    write = parser.parse_args().write
+    rows = scored(predict(run) for run in runs_in(PUBLISHED_RUNS))
+    inside = [
+        np.mean([low <= row.measured_s <= high for row in rows if row.intervals_s
+                 for low, high in [row.intervals_s[share]]])
+        for share in SHARES
+    ]  # fmt: skip
+    held = ", ".join(f"{share} %: {of:.1%}" for share, of in zip(SHARES, inside, strict=True))
+    print(f"{len(rows)} runs; intervals hold {held}")
+    if write:
+        FILE.write_text(text(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

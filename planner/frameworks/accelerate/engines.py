@@ -1,0 +1,120 @@
+"""What shards the training under accelerate: FSDP 1 or 2, DeepSpeed, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.values import Values
+from planner.loading import parse_json
+from planner.problems import RequestError
+
+# FSDP 1's strategies by name and number, as ZeRO stages; hybrid ones shard inside a node.
+STRATEGIES = {
+    "full_shard": 3, "1": 3,
+    "shard_grad_op": 2, "2": 2,
+    "no_shard": 0, "3": 0,
+    "hybrid_shard": 3, "4": 3,
+    "hybrid_shard_zero2": 2, "5": 2,
+}  # fmt: skip
+HYBRID = ("hybrid_shard", "4", "hybrid_shard_zero2", "5")
+# Where accelerate is told to use DeepSpeed and not how.
+USUAL_STAGE = 2
+DEVICES = ("none", "cpu", "nvme")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Fields of the plan, and the type of the gradients.
+
+    own: FSDP 2 or plain copies, which can be written too.
+    """
+
+    fields: dict[str, Any]
+    reduced: str
+    kept: str = "fp32"
+    own: bool = True
+
+
+def engine(
+    kind: str,
+    values: Values,
+    files: Mapping[str, str],
+    precision: str,
+    per_node: int,
+    assumed: list[str],
+) -> Engine:
+    """What a configuration with this distributed_type says."""
+    if kind == "DEEPSPEED":
+        return _deepspeed(values, files, precision, assumed)
+    if kind != "FSDP":
+        return Engine({"zero_stage": 0}, "fp32")
+    reduced = "fp16" if precision == "fp16" else "bf16"
+    shared = {
+        "offload_optimizer": values.boolean("fsdp_offload_params"),
+        "offload_activations": values.boolean("fsdp_activation_checkpointing_offload"),
+    }
+    if values.integer("fsdp_version", default=1) == 2:
+        kept = values.boolean("fsdp_reshard_after_forward", default=True)
+        return Engine({"zero_stage": 3, "reshard_after_forward": kept, **shared}, reduced)
+    names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    strategy = values.choice(*names, choices=STRATEGIES, default="full_shard")
+    stage = STRATEGIES[strategy]
+    hybrid = {"dp_shard": per_node} if strategy in HYBRID and stage else {}
+    if not values.has(*names):
+        assumed.append("fsdp_sharding_strategy: not stated, FULL_SHARD")
+    return Engine({"zero_stage": stage, **hybrid, **shared}, reduced, own=False)
+
+
+def of_document(files: Mapping[str, str], name: str, precision: str, assumed: list[str]) -> Engine:
+    """What DeepSpeed's JSON of that name says."""
+    named = Setting(name="deepspeed_config_file", value=name, file=name, line=0)
+    return _deepspeed(Values({named.name: named}, name), files, precision, assumed)
+
+
+def _deepspeed(
+    values: Values, files: Mapping[str, str], precision: str, assumed: list[str]
+) -> Engine:
+    zero = _zero_of(values, files)
+    stage = zero.get("stage")
+    if stage is None:
+        stage = values.integer("zero_stage", default=USUAL_STAGE, least=0, most=3)
+        if not values.has("zero_stage"):
+            assumed.append(f"zero_stage: not stated, {USUAL_STAGE}")
+    if not isinstance(stage, int) or not 0 <= stage <= 3:
+        raise Unreadable(f"zero_optimization.stage is {stage}: 0 to 3 are stages")
+    device, weights = (
+        (zero.get(f"offload_{part}") or {}).get("device")
+        or values.choice(f"offload_{part}_device", choices=DEVICES, default="none")
+        for part in ("optimizer", "param")
+    )
+    if weights != "none":
+        assumed.append("weights offloaded to the host have no place in a plan and are left out")
+    half = "fp16" if precision == "fp16" else "bf16"
+    fields = {
+        "zero_stage": stage,
+        "offload_optimizer": stage > 0 and device != "none",
+        "overlap_param_gather": stage == 3,
+        "runtime": "deepspeed",
+    }
+    return Engine(fields, half, half if stage else "fp32", own=False)
+
+
+def _zero_of(values: Values, files: Mapping[str, str]) -> dict[str, Any]:
+    """zero_optimization of DeepSpeed's JSON; empty where the configuration names none."""
+    named = (values.text("deepspeed_config_file") or "").rsplit("/", 1)[-1]
+    if not named:
+        return {}
+    name = next((one for one in files if one.rsplit("/", 1)[-1] == named), None)
+    if name is None:
+        raise Unreadable(f"the configuration names {named}, which is not among the files")
+    try:
+        document = parse_json(files[name])
+    except RequestError as error:
+        raise Unreadable(str(error), name) from None
+    zero = document.get("zero_optimization", {}) if isinstance(document, dict) else None
+    if not isinstance(zero, dict):
+        raise Unreadable("zero_optimization must be an object", name)
+    return zero

@@ -1,0 +1,258 @@
+"""Tuning runs that are one YAML over transformers' Trainer: LLaMA-Factory, Axolotl, TRL.
+
+By their documentation of August 2026: LLaMA-Factory 0.9, Axolotl 0.13, TRL 0.24.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.catalog.names import UnknownName
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import architecture, yaml_files
+from planner.frameworks.accelerate.engines import Engine, engine, of_document
+from planner.frameworks.accelerate.tuning import NAMES
+from planner.frameworks.launch_files import Given, given_with
+from planner.frameworks.named_models import find
+from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.values import Values, malformed
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The keys of one of them; marks: keys of which one is only its own.
+
+    checkpoints: whether layers are recomputed where nothing is said.
+    """
+
+    title: str
+    marks: tuple[str, ...]
+    model: tuple[str, ...]
+    length: tuple[str, ...]
+    micro: str
+    rank: str
+    targets: tuple[str, ...]
+    usual_length: int | None = None
+    usual_micro: int = 8
+    usual_rank: int = 8
+    checkpoints: bool = False
+
+
+TRAINERS = (
+    Trainer(
+        "LLaMA-Factory",
+        ("finetuning_type", "cutoff_len"),
+        ("model_name_or_path",),
+        ("cutoff_len",),
+        "per_device_train_batch_size",
+        "lora_rank",
+        ("lora_target",),
+        usual_length=2048,
+        checkpoints=True,
+    ),
+    Trainer(
+        "Axolotl",
+        ("base_model",),
+        ("base_model",),
+        ("sequence_len",),
+        "micro_batch_size",
+        "lora_r",
+        ("lora_target_modules",),
+        usual_length=512,
+        usual_micro=1,
+    ),
+    Trainer(
+        "TRL",
+        ("dataset_name", "dataset_text_field", "use_peft"),
+        ("model_name_or_path",),
+        ("max_length", "max_seq_length"),
+        "per_device_train_batch_size",
+        "lora_r",
+        ("lora_target_modules",),
+        usual_length=1024,
+        usual_rank=16,
+    ),
+)
+YAML = (".yaml", ".yml")
+KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
+EIGHT_BITS = re.compile(r"8bit")
+LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
+# Keys of vision and sound towers that are not asked for, and of data, beside the model's.
+HARMLESS = re.compile(
+    r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
+)
+
+
+def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
+    """Whose configuration is among the files, and its name."""
+    for name, text in files.items():
+        if not name.endswith(YAML) or "distributed_type:" in text:
+            continue
+        keys = set(re.findall(r"^([a-z]\w*):", text, re.MULTILINE))
+        for one in TRAINERS:
+            if keys & set(one.marks) and keys & set(one.model):
+                return one, name
+    return None
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What the configuration says; raises Unreadable."""
+    found = trainer_of(files)
+    assert found is not None
+    trainer, name = found
+    config, given = yaml_files.read(files[name], name), given_with(files)
+    settings = (*config.settings(), *given.settings())
+    values = Values({one.name: one for one in settings}, name)
+    assumed = config.notes()
+    if not accelerators:
+        raise Unreadable("the files do not say how many accelerators run it: give a cluster")
+    model = _model(values, trainer, given)
+    try:
+        training, plan = _plan(values, trainer, config.values, model, files, accelerators, assumed)
+    except ValidationError as error:
+        raise malformed(error, name) from None
+    unread = [one for one in settings if one.name not in values.asked]
+    odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
+    architecture.refuse(odd, named=True)
+    return Reading(
+        framework="accelerate",
+        model=model,
+        training=training,
+        plan=plan,
+        settings=tuple(settings),
+        unread=tuple(unread),
+        assumed=tuple(assumed),
+        written=False,
+    )
+
+
+def _model(values: Values, trainer: Trainer, given: Given) -> ModelSpec:
+    if given.model is not None:
+        values.has(*trainer.model)
+        return given.model
+    name = values.text(*trainer.model) or ""
+    try:
+        return find(name)
+    except UnknownName as error:
+        raise Unreadable(
+            f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
+            "config.json (--model)"
+        ) from None
+
+
+def _plan(
+    values: Values,
+    trainer: Trainer,
+    tree: dict[str, Any],
+    model: ModelSpec,
+    files: Mapping[str, str],
+    world: int,
+    assumed: list[str],
+) -> tuple[TrainingSpec, ParallelPlan]:
+    tp = values.integer("tensor_parallel_size", default=1)
+    cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
+    if world % (tp * cp):
+        raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
+    dp = world // (tp * cp)
+    for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
+        if not values.has(name) and usual is not None:
+            assumed.append(f"{name}: not stated, {usual} as {trainer.title} has it")
+    micro = values.integer(trainer.micro, default=trainer.usual_micro)
+    length = values.integer(*trainer.length, default=trainer.usual_length)
+    steps = values.integer("gradient_accumulation_steps", default=1)
+    half = "fp16" if values.boolean("fp16") else "bf16"
+    shards = _engine(values, tree, files, half, assumed)
+    values.has("bf16", "tf32", "pure_bf16")
+    optimizer = values.text("optim", "optimizer") or "adamw_torch"
+    full = _recomputes(values, trainer)
+    training = TrainingSpec(
+        seq_length=length,
+        global_batch_size=micro * steps * dp,
+        precision=half,
+        gradient_dtype=shards.kept,
+        gradient_reduce_dtype=shards.reduced,
+        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else "adam",
+        loss=LOSSES.get(values.text("stage", "rl") or "", "next_token"),
+        **_adapters(values, trainer, tree),
+    )
+    plan = ParallelPlan(
+        tp=tp,
+        cp=cp,
+        cp_kind="all_gather",
+        dp=dp,
+        micro_batch_size=micro,
+        recompute="full" if full else "none",
+        recompute_num_layers=model.num_layers if full else 0,
+        attention_kernel="unfused" if values.text(*KERNELS) in ("eager", "disabled") else "flash",
+        cross_entropy="unfused",
+        **{"runtime": "torch", "zero_stage": 0, **shards.fields},
+    )
+    return training, plan
+
+
+def _recomputes(values: Values, trainer: Trainer) -> bool:
+    if values.has("disable_gradient_checkpointing"):
+        return not values.boolean("disable_gradient_checkpointing")
+    text = values.text("gradient_checkpointing")
+    return trainer.checkpoints if text is None else text.lower() not in ("false", "no", "0")
+
+
+def _engine(
+    values: Values, tree: dict[str, Any], files: Mapping[str, str], half: str, assumed: list[str]
+) -> Engine:
+    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, or nothing."""
+    named = values.text("deepspeed")
+    if named:
+        name = named.rsplit("/", 1)[-1]
+        at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
+        if at_hand is not None:
+            return of_document(files, at_hand, half, assumed)
+        stage = re.search(r"z(?:ero)?_?(\d)", name)
+        if stage is None:
+            raise Unreadable(f"DeepSpeed's {name} is not among the files")
+        assumed.append(f"{name} is not at hand: ZeRO {stage[1]} by its name")
+        text = json.dumps({"zero_optimization": {"stage": int(stage[1])}})
+        return of_document({name: text}, name, half, assumed)
+    section = tree.get("fsdp_config")
+    if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
+        keys = {
+            key if key.startswith("fsdp_") else f"fsdp_{key}": f"fsdp_config.{key}"
+            for key in (section or {})
+        }
+        known = values.settings
+        inner = {name: known[path] for name, path in keys.items() if path in known}
+        values.has(*keys.values())
+        if values.has("fsdp_version"):
+            inner["fsdp_version"] = values.settings["fsdp_version"]
+        return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
+    return engine("NO", values, files, half, 1, assumed)
+
+
+def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
+    """Adapters and how frozen weights are kept."""
+    usual = "lora" if values.boolean("use_peft") else "full"
+    kind = values.text("finetuning_type", "adapter") or usual
+    if kind in ("full", "none"):
+        return {}
+    if kind not in ("lora", "qlora"):
+        raise Unreadable(f"{kind}: full training, lora and qlora are read")
+    listed = next((tree[key] for key in trainer.targets if tree.get(key)), None)
+    values.has(*trainer.targets, "lora_target_linear", "lora_alpha")
+    names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed or "all"))
+    known = tuple(name for name in names if name in NAMES)
+    packed = (
+        kind == "qlora" or values.boolean("load_in_4bit") or values.text("quantization_bit") == "4"
+    )
+    return {
+        "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
+        "lora_targets": known or NAMES,
+        "lora_dropout": float(values.text("lora_dropout") or 0.0),
+        "frozen_dtype": "nf4" if packed else "as trained",
+    }

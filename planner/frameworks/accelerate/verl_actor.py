@@ -1,0 +1,82 @@
+"""The FSDP actor of verl's launches: a model of transformers, sharded, with Ulysses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import TrainingSpec
+from planner.answer import Reason
+from planner.frameworks import scripts, verl
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.reading import Reading, Refusal
+from planner.frameworks.values import malformed
+from planner.frameworks.verl import ACTOR, MODEL
+
+FSDP = ACTOR + "fsdp_config."
+ULYSSES = ACTOR + "ulysses_sequence_parallel_size"
+OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def read(found: scripts.Found, files: Mapping[str, str]) -> Reading:
+    """What the overrides of a call say.  Raises Unreadable."""
+    given = given_with(files)
+    said, notes = verl.Overrides(found.launch, given), [*found.notes, verl.APART]
+    model = verl.model(said, given, notes)
+    world, sizes = verl.world(said), verl.sizes(said, ULYSSES, (), notes)
+    total, cp = world.accelerators or 1, said.whole(ULYSSES, 1)
+    refusals = []
+    if total % cp:
+        text = f"{total} accelerators are not a multiple of {ULYSSES} {cp}"
+        reason = Reason(code="world_size", text=text)
+        refusals.append(Refusal(reason=reason, setting=said.setting(ULYSSES)))
+    full = said.on(MODEL + "enable_gradient_checkpointing", default=True)
+    precision = DTYPES.get(said.text(FSDP + "dtype", "bfloat16"), "bf16")
+    if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
+        notes.append("weights and states of the optimizer are costed in fp32, as by default")
+    if [key for key in OFFLOADS if said.on(key)]:
+        notes.append(verl.OFFLOADED)
+    shards = said.text(FSDP + "fsdp_size", "-1")
+    whole = shards == "-1" or said.whole(FSDP + "fsdp_size") >= total
+    try:
+        training = TrainingSpec(
+            seq_length=sizes.length,
+            global_batch_size=sizes.batch,
+            precision=precision,
+            gradient_dtype="fp32",
+            gradient_reduce_dtype="fp32",
+        )
+        plan = ParallelPlan(
+            cp=cp,
+            cp_kind="a2a",
+            dp=max(total // cp, 1),
+            dp_shard=0 if whole else int(shards),
+            zero_stage=3,
+            reshard_after_forward=said.on(FSDP + "reshard_after_forward", default=True),
+            micro_batch_size=sizes.micro,
+            recompute="full" if full else "none",
+            recompute_num_layers=model.num_layers if full else 0,
+            offload_optimizer=said.on(FSDP + "offload_policy"),
+            offload_activations=full and said.on(MODEL + "enable_activation_offload"),
+            attention_kernel="flash",
+            cross_entropy="unfused",
+            runtime="torch",
+        )
+    except ValidationError as error:
+        raise malformed(error, found.script) from None
+    return Reading(
+        framework="accelerate",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=world.nodes,
+        accelerators_per_node=world.per_node,
+        settings=tuple(map(said.setting, said.words)),
+        unread=said.left(given.model is not None),
+        assumed=tuple(notes),
+        refusals=tuple(refusals),
+        written=False,
+    )

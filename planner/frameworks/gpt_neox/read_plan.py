@@ -1,0 +1,134 @@
+"""The training and the plan of GPT-NeoX's keys."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import TrainingSpec
+from planner.answer import Reason
+from planner.frameworks.reading import Refusal, Unreadable
+from planner.frameworks.values import Values
+
+MICRO, BATCH = "train_micro_batch_size_per_gpu", "train_batch_size"
+STEPS = "gradient_accumulation_steps"
+HALVES = {"bfloat16": "bf16", "bf16": "bf16", "fp16": "fp16", "half": "fp16"}
+DTYPES = ("fp32", "bf16", "fp16")
+COSTED_AS_ADAM = ("adam", "adamw", "onebitadam", "cpu_adam")
+
+
+def plan_and_training(
+    values: Values, total: int, assumed: list[str]
+) -> tuple[TrainingSpec, ParallelPlan, tuple[Refusal, ...]]:
+    """On so many accelerators; what GPT-NeoX would refuse goes to the refusals."""
+    refusals: list[Refusal] = []
+    tp = max(values.integer("model_parallel_size", default=1, least=0), 1)
+    pp = max(values.integer("pipe_parallel_size", default=0, least=0), 1)
+    if total % (tp * pp):
+        text = f"{total} accelerators do not divide over tp {tp} x pp {pp}"
+        refusals.append(_refusal(values, "model_parallel_size", "world_size", text))
+    dp = max(total // (tp * pp), 1)
+    if not values.has(MICRO, BATCH):
+        assumed.append(f"{MICRO} is not stated: 1 taken; --set {MICRO}=N")
+    micro, batch = _batch(values, dp, refusals)
+    zero = values.integer("zero_optimization.stage", "zero_stage", default=0, least=0, most=3)
+    precision = _precision(values, assumed)
+    gradients = values.text("data_types.grad_accum_dtype")
+    if zero == 0 and precision == "bf16" and gradients is None:
+        zero, gradients = 1, "fp32"
+        assumed.append(
+            "without ZeRO DeepSpeed's bf16 optimizer shards its states as ZeRO 1 does, and adds "
+            "gradients up in fp32"
+        )
+    overlap = zero > 0 and values.boolean("zero_optimization.overlap_comm")
+    full = values.boolean("checkpoint_activations")
+    every = values.integer("checkpoint_num_layers", default=1)
+    training = TrainingSpec(
+        seq_length=values.integer("seq_length"),
+        global_batch_size=batch,
+        precision=precision,
+        optimizer=_optimizer(values, assumed),
+        gradient_dtype=gradients
+        if gradients == "fp32"
+        else values.choice("data_types.grad_accum_dtype", choices=DTYPES, default=precision),
+        gradient_reduce_dtype=values.choice(
+            "deepspeed_extra_args.communication_data_type",
+            "communication_data_type",
+            choices=DTYPES,
+            default="fp32" if values.boolean("fp32_allreduce") else precision,
+        ),
+    )
+    plan = ParallelPlan(
+        tp=tp, pp=pp, dp=dp, micro_batch_size=micro, zero_stage=zero,
+        ep=min(values.integer("moe_expert_parallel_size", default=1), dp),
+        sequence_parallel=values.boolean("sequence_parallel") and tp > 1,
+        recompute="full" if full else "none", recompute_num_layers=every if full else 0,
+        recompute_method="uniform", cp_kind="a2a",
+        offload_optimizer=zero > 0 and _offloads(values),
+        offload_activations=full and values.boolean("checkpoint_in_cpu"),
+        attention_kernel=_attention(values, assumed),
+        cross_entropy="unfused", overlap_grad_reduce=overlap,
+        overlap_param_gather=overlap and zero == 3, runtime="deepspeed",
+    )  # fmt: skip
+    return training, plan, tuple(refusals)
+
+
+def _refusal(values: Values, name: str, code: str, text: str) -> Refusal:
+    return Refusal(reason=Reason(code=code, text=text), setting=values.settings.get(name))
+
+
+def _batch(values: Values, dp: int, refusals: list[Refusal]) -> tuple[int, int]:
+    """Sequences per pass and rank, and per iteration; two of three figures say the third."""
+    steps = values.integer(STEPS, default=1)
+    if not values.has(BATCH):
+        micro = values.integer(MICRO, default=1)
+        return micro, micro * steps * dp
+    batch = values.integer(BATCH)
+    micro = values.integer(MICRO, default=max(batch // (dp * steps), 1))
+    if values.has(STEPS) and batch != micro * steps * dp:
+        text = f"{BATCH} {batch} is not micro batch {micro} x accumulation {steps} x dp {dp}"
+        refusals.append(_refusal(values, BATCH, "batch_identity", text))
+    return micro, batch
+
+
+def _precision(values: Values, assumed: list[str]) -> str:
+    for name in ("fp16", "bf16"):
+        if values.boolean(f"{name}.enabled"):
+            values.has("precision")
+            return name
+    stated = (values.text("precision") or "fp32").lower()
+    if stated not in HALVES:
+        assumed.append("it trains in fp32, which no plan holds: bf16 taken")
+    return HALVES.get(stated, "bf16")
+
+
+def _optimizer(values: Values, assumed: list[str]) -> str:
+    name = (values.text("optimizer.type") or "adam").lower()
+    if values.boolean("use_bnb_optimizer"):
+        return "adam_8bit"
+    if name == "sgd":
+        return "sgd"
+    if name not in COSTED_AS_ADAM:
+        assumed.append(f"the optimizer {name} costs as Adam")
+    return "adam"
+
+
+def _offloads(values: Values) -> bool:
+    """Whether states live in host memory; cpu_offload is the older word."""
+    device = values.text("zero_optimization.offload_optimizer.device")
+    return values.boolean("zero_optimization.cpu_offload") or device in ("cpu", "nvme")
+
+
+def _attention(values: Values, assumed: list[str]) -> str:
+    """The kernel of the layers, which must all attend."""
+    text = values.text("attention_config") or "global"
+    kinds = set(re.findall(r"[A-Za-z]\w*", text)) - {"all"}
+    if foreign := sorted(kinds - {"flash", "global"}):
+        raise Unreadable(
+            f"attention_config: layers of {foreign[0]} are not read; give the model by its name "
+            "(--model)",
+            values.file,
+        )
+    if len(kinds) > 1:
+        assumed.append("attention of several kinds is costed as unfused")
+    return "flash" if kinds == {"flash"} else "unfused"

@@ -1,0 +1,214 @@
+"""GPT-NeoX's configs read back, one file or several that add up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from cost_models.spec import ModelSpec
+from planner.frameworks import architecture, tokenizers, yaml_files
+from planner.frameworks.gpt_neox.names import KEYS
+from planner.frameworks.gpt_neox.read_plan import plan_and_training
+from planner.frameworks.gpt_neox.settings import EPSILONS, NUMERICS, POSITIONS
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.values import Values, malformed
+
+YAML = (".yml", ".yaml")
+MARK = re.compile(r"""^[ \t"'{]*pipe[_-]parallel[_-]size["']?[ \t]*:""", re.MULTILINE)
+ANY_VOCABULARY = 50_432
+NORMS = {**{name: name for name in EPSILONS}, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}
+# Kinds of positions without weights of their own, and what they are costed as.
+OTHER_POSITIONS = {"rpe": "none", "sinusoidal": "none"}
+GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+# Keys that change nothing of the model, though others with such words do.
+SAME = frozenset(
+    {"use_flashattn_swiglu", "attention_type", "moe_type", "moe_loss_coeff", "mlp_type"}
+    | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
+)
+_ASIDE = ("mamba_", "rwkv_", "te_")  # of layers that are refused by their kind, and of kernels
+
+
+class Job(NamedTuple):
+    nodes: int | None
+    per_node: int | None
+    total: int | None
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some YAML has GPT-NeoX's degrees."""
+    return any(name.endswith(YAML) and MARK.search(text) for name, text in files.items())
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What the configs say, and the launch script and hostfile beside them.
+
+    Raises Unreadable where they are none or leave out what a model needs.
+    """
+    given = given_with(files)
+    settings, assumed = _settings(files)
+    stated = {one.name: one for one in (*settings, *given.settings())}
+    values = Values(stated, settings[0].file)
+    job = _job(values, files)
+    total = job.total or accelerators
+    if total is None:
+        raise Unreadable("a config alone starts no processes: give a cluster", values.file)
+    try:
+        model = given.model or _model(values, files, assumed)
+        training, plan, refusals = plan_and_training(values, total, assumed)
+    except ValidationError as error:
+        raise malformed(error, values.file) from None
+    unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS)
+    left = tuple(one for one in settings if one.name not in values.asked)
+    if given.model is None:
+        architecture.refuse([one for one in left if _builds(one)])
+    return Reading(
+        framework="gpt-neox",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=job.nodes,
+        accelerators_per_node=job.per_node,
+        settings=settings,
+        unknown=unknown,
+        unread=tuple(one for one in left if one not in unknown),
+        assumed=tuple(assumed),
+        refusals=refusals,
+    )
+
+
+def _settings(files: Mapping[str, str]) -> tuple[tuple[Setting, ...], list[str]]:
+    """The keys of all configs, dashes as underscores, and what is to be known of the files.
+
+    A later file goes before an earlier one.
+    """
+    parsed = [yaml_files.read(text, name) for name, text in files.items() if name.endswith(YAML)]
+    found = [one for config in parsed for one in config.settings()]
+    if not found:
+        raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
+    settings = (one.model_copy(update={"name": one.name.replace("-", "_")}) for one in found)
+    return tuple(settings), [note for config in parsed for note in config.notes()]
+
+
+def _builds(one: Setting) -> bool:
+    """Whether a key that nobody asked for may be one of the model's."""
+    return "." not in one.name and one.name not in SAME and not one.name.startswith(_ASIDE)
+
+
+def _job(values: Values, files: Mapping[str, str]) -> Job:
+    """Nodes and accelerators of each, by the config or the hostfile."""
+    nodes = values.integer("num_nodes", default=0, least=0) or None
+    total = values.integer("global_num_gpus", default=0, least=0) or None
+    if total:
+        return Job(nodes, total // nodes if nodes and total % nodes == 0 else None, total)
+    lines = re.findall(r"^[^\s#]+[ \t]+slots=(\d{1,5})", files.get("hostfile", ""), re.MULTILINE)
+    slots = {int(one) for one in lines}
+    if len(slots) != 1:
+        return Job(nodes, None, None)
+    each = slots.pop()
+    return Job(len(lines), each, len(lines) * each)
+
+
+def _model(values: Values, files: Mapping[str, str], assumed: list[str]) -> ModelSpec:
+    heads = values.integer("num_attention_heads")
+    hidden, seq = values.integer("hidden_size"), values.integer("seq_length", default=0, least=0)
+    gated = (values.text("activation") or "gelu") in GATED
+    position = _position(values, assumed)
+    norm = NORMS[values.choice("norm", choices=NORMS, default="layernorm")]
+    parallel = values.boolean("gpt_j_residual")
+    rows = values.integer("max_position_embeddings", default=seq, least=0)
+    keeps = position == "learned" or rows > seq
+    experts = values.integer("moe_num_experts", default=1)
+    numerics = {
+        field: values.number(key)
+        for field, key in {**NUMERICS, "norm_epsilon": EPSILONS[norm]}.items()
+        if values.has(key)
+    }
+    fields: dict[str, Any] = {
+        "num_layers": values.integer("num_layers", most=10_000),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": values.integer("num_kv_heads", default=heads),
+        "head_dim": max(hidden // heads, 1),
+        "ffn_hidden_size": _width(values, hidden, gated),
+        "gated_mlp": gated,
+        "vocab_size": _vocabulary(values, files, hidden, assumed),
+        "tied_embeddings": not values.boolean("no_weight_tying"),
+        "norm": norm,
+        "norm_bias": norm == "layernorm" and values.boolean("use_bias_in_norms", default=True),
+        "qkv_bias": values.boolean("use_bias_in_attn_linear", default=True),
+        "attention_output_bias": values.boolean("use_bias_in_attn_linear", default=True),
+        "mlp_bias": values.boolean("use_bias_in_mlp", default=True) and experts < 2,
+        "qk_norm": "head" if values.boolean("use_qk_layernorm") else "none",
+        "parallel_residual": parallel,
+        "norms_per_layer": 1 if parallel and values.boolean("gpt_j_tied") else 2,
+        "position": position,
+        "max_position_embeddings": rows if keeps and rows else None,
+        "hidden_dropout": _share(values, "hidden_dropout"),
+        "attention_dropout": _share(values, "attention_dropout"),
+        "moe": _experts(values, experts, hidden) if experts > 1 else None,
+        "numerics": numerics,
+    }
+    if values.has("sliding_window_width"):
+        fields["sliding_window"] = values.integer("sliding_window_width") + 1
+    return ModelSpec(**fields)
+
+
+def _position(values: Values, assumed: list[str]) -> str:
+    ours = {theirs: name for name, theirs in POSITIONS.items()} | OTHER_POSITIONS
+    said = values.choice("pos_emb", choices=ours, default="learned")
+    if said in OTHER_POSITIONS:
+        assumed.append(f"pos_emb: {said} is costed as {ours[said]}")
+    return ours[said]
+
+
+def _share(values: Values, key: str) -> float:
+    text = values.text(key) or "0"
+    return 0.0 if text in ("0", "0.0") else values.number(key)
+
+
+def _width(values: Values, hidden: int, gated: bool) -> int:
+    """The MLP's width as it makes it of what the config says."""
+    said = values.integer("intermediate_size", default=4 * hidden)
+    multiple = values.integer("mlp_multiple_of", default=1)
+    width = said * 2 // 3 // 2 if gated else said
+    return -(-width // multiple) * multiple
+
+
+def _experts(values: Values, count: int, hidden: int) -> dict[str, Any]:
+    """Megablocks' experts: two thirds of the usual width, in steps of 256."""
+    default = 256 * -(-int(2 * hidden * 4 / 3) // 256)
+    return {
+        "num_experts": count,
+        "top_k": values.integer("moe_top_k", default=1),
+        "expert_ffn_hidden_size": values.integer("intermediate_size", default=default),
+        "layer_frequency": values.integer("moe_expert_interval", default=1),
+    }
+
+
+def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: list[str]) -> int:
+    """The tokens of a mock tokenizer, or of one that is known by its file or kind."""
+    values.has("make_vocab_size_divisible_by")
+    if values.has("padded_vocab_size", "vocab_size"):
+        return values.integer("padded_vocab_size", "vocab_size")
+    mock = re.search(r"mock_data\.py\S* \S+ (\d{1,8}) ", files.get("launch.sh", ""))
+    if mock:
+        return int(mock[1])
+    kind, file = values.text("tokenizer_type"), values.text("vocab_file") or ""
+    usual = kind or "GPT2BPETokenizer"
+    found = tokenizers.named(file)
+    if found is not None:
+        assumed.append(f"the tokenizer of {file} has {found} tokens")
+        return found
+    if usual in tokenizers.KINDS:
+        found = tokenizers.KINDS[usual]
+        assumed.append(f"the vocabulary of {usual} is taken to have {found} tokens")
+        return found
+    assumed.append(
+        f"the files do not say how many tokens the vocabulary has: {ANY_VOCABULARY} taken, and "
+        f"every 10,000 are {1e4 * hidden / 1e6:.3g} million weights a matrix; --set vocab_size=N"
+    )
+    return ANY_VOCABULARY

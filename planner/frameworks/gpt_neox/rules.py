@@ -1,0 +1,72 @@
+"""What GPT-NeoX refuses or has no key for: neox_arguments and megatron/model of ea7aefd.
+
+Its engine is DeepSpeed's, whose rules are those of Megatron-DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from cost_models.plans import code
+from cost_models.spec import ModelSpec
+from planner.constraints import Rule
+from planner.frameworks import rules
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.deepspeed.rules import ENGINE
+from planner.frameworks.rules import fixed_part
+
+_SELECTIVE = code("recompute", "selective")
+_UNFUSED = code("attention_kernel", "unfused")
+
+
+def _head_width(model: ModelSpec) -> bool:
+    return model.head_dim * model.num_attention_heads == model.hidden_size
+
+
+OWN: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.optimizers("adam", "sgd"),
+    rules.LEARNED_POSITIONS,
+    rules.NO_COMPILE,
+    fixed_part(lambda m: m.moe is None, "its experts are megablocks', not the planner's"),
+    fixed_part(lambda m: m.mla is None, "there is no latent attention"),
+    fixed_part(lambda m: m.qk_norm == "none", "its query/key norm has weights for every head"),
+    fixed_part(lambda m: not m.attention_sinks, "there are no attention sinks"),
+    fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
+    fixed_part(lambda m: not m.embedding_norm, "there is no norm after the embedding"),
+    fixed_part(lambda m: not m.lm_head_bias, "the output layer has no bias"),
+    fixed_part(_head_width, "a head is as wide as the hidden size over the heads"),
+    fixed_part(
+        lambda m: m.full_attention_period is None, "sliding_window_width is that of every layer"
+    ),
+    fixed_part(
+        lambda m: m.norms_per_layer == 2 or (m.parallel_residual and m.norms_per_layer == 1),
+        "a layer has two norms, or one where attention and MLP run in parallel",
+    ),
+    fixed_part(
+        lambda m: m.qkv_bias == m.attention_output_bias,
+        "attention's projections have biases in both places or in none",
+    ),
+    fixed_part(
+        lambda m: m.gated_mlp or (m.mlp_bias and m.ffn_hidden_size % 2 == 0),
+        "an MLP without a gate has biases and an even width",
+    ),
+    unsupported(
+        lambda c, p: (c.model.sliding_window is None) | (p.attention_kernel != _UNFUSED),
+        "only flash-attention knows a window",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: p.cp == 1,
+        lambda c, p: f"sequences are not split over ranks: cp 1, not {p.cp}",
+        "degrees",
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute != _SELECTIVE) & (p.recompute_num_layers <= 1),
+        "every layer is recomputed by itself: of several in one go it leaves some out",
+    ),
+    unsupported(
+        lambda c, p: c.training.precision != "fp16" or c.training.gradient_dtype == "fp16",
+        "fp16 gradients accumulate in fp16",
+    ),
+)
+RULES: tuple[Rule, ...] = (*OWN, *ENGINE)

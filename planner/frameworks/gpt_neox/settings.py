@@ -1,0 +1,153 @@
+"""The keys of GPT-NeoX's config, with whys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import Context
+from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.yaml_files import Row
+from planner.request import PlanRequest
+
+VOCAB_MULTIPLE = 128
+POSITIONS = {"rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none"}
+PRECISIONS = {"bf16": "bfloat16", "fp16": "fp16"}
+EPSILONS = {"layernorm": "layernorm_epsilon", "rmsnorm": "rms_norm_epsilon"}
+# Fields of a model that are keys, and fields of its numerics.
+PLAIN = {
+    "num_layers": ("num_layers", "transformer layers"),
+    "hidden_size": ("hidden_size", "width of the residual stream"),
+    "num_attention_heads": ("num_attention_heads", "query heads"),
+    "num_query_groups": ("num_kv_heads", "key/value heads"),
+    "norm": ("norm", "norm of every layer"),
+    "norm_bias": ("use_bias_in_norms", "biases of the norms"),
+    "qkv_bias": ("use_bias_in_attn_linear", "biases of attention's projections"),
+    "mlp_bias": ("use_bias_in_mlp", "biases of the MLP"),
+    "parallel_residual": ("gpt_j_residual", "attention and MLP side by side"),
+    "hidden_dropout": ("hidden_dropout", "dropout of the residual stream"),
+    "attention_dropout": ("attention_dropout", "dropout of the scores"),
+}
+NUMERICS = {
+    "init_std": "init_method_std",
+    "rope_theta": "rotary_emb_base",
+    "rotary_share": "rotary_pct",
+}
+WHY = "as the model's config.json says"
+PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
+
+
+def said(model: ModelSpec) -> frozenset[str]:
+    """Fields of the model's numerics that have a key; a rotary base is a whole number."""
+    numerics = model.numerics
+    found = numerics.stated & {*NUMERICS, "norm_epsilon"}
+    base = numerics.rope_theta
+    if model.position != "rope":
+        return found - {"rope_theta", "rotary_share"}
+    return found - {"rope_theta"} if base is not None and base != int(base) else found
+
+
+def intermediate_size(model: ModelSpec) -> int:
+    """What it makes the MLP's width of: two thirds of it, halved, where there is a gate."""
+    return 3 * model.ffn_hidden_size if model.gated_mlp else model.ffn_hidden_size
+
+
+def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+    for field, (key, why) in PLAIN.items():
+        yield key, getattr(model, field), why
+    gate = "; of a gated one it takes a third" if model.gated_mlp else ""
+    yield "intermediate_size", intermediate_size(model), f"width of the MLP{gate}"
+    yield "mlp_multiple_of", 1, "that width as it is"
+    yield "activation", "swiglu" if model.gated_mlp else "gelu", "of the MLP"
+    yield "seq_length", training.seq_length, "tokens of one sequence"
+    positions = max(training.seq_length, model.max_position_embeddings or 0)
+    yield "max_position_embeddings", positions, "at least the sequence length"
+    yield "pos_emb", POSITIONS[model.position], "how tokens know their place"
+    yield "no_weight_tying", not model.tied_embeddings, "the output layer has its own weights"
+    if model.parallel_residual:
+        yield "gpt_j_tied", model.norms_per_layer == 1, "one norm for both parts"
+    yield "output_layer_parallelism", "column", "the vocabulary is split over tp"
+    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows are padded to it times tp"
+    kind = "global" if plan.attention_kernel == "unfused" else "flash"
+    newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
+    yield "attention_config", [[[kind], model.num_layers]], f"flash: flash-attention 2{newest}"
+    if model.sliding_window is not None:
+        yield "sliding_window_width", model.sliding_window - 1, "tokens seen to the left"
+    yield "scaled_upper_triang_masked_softmax_fusion", kind == "global", "mask and softmax in one"
+    for name in sorted(said(model)):
+        value = getattr(model.numerics, name)
+        key = EPSILONS[model.norm] if name == "norm_epsilon" else NUMERICS[name]
+        yield key, int(value) if name == "rope_theta" else value, WHY
+
+
+def _parallel(plan: ParallelPlan) -> Iterator[Row]:
+    stages = plan.pp if plan.pp > 1 else 0
+    yield "pipe_parallel_size", stages, "stages, 1F1B; 0: no pipeline engine"
+    yield "model_parallel_size", plan.tp, "ranks that split every layer"
+    yield "sequence_parallel", plan.sequence_parallel, "norms and dropout split over tp"
+    yield "checkpoint_activations", plan.recompute == "full", "every layer is computed again"
+    yield "checkpoint_num_layers", 1, "by itself"
+    yield "partition_activations", False, "every rank keeps the inputs of its layers"
+    if plan.offload_activations:
+        yield "checkpoint_in_cpu", True, "inputs of layers wait in host memory"
+
+
+def _precision(training: TrainingSpec) -> Iterator[Row]:
+    yield "precision", PRECISIONS[training.precision], "weights and activations"
+    if training.precision == "fp16":
+        yield "fp16.enabled", True, "dynamic loss scale"
+    else:
+        yield "bf16.enabled", True, "type of the engine"
+    yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradients accumulate in it"
+    yield (
+        "deepspeed_extra_args.communication_data_type",
+        training.gradient_reduce_dtype,
+        "gradients are reduced in it",
+    )
+
+
+def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+    yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
+    yield "zero_optimization.overlap_comm", plan.overlap_grad_reduce, "under the backward pass"
+    if plan.offload_optimizer:
+        yield "zero_optimization.offload_optimizer.device", "cpu", "states live in host memory"
+        yield "zero_optimization.offload_optimizer.pin_memory", True, "faster copies"
+    kind = "cpu_adam" if plan.offload_optimizer else training.optimizer
+    yield "optimizer.type", kind, "as planned"
+    rate = learning_rate("")
+    yield "optimizer.params.lr", float(str(rate.value)), rate.why
+    if training.optimizer == "sgd" and plan.zero_stage:
+        yield "deepspeed_extra_args.zero_allow_untested_optimizer", True, "ZeRO counts SGD as one"
+    yield "min_lr", 0.0, PLACEHOLDER
+    yield "lr_decay_style", "cosine", PLACEHOLDER
+    yield "weight_decay", 0.1, PLACEHOLDER
+    yield "gradient_clipping", 1.0, PLACEHOLDER
+
+
+def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
+    """Every key of config.yaml."""
+    c = Context(request.model, request.cluster, request.training)
+    steps = train_iterations("", c.training)
+    yield from _model(c.model, c.training, plan)
+    yield from _parallel(plan)
+    yield (
+        "train_batch_size",
+        c.training.global_batch_size,
+        f"= micro batch {plan.micro_batch_size} x accumulation {accumulation(c, plan)} x dp "
+        f"{plan.dp}",
+    )
+    yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
+    yield "gradient_accumulation_steps", accumulation(c, plan), "micro-batches per iteration"
+    yield from _precision(c.training)
+    yield from _optimizer(c.training, plan)
+    yield "train_iters", int(str(steps.value)), steps.why
+    yield "lr_decay_iters", int(str(steps.value)), PLACEHOLDER
+    yield "data_path", "mock_data/mock", "MOCK DATA, random tokens: put your data set here"
+    yield "data_impl", "mmap", "the format of data_path"
+    yield "split", "100,0,0", "no evaluation on mock data"
+    yield "eval_iters", 0, "no evaluation on mock data"
+    yield "tokenizer_type", "HFTokenizer", "a tokenizer.json"
+    yield "vocab_file", "mock_data/tokenizer.json", f"a mock of {c.model.vocab_size} tokens"
+    yield "log_interval", 1, "iteration time on every step"
+    yield "steps_per_print", 1, "iteration time on every step"

@@ -1,0 +1,70 @@
+"""The files of a launch, with what they leave out and whoever asks gives."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cost_models.spec import ModelSpec
+from planner.frameworks.reading import Setting
+
+# The file of a setting that was given and stands in none.
+SET = "--set"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is known of a launch beside its files.
+
+    values: by name: variables of the environment (EP), positional parameters (10), options of the
+    training program (--vocab-size) and keys of a config (tokens.micro_batch_size).
+    arguments: of the script, in order.  model: what is trained, whatever the files say.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    model: ModelSpec | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those that a script could have in its environment."""
+        return {k: v for k, v in self.values.items() if re.fullmatch(r"[A-Za-z_]\w*", k, re.ASCII)}
+
+    @property
+    def positional(self) -> dict[int, str]:
+        """The parameters of the script by their number, from 1."""
+        numbered = dict(enumerate(self.arguments, 1))
+        return numbered | {int(k): v for k, v in self.values.items() if re.fullmatch(r"\d{1,3}", k)}
+
+    def settings(self) -> tuple[Setting, ...]:
+        """The values as if they stood in a file."""
+        return tuple(
+            Setting(name=name, value=value, file=SET, line=0) for name, value in self.values.items()
+        )
+
+    def unused(self, files: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+        """Variables that no file has, with the nearest that one has.
+
+        Names in capitals are variables of the environment; others may be keys with a default.
+        """
+        known = {
+            name for text in files.values() for name in re.findall(r"\$\{?(\w+)", text, re.ASCII)
+        }
+        for name in filter(str.isupper, self.variables):
+            if not any(re.search(rf"\b{name}\b", text) for text in files.values()):
+                yield name, difflib.get_close_matches(name[:100], sorted(known), 1, 0.6)
+
+
+class LaunchFiles(dict[str, str]):
+    """The text of each file by its name, and what was given beside them."""
+
+    def __init__(self, files: Mapping[str, str], given: Given | None = None) -> None:
+        super().__init__(files)
+        self.given = given or Given()
+
+
+def given_with(files: Mapping[str, str]) -> Given:
+    """What was given with the files."""
+    return files.given if isinstance(files, LaunchFiles) else Given()

@@ -1,0 +1,148 @@
+"""MaxText: one YAML over its base.yml, on TPUs and on GPUs."""
+
+from __future__ import annotations
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks import shell, uncarried
+from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.maxtext.mesh import TPU, on_tpus
+from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
+from planner.frameworks.maxtext.rules import RULES, lacks
+from planner.frameworks.maxtext.settings import rows, said
+from planner.frameworks.one_config import OneConfig
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture
+from planner.request import PlanRequest
+
+VERSIONS = "main of August 2026 (e591f30)"
+
+STEP = "XLA schedules a step as a whole"
+LOOP = "its pipeline is a loop that every rank runs in step, none of the schedules of a plan"
+FIELDS: dict[str, Field] = {
+    "tp": says("ici_tensor_sequence_parallelism"),
+    "sequence_parallel": says("ici_tensor_sequence_parallelism", note="goes with tp"),
+    "cp": says("ici_context_parallelism"),
+    "cp_kind": says("context_parallel_strategy", note="all_gather"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
+    "pp": cannot(LOOP),
+    "vpp": cannot(LOOP),
+    "dp": says("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism"),
+    "dp_shard": says("ici_fsdp_parallelism", "dcn_fsdp_parallelism"),
+    "ep": says("ici_expert_parallelism"),
+    "etp": cannot("experts are split as the rest is: etp is tp"),
+    "zero_stage": says("ici_fsdp_parallelism", "shard_optimizer_over_data", note="0, 1 or 3"),
+    "reshard_after_forward": cannot("the loop over layers frees gathered weights"),
+    "micro_batch_size": says("per_device_batch_size", "gradient_accumulation_steps"),
+    "recompute": says("remat_policy"),
+    "recompute_modules": says("remat_policy", note="op: save_dot_with_context_except_mlp"),
+    "recompute_method": cannot("one policy holds for all layers, each by itself: block"),
+    "recompute_num_layers": cannot("one policy holds for all layers"),
+    "recompute_layers": cannot("one policy holds for all layers"),
+    "schedule": cannot(LOOP),
+    "first_stage_layers": cannot(LOOP),
+    "last_stage_layers": cannot(LOOP),
+    "stage_layers": cannot(LOOP),
+    "rank_order": cannot("its mesh is data, fsdp, context, tensor, expert from the outside in"),
+    "offload_optimizer": says("optimizer_memory_host_offload"),
+    "offload_activations": says("decoder_layer_input", note="with full recompute"),
+    "attention_kernel": says("attention", note="flash: splash attention, on GPUs cuDNN's"),
+    "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
+    "moe_dispatcher": cannot("tokens travel all to all"),
+    "overlap_grad_reduce": cannot(STEP),
+    "overlap_param_gather": cannot(STEP),
+    "overlap_tp": cannot(STEP),
+    "overlap_ep": cannot(STEP),
+    "overlap_p2p": cannot(LOOP),
+    "runtime": cannot("JAX is the runtime"),
+    "compile": cannot("XLA compiles every step"),
+}
+UNCARRIED = (
+    Uncarried("norm epsilon", "normalization_layer_epsilon (1e-5)", numerics=("norm_epsilon",)),
+    Uncarried(
+        "rotary base",
+        "rope_max_timescale (10000)",
+        numerics=("rope_theta", "local_rope_theta"),
+    ),
+    Uncarried("share of a head that rotates", "no key", numerics=("rotary_share",)),
+    Uncarried("rope scaling", "rope_type: llama3.1 (none)", numerics=("rope_scaling",)),
+    Uncarried("activation", "mlp_activations (silu)", numerics=("activation",)),
+    Uncarried("routed scaling factor", "routed_scaling_factor (1.0)", mixture, ("routed_scaling",)),
+    Uncarried("balancing loss", "load_balance_loss_weight (0.0)", mixture),
+    Uncarried("spread of the initial weights", "dense_init_scale (1.0)", numerics=("init_std",)),
+    Uncarried(
+        "soft-capping of logits or scores, multipliers",
+        "attn_logits_soft_cap, final_logits_soft_cap (0.0)",
+        numerics=MULTIPLIERS,
+    ),
+)
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+# {nodes} hosts of {each} accelerators: one call, and one process, on each.
+{rendezvous}
+{bundle}
+{exports}
+# Where MaxText is installed (pip install of its checkout).
+python3 -m {program} "$BUNDLE/config.yml" "$@"
+"""
+# How JAX's processes find each other on GPUs; TPUs know by themselves.
+COORDINATOR = """\
+export NNODES NODE_RANK
+export JAX_COORDINATOR_IP="$MASTER_ADDR"
+export JAX_COORDINATOR_PORT="$MASTER_PORT"\
+"""
+LAUNCH = OneConfig("maxtext", "MaxText", VERSIONS, "config.yml", SCRIPT)
+
+
+def _environment(c: Context) -> tuple[Flag, ...]:
+    if on_tpus(c.cluster):
+        return ()
+    name, why = "XLA_PYTHON_CLIENT_MEM_FRACTION", "of the memory, for JAX; the rest is NCCL's"
+    return (flag("environment", name, 0.92, why),)
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script and the config."""
+    c = Context(request.model, request.cluster, request.training)
+    variables = _environment(c)
+    words: dict[str, object] = {
+        "nodes": nodes(c.cluster),
+        "each": accelerators_per_node(c.cluster),
+        "program": PROGRAM,
+    }
+    if on_tpus(c.cluster):
+        words["rendezvous"] = ""
+    else:
+        words["exports"] = "\n".join([COORDINATOR, *map(shell.export, variables)])
+    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
+    return LAUNCH.bundle(request, plan, list(rows(c, plan)), missing, variables, words=words)
+
+
+FRAMEWORK = Framework(
+    name="maxtext",
+    title="MaxText",
+    versions=VERSIONS,
+    runtime="jax",
+    axes={
+        "runtime": ("jax",),
+        "pp": (1,),
+        "zero_stage": (3, 1, 0),
+        "cp_kind": ("all_gather",),
+        "compile": (True,),
+        "cross_entropy": ("unfused",),
+        "recompute": ("none", "full", "selective"),
+        "overlap_tp": (False,),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+    lacks=lacks,
+    untuned="its pre-trainer trains every weight: adapters are Tunix's",
+    training={"gradient_reduce_dtype": "bf16"},
+    starts_on=(TPU,),
+)

@@ -1,0 +1,189 @@
+"""MaxText's configs read back, as far as they say the model themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import yaml_files
+from planner.frameworks.maxtext.names import KEYS
+from planner.frameworks.maxtext.rules import BLOCKS
+from planner.frameworks.maxtext.settings import (
+    DTYPES,
+    LLAMA3,
+    NUMERICS,
+    OPERATORS,
+    OPTIMIZERS,
+    PLAIN,
+)
+from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.values import Values, malformed
+
+PROGRAM = "maxtext.trainers.pre_train.train"
+AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
+# base.yml's own, where a config leaves them out.
+DEFAULTS = {
+    "base_num_decoder_layers": 16, "base_emb_dim": 2048, "base_mlp_dim": 7168,
+    "base_num_query_heads": 16, "base_num_kv_heads": 16, "head_dim": 128, "vocab_size": 32_000,
+}  # fmt: skip
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some YAML has MaxText's mesh."""
+    return any(
+        re.search(r"^(ici|dcn)_\w+_parallelism\s*:|^base_num_decoder_layers\s*:", text, re.M)
+        for name, text in files.items()
+        if name.endswith((".yml", ".yaml"))
+    )
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a config says, over base.yml's defaults.
+
+    Raises Unreadable where it is none, names a model of MaxText's own, or leaves a mesh open.
+    """
+    names = [name for name in files if name.endswith((".yml", ".yaml"))]
+    if not names:
+        raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
+    config = yaml_files.read(files[names[0]], names[0])
+    settings = config.settings()
+    values = Values({one.name: one for one in settings}, config.name)
+    if (values.text("model_name") or "default") != "default":
+        raise values.fault(("model_name",), "names a file of MaxText's: write its keys out")
+    world = _world(files)
+    total = world[0] * world[1] if world[0] and world[1] else accelerators
+    sizes = _mesh(values, total)
+    try:
+        model = _model(values)
+        training, plan = _plan(values, model, sizes)
+    except ValidationError as error:
+        raise malformed(error, config.name) from None
+    for key in ("base_config", "run_name", "hardware", "dataset_type", "packing", "log_period"):
+        values.text(key)
+    unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS)
+    return Reading(
+        framework="maxtext",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=world[0],
+        accelerators_per_node=world[1],
+        settings=settings,
+        unknown=unknown,
+        unread=_left(settings, unknown, values),
+    )
+
+
+def _left(
+    settings: tuple[Setting, ...], unknown: tuple[Setting, ...], values: Values
+) -> tuple[Setting, ...]:
+    return tuple(one for one in settings if one not in unknown and one.name not in values.asked)
+
+
+def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Hosts and accelerators of each, as the script beside the config says them."""
+    text = files.get("launch.sh", "")
+    found = re.search(r"^# (\d{1,6}) hosts of (\d{1,4}) accelerators", text, re.M)
+    return (int(found[1]), int(found[2])) if found else (None, None)
+
+
+def _mesh(values: Values, total: int | None) -> dict[str, int]:
+    """Sizes of the axes, slices included; the one that is -1 takes what the others leave."""
+    sizes = {}
+    for axis in AXES:
+        inside, between = (f"{net}_{axis}_parallelism" for net in ("ici", "dcn"))
+        if (values.text(inside) or ("-1" if axis == "fsdp" else "1")) == "-1":
+            sizes[axis] = -1
+            continue
+        outer = 1 if values.text(between) == "-1" else values.integer(between, default=1)
+        sizes[axis] = values.integer(inside, default=1) * outer
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if not open_axes:
+        return sizes
+    if total is None:
+        name = f"ici_{open_axes[0]}_parallelism"
+        raise values.fault((name,), "is what the others leave of the devices: give a cluster")
+    rest = 1
+    for size in sizes.values():
+        rest *= max(size, 1)
+    return {axis: max(total // rest, 1) if size == -1 else size for axis, size in sizes.items()}
+
+
+def _model(values: Values) -> ModelSpec:
+    kinds = {name: kind for kind, name in BLOCKS.items()}
+    block = values.choice("decoder_block", choices=kinds, default="llama2")
+    experts = values.integer("num_experts", default=1)
+    fields: dict[str, Any] = {
+        field: values.integer(key, default=DEFAULTS[key])
+        for field, (key, _) in PLAIN.items()
+        if key in DEFAULTS
+    }
+    values.text("mlp_activations")
+    values.boolean("enable_dropout")
+    values.boolean("sparse_matmul", default=True)
+    if experts > 1:
+        fields["moe"] = {
+            "num_experts": experts,
+            "top_k": values.integer("num_experts_per_tok", default=1),
+            "expert_ffn_hidden_size": values.integer(
+                "base_moe_mlp_dim", default=fields["ffn_hidden_size"]
+            ),
+        }
+    numerics: dict[str, Any] = {
+        field: values.number(key) for field, key in NUMERICS.items() if values.has(key)
+    }
+    if (values.text("rope_type") or "").startswith("llama3.1"):
+        numerics["rope_scaling"] = LLAMA3
+    return ModelSpec(
+        **fields,
+        norm="rmsnorm",
+        gated_mlp=True,
+        qk_norm="head" if values.boolean("use_qk_norm") else kinds[block][1],
+        qkv_bias=values.boolean("attention_bias"),
+        tied_embeddings=values.boolean("logits_via_embedding"),
+        numerics=numerics,
+    )
+
+
+def _plan(
+    values: Values, model: ModelSpec, sizes: dict[str, int]
+) -> tuple[TrainingSpec, ParallelPlan]:
+    tp, cp, ep = sizes["tensor"] * sizes["tensor_sequence"], sizes["context"], sizes["expert"]
+    fsdp, dp = sizes["fsdp"] * ep, sizes["data"] * sizes["fsdp"] * ep
+    micro = max(round(values.number("per_device_batch_size") * tp * cp), 1)
+    steps = values.integer("gradient_accumulation_steps", default=1)
+    policy = values.text("remat_policy") or "full"
+    inputs = values.text("decoder_layer_input") == "offload"
+    full = policy == "full" or (policy == "custom" and inputs)
+    sharded = fsdp * cp > 1
+    by_data = values.boolean("shard_optimizer_over_data")
+    values.text("context_parallel_strategy", "dtype", "weight_dtype")
+    values.text("dtype")
+    values.text("weight_dtype")
+    zero = 3 if sharded else 1 if by_data else 0
+    training = TrainingSpec(
+        seq_length=values.integer("max_target_length", default=2048),
+        global_batch_size=micro * steps * dp,
+        gradient_dtype={theirs: ours for ours, theirs in DTYPES.items()}[
+            values.choice("grad_dtype", choices=DTYPES.values(), default="float32")
+        ],
+        gradient_reduce_dtype="bf16",
+        optimizer="sgd" if values.text("opt_type") == OPTIMIZERS["sgd"] else "adam",
+    )
+    return training, ParallelPlan(
+        tp=tp, cp=cp, dp=dp, ep=ep, etp=tp if model.moe else 1, cp_kind="all_gather",
+        sequence_parallel=tp > 1, zero_stage=zero, micro_batch_size=micro,
+        dp_shard=fsdp * cp if zero == 3 and fsdp < dp else 0,
+        recompute="full" if full else "selective" if policy == OPERATORS else "none",
+        recompute_modules=("op",) if policy == OPERATORS else (),
+        recompute_num_layers=model.num_layers if full else 0,
+        offload_activations=full and inputs,
+        offload_optimizer=values.boolean("optimizer_memory_host_offload"),
+        attention_kernel="unfused" if values.text("attention") == "dot_product" else "flash",
+        cross_entropy="unfused", runtime="jax", compile=True,
+    )  # fmt: skip

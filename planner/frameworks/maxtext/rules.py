@@ -1,0 +1,210 @@
+"""What MaxText refuses, has no key for, or does otherwise than the plan: its code of e591f30.
+
+Its layers are decoder blocks by name; XLA shards, schedules and overlaps what they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cost_models.plans import RECOMPUTE_MODULES, Plans, code, is_one_of
+from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
+from planner.frameworks import rules
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.maxtext.mesh import shard_ranks, slices
+
+_FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
+_OPERATORS = 1 << RECOMPUTE_MODULES.index("op")
+_ALL_GATHER = code("cp_kind", "all_gather")
+# Decoder block by (experts, norm on queries and keys, bias of their projections).
+BLOCKS = {
+    (False, "none", False): "llama2",
+    (False, "none", True): "qwen2",
+    (False, "head", False): "qwen3",
+    (True, "none", False): "mixtral",
+    (True, "head", False): "qwen3_moe",
+}
+
+
+def block(model: ModelSpec) -> str:
+    """The decoder block that is the model's layer; empty where none is."""
+    return BLOCKS.get((model.moe is not None, model.qk_norm, model.qkv_bias), "")
+
+
+def lacks(model: ModelSpec) -> Iterator[str]:
+    """Why none of its usual decoder blocks is the model's layer."""
+    moe = model.moe
+    parts = {
+        f"{model.norm} with biases": model.norm != "rmsnorm" or model.norm_bias,
+        "an MLP without a gate": not model.gated_mlp,
+        f"{model.position} positions": model.position != "rope",
+        "biases behind attention or in the MLP": model.attention_output_bias or model.mlp_bias,
+        f"{model.norms_per_layer} norms in a layer": model.norms_per_layer != 2,
+        "attention and MLP side by side": model.parallel_residual,
+        "latent attention": model.mla is not None,
+        "attention sinks": model.attention_sinks,
+        "a sliding window": model.sliding_window is not None,
+        "dropout": model.hidden_dropout > 0 or model.attention_dropout > 0,
+        "prediction layers": model.mtp_num_layers > 0,
+        "a norm after the embedding": model.embedding_norm,
+        "a bias of the output layer": model.lm_head_bias,
+        "dense layers among those of experts": moe is not None and "dense" in model.feed_forwards,
+        "shared experts": moe is not None and moe.shared_expert_ffn_hidden_size > 0,
+        "experts or a router with biases": moe is not None
+        and (moe.expert_bias or moe.router_bias or moe.score_correction_bias),
+        "groups of experts": moe is not None and moe.num_groups is not None,
+        "dropped tokens": moe is not None and moe.capacity_factor is not None,
+    }
+    found = [name for name, has in parts.items() if has]
+    if found or not block(model):
+        what = ", ".join(found) or "a norm and a bias on queries and keys"
+        yield f"what is written are its Llama, Qwen and Mixtral blocks: no {what}"
+
+
+def _batch_is_whole(c: Context, p: Plans) -> BoolArray:
+    """It multiplies a fraction of a sequence by the devices, and drops what is behind the point."""
+    devices = p.tp * p.cp * p.dp
+    return np.asarray(
+        np.floor(devices * (p.micro_batch_size / (p.tp * p.cp))) == p.micro_batch_size * p.dp
+    )
+
+
+OWN: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.own_runtime("jax"),
+    rules.optimizers("adam", "sgd", others="its Muon names the matrices of each model"),
+    rules.FP32_STATES,
+    unsupported(
+        lambda c, p: c.training.precision == "bf16",
+        lambda c, p: f"bf16 is what is costed of XLA's types, not {c.training.precision}",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: c.training.gradient_reduce_dtype == "bf16",
+        "weights are cast before they are gathered, so gradients are reduced in bf16: set "
+        "gradient_reduce_dtype",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: c.training.gradient_dtype in ("fp32", "bf16"),
+        lambda c, p: f"gradients are fp32 or bf16, not {c.training.gradient_dtype}",
+    ),
+    unsupported(
+        lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
+        "its pipeline is a loop that every rank runs in step, none of the schedules of a plan",
+        "layout",
+    ),
+    unsupported(
+        lambda c, p: (p.tp == 1) | (p.sequence_parallel == 1),
+        "its tensor axis splits the residual stream too: sequence_parallel goes with tp",
+        "groups",
+    ),
+    unsupported(
+        lambda c, p: (c.model.moe is None) | (p.etp == p.tp),
+        "experts are split as the rest is: etp is tp",
+    ),
+    unsupported(lambda c, p: p.compile == 1, "XLA compiles every step: compile is on"),
+    unsupported(lambda c, p: p.overlap_tp == 0, "which collectives hide is XLA's, unsaid by a key"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "experts' exchanges hide under nothing of a plan"),
+    unsupported(
+        lambda c, p: (p.overlap_grad_reduce == 1) & (p.overlap_param_gather == 1),
+        "XLA always overlaps the traffic of data parallelism",
+    ),
+    rules.UNFUSED_LOSS,
+    unsupported(
+        lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", "flash", "unfused") > 0,
+        lambda c, p: f"its kernels are splash attention or cuDNN's, not {p.attention_kernel}",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
+        lambda c, p: f"{p.cp_kind} needs Tokamax's kernels, which are not costed: all_gather does",
+    ),
+    rule(
+        "cp_seq",
+        lambda c, p: (p.cp == 1) | (c.training.seq_length % (2 * p.cp) == 0),
+        lambda c, p: f"the sequence is dealt in 2 x cp = {2 * p.cp} parts",
+    ),
+    unsupported(
+        lambda c, p: (
+            (c.model.moe is None) | (p.moe_dispatcher == code("moe_dispatcher", "alltoall"))
+        ),
+        lambda c, p: f"tokens travel all to all, there is no dispatcher {p.moe_dispatcher}",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: p.zero_stage != 2,
+        "gradients are sharded with the weights (ZeRO 3) or with neither (0, 1)",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 3) | ((p.cp == 1) & (p.ep == 1)),
+        "weights are always sharded over the context and expert axes: ZeRO 3",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage != 1) | (p.dp_shard == 0) | (p.dp_shard == p.dp),
+        "shard_optimizer_over_data spans all replicas",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
+        "the loop over layers frees gathered weights after the forward pass",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (
+            (shard_ranks(p) > 0)
+            & (p.dp % np.maximum(shard_ranks(p), 1) == 0)
+            & ((p.zero_stage < 3) | (shard_ranks(p) * p.cp > 1))
+        ),
+        lambda c, p: (
+            f"a shard group of {p.dp_shard or p.dp * p.cp} ranks holds whole groups of cp {p.cp} "
+            f"and ep {p.ep}, divides dp {p.dp} x cp {p.cp} and is more than one rank"
+        ),
+    ),
+    rule(
+        "world_size",
+        lambda c, p: p.dp // p.ep % slices(c.cluster) == 0,
+        lambda c, p: (
+            f"slices are joined by data and fsdp: {slices(c.cluster)} slices do not divide "
+            f"dp {p.dp} / ep {p.ep}"
+        ),
+    ),
+    rule(
+        "batch_identity",
+        _batch_is_whole,
+        lambda c, p: (
+            f"per_device_batch_size {p.micro_batch_size}/{p.tp * p.cp} is no decimal fraction that "
+            "comes out whole"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute != _SELECTIVE) | (p.recompute_modules == _OPERATORS),
+        lambda c, p: (
+            "selective recompute is by operators (op), as save_dot_with_context_except_mlp keeps "
+            f"them, not {', '.join(p.recompute_modules)}"
+        ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (
+            (p.recompute != _FULL)
+            | (
+                (p.recompute_method == code("recompute_method", "block"))
+                & (p.recompute_num_layers >= c.model.num_layers)
+            )
+        ),
+        "one policy holds for all layers, each by itself",
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
+        "of activations only the inputs of recomputed layers go to the host",
+    ),
+)
+RULES: tuple[Rule, ...] = OWN

@@ -1,0 +1,138 @@
+"""The keys of MaxText's config, with whys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.numerics import RopeScaling
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.constraints import Context
+from planner.frameworks.maxtext.mesh import mesh, on_tpus
+from planner.frameworks.maxtext.rules import block
+from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, learning_rate, train_iterations
+from planner.frameworks.yaml_files import Row
+
+# Fields of a model that are keys.
+PLAIN = {
+    "num_layers": ("base_num_decoder_layers", "transformer layers"),
+    "hidden_size": ("base_emb_dim", "width of the residual stream"),
+    "ffn_hidden_size": ("base_mlp_dim", "width of the MLP"),
+    "num_attention_heads": ("base_num_query_heads", "query heads"),
+    "num_query_groups": ("base_num_kv_heads", "key/value heads"),
+    "head_dim": ("head_dim", "width of one head"),
+    "vocab_size": ("vocab_size", "rows of the word table"),
+    "tied_embeddings": ("logits_via_embedding", "whether the output layer is the embedding"),
+}
+NUMERICS = {"norm_epsilon": "normalization_layer_epsilon", "rope_theta": "rope_max_timescale"}
+OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+OPERATORS = "save_dot_with_context_except_mlp"
+# What `rope_type: llama3.1` fixes (layers/embeddings.py).
+LLAMA3 = RopeScaling(
+    kind="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=8192,
+)
+WHY = "as the model's config.json says"
+PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
+
+
+def said(model: ModelSpec) -> frozenset[str]:
+    """Fields of the model's numerics that have a key; a rotary base is a whole number."""
+    base = model.numerics.rope_theta
+    found = model.numerics.stated & NUMERICS.keys()
+    if model.numerics.rope_scaling == LLAMA3:
+        found |= {"rope_scaling"}
+    return found - {"rope_theta"} if base is not None and base != int(base) else found
+
+
+def _model(model: ModelSpec) -> Iterator[Row]:
+    yield "decoder_block", block(model), "whose layers they are"
+    for field, (key, why) in PLAIN.items():
+        yield key, getattr(model, field), why
+    yield "mlp_activations", ["silu", "linear"], "a gated MLP"
+    yield "attention_bias", model.qkv_bias, "bias of the query/key/value projections"
+    yield "use_qk_norm", model.qk_norm == "head", "norms on queries and keys"
+    yield "enable_dropout", False, "no dropout"
+    moe = model.moe
+    if moe is not None:
+        width = moe.expert_ffn_hidden_size
+        yield "num_experts", moe.num_experts, "experts of a layer"
+        yield "num_experts_per_tok", moe.top_k, "experts that a token uses"
+        yield "base_moe_mlp_dim", width, "width of an expert"
+        yield "sparse_matmul", True, "grouped products, no token dropped"
+    if "rope_scaling" in said(model):
+        yield "rope_type", "llama3.1", "positions stretched by 8, as in Llama 3.1"
+    for name in sorted(said(model) - {"rope_scaling"}):
+        value = getattr(model.numerics, name)
+        yield NUMERICS[name], int(value) if name == "rope_theta" else value, WHY
+
+
+def _mesh(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    own = mesh(c.cluster, plan)
+    data, fsdp = own.between
+    yield "ici_data_parallelism", own.data // data, "replicas"
+    yield "ici_fsdp_parallelism", own.fsdp // fsdp, "ranks that share every weight"
+    yield "ici_context_parallelism", own.context, "ranks that split the sequence"
+    yield "ici_tensor_parallelism", 1, "the next axis splits layers and the residual stream"
+    yield "ici_tensor_sequence_parallelism", own.tensor, "ranks that split every layer"
+    yield "ici_expert_parallelism", own.expert, "ranks that share the experts"
+    yield "dcn_data_parallelism", data, "replicas in other slices"
+    yield "dcn_fsdp_parallelism", fsdp, "shards in other slices"
+    shards = plan.zero_stage == 1
+    yield "shard_optimizer_over_data", shards, "optimizer states sharded over replicas (ZeRO 1)"
+
+
+def _memory(plan: ParallelPlan) -> Iterator[Row]:
+    offloads = plan.recompute == "full" and plan.offload_activations
+    policy = {"none": "none", "full": "full", "selective": OPERATORS}[plan.recompute]
+    yield "remat_policy", "custom" if offloads else policy, "activations computed again"
+    if offloads:
+        yield "decoder_layer_input", "offload", "inputs of layers wait in host memory"
+    if plan.offload_optimizer:
+        yield "optimizer_memory_host_offload", True, "optimizer states live in host memory"
+
+
+def _attention(c: Context, plan: ParallelPlan) -> str:
+    if plan.attention_kernel == "unfused":
+        return "dot_product"
+    return "flash" if on_tpus(c.cluster) else "cudnn_flash_te"
+
+
+def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """Every key of config.yml."""
+    training, steps = c.training, train_iterations("", c.training)
+    yield "base_config", "base.yml", "MaxText's defaults for the rest"
+    yield "run_name", "smoke-run", "folder of the output"
+    yield "hardware", "tpu" if on_tpus(c.cluster) else "gpu", "what it starts on"
+    yield from _model(c.model)
+    yield from _mesh(c, plan)
+    yield (
+        "per_device_batch_size",
+        plan.micro_batch_size / (plan.tp * plan.cp),
+        f"micro batch {plan.micro_batch_size} over the {plan.tp * plan.cp} ranks that hold it",
+    )
+    yield (
+        "gradient_accumulation_steps",
+        accumulation(c, plan),
+        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
+        f"dp {plan.dp}",
+    )
+    yield "max_target_length", training.seq_length, "tokens of one sequence"
+    yield "steps", SMOKE_ITERATIONS, steps.why
+    yield from _memory(plan)
+    yield "attention", _attention(c, plan), "attention kernel"
+    yield "context_parallel_strategy", "all_gather", "how keys and values travel"
+    yield "dtype", "bfloat16", "type of the layers' work"
+    yield "weight_dtype", "float32", "weights are the optimizer's own"
+    yield "grad_dtype", DTYPES[training.gradient_dtype], "gradients accumulate in it"
+    yield "opt_type", OPTIMIZERS[training.optimizer], "as planned"
+    rate = learning_rate("")
+    yield "learning_rate", float(str(rate.value)), rate.why
+    yield "dataset_type", "synthetic", "MOCK DATA, random tokens: put your data set here"
+    yield "packing", False, "sequences are whole"
+    yield "enable_checkpointing", False, "a smoke run saves nothing"
+    yield "log_period", 1, PLACEHOLDER

@@ -1,0 +1,119 @@
+"""The block of arguments that Megatron-LM prints when it starts, by their parsed names.
+
+They are said again as options and read as those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.spec import ModelSpec
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.megatron import keys
+from planner.frameworks.reading import Setting
+from planner.frameworks.scripts import World
+
+EMPTY = (None, "", "null", "None", "none", "[]")
+BLOCK = "- arguments -"
+_PRINTED = re.compile(r"^\s*(?:\S+\s)?\s*([a-z_]\w*) \.{2,} (.*?)\s*$", re.MULTILINE)
+_TRUTH = {"true": True, "false": False}
+
+
+# Names of Megatron-Core's configurations that its parser calls otherwise.
+RENAMED = {
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Another trainer's call in Megatron-LM's words, and what they do not hold.
+
+    left: what nobody asked for, by its own name.
+    """
+
+    launch: Launch
+    model: ModelSpec
+    world: World
+    notes: tuple[str, ...]
+    left: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Names with values, and the processes that had them."""
+
+    settings: tuple[Setting, ...]
+    world: World
+
+    def launch(self, known: Mapping[str, Any]) -> Launch:
+        """The options that say the same, as the arguments of a call."""
+        said = tuple(word for one in self.settings for word in words(one, known))
+        first = self.settings[0]
+        program = Argument("pretrain_gpt.py", first.file, first.line)
+        return Launch((), program, said, {}, ())
+
+
+def is_one(files: Mapping[str, str]) -> bool:
+    """Whether some file has such a block."""
+    return any(BLOCK in text and len(_PRINTED.findall(text)) > 20 for text in files.values())
+
+
+def of_files(files: Mapping[str, str]) -> Namespace | None:
+    """The first block in the files; None where there is none."""
+    return next(
+        (_printed(name, text) for name, text in files.items() if is_one({name: text})), None
+    )
+
+
+def words(one: Setting, known: Mapping[str, Any], sure: bool = True) -> Iterator[Argument]:
+    """The option that sets a name so, and its values; sure: whether the files say the value."""
+    text = str(one.value)
+    if one.value in EMPTY:
+        return
+    option = keys.options().get(one.name, "--" + one.name.replace("_", "-"))
+    row, truth = known.get(option), _TRUTH.get(text.lower())
+    said = Argument(option, one.file, one.line)
+    if row is not None and row["kind"] == "switch":
+        if truth is not None and truth is not keys.turns_off(option):
+            yield said
+        return
+    if truth is False:
+        return
+    yield said
+    if row is None and truth:
+        return
+    several = row is not None and row.get("nargs") not in (None, 1, "?")
+    for part in re.findall(r"[^\s,'\"\[\]]+", text) if several else [text]:
+        yield Argument(part, one.file, one.line, sure)
+
+
+def _printed(name: str, text: str) -> Namespace:
+    block = text[text.index(BLOCK) :]
+    first = text[: len(text) - len(block)].count("\n")
+    found: dict[str, Setting] = {}
+    for match in _PRINTED.finditer(block):
+        line = first + block[: match.start(1)].count("\n") + 1
+        found[match[1]] = Setting(name=match[1], value=match[2], file=name, line=line)
+    size = found.pop("world_size", None)
+    text_of_size = str(size.value) if size is not None else ""
+    total = int(text_of_size) if re.fullmatch(r"[1-9]\d{0,6}", text_of_size) else None
+    kept = tuple(one for key, one in found.items() if key not in _DERIVED)
+    return Namespace(kept, World(None, None, total))
+
+
+# What follows from other arguments, or is of the process that printed them.
+_DERIVED = frozenset(
+    {"data_parallel_size", "rank", "local_rank", "params_dtype", "consumed_train_samples"}
+    | {"consumed_valid_samples", "virtual_pipeline_model_parallel_size", "main_params_dtype"}
+    | {"exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "padded_vocab_size"}
+    | {"encoder_num_layers", "encoder_seq_length", "deprecated_use_mcore_models"}
+    | {"use_tokenizer_model_from_checkpoint_args", "add_position_embedding"}
+    | {"transformer_pipeline_model_parallel_size", "start_weight_decay", "end_weight_decay"}
+)

@@ -1,0 +1,145 @@
+"""ms-swift's launches (`megatron sft`, `megatron pt`), said again in Megatron-LM's words.
+
+Its options are Megatron-LM's attributes; defaults are those of MegatronArguments of August 2026
+(3602360).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import architecture
+from planner.frameworks.arguments import option_like
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.megatron import keys, namespace
+from planner.frameworks.megatron.namespace import RENAMED, Told
+from planner.frameworks.named_models import find, left_out
+from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.scripts import World
+
+TITLE = "ms-swift"
+TASKS = ("sft", "pt")
+MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt)\b")
+DEFAULTS = {
+    "micro_batch_size": "1",
+    "global_batch_size": "16",
+    "recompute_granularity": "selective",
+    "attention_backend": "flash",
+    "use_distributed_optimizer": "true",
+    "cross_entropy_loss_fusion": "true",
+    "accumulate_allreduce_grads_in_fp32": "true",
+    "bf16": "true",
+}
+EXPERTS = {"moe_token_dispatcher_type": "alltoall", "expert_tensor_parallel_size": "1"}
+# What says nothing of a step's time or memory.
+IDLE = re.compile(
+    r"dataset|^(dataloader|save|load|logging|log|eval|output|system|use_hf|hub|lr|min_lr|finetune|"
+    r"no_|num_train|train_|model_(name|author|type)|template|agent|loss_scale|report|wandb|seed|"
+    r"adam_|weight_decay|clip|async|mcore_|add_version|strict|response|enable_thinking|stream)"
+)
+TUNED = {"tuner_type": "full", "train_type": "full", "task_type": "causal_lm"}
+
+
+def launches(launch: Launch) -> bool:
+    """Whether a call is a training of ms-swift's on Megatron-Core."""
+    before = [word.text.rsplit("/", 1)[-1] for word in launch.before]
+    return before[-1:] == ["megatron"] and launch.program.text in TASKS
+
+
+def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
+    """What a call says.  Raises Unreadable."""
+    said = dict(_said(launch, given))
+    for name, read in TUNED.items():
+        if (one := said.pop(name, None)) is not None and one.text != read:
+            text = f"--{name} {one.text} is not read; {read} is"
+            raise Unreadable(text, one.file, one.line)
+    notes: list[str] = []
+    model = given.model or _model(said, launch, notes)
+    length = said.pop("max_length", None)
+    program = launch.program
+    if length is None:
+        text = "--max_length is missing: --set max_length=..."
+        raise Unreadable(text, program.file, program.line)
+    if "packing" not in said or said["packing"].text.lower() != "true":
+        notes.append(f"every sample is taken to be as long as --max_length, {length.text} tokens")
+    said.pop("packing", None)
+    usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
+    words = {name: Argument(text, program.file, program.line) for name, text in usual.items()}
+    words["seq_length"] = length
+    left = []
+    for name, word in said.items():
+        ours = RENAMED.get(name, name)
+        if ours in keys.options():
+            words[ours] = word
+        elif name not in usual and not IDLE.search(name) and name not in ("model", "use_hf"):
+            left.append(_setting(name, word))
+        if name in usual:
+            words[name] = word
+    architecture.refuse(left)
+    call = Launch(
+        launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
+    )
+    return Told(call, model, _world(launch), tuple(notes), tuple(left))
+
+
+def _setting(name: str, word: Argument) -> Setting:
+    return Setting(name=f"--{name}", value=word.text, file=word.file, line=word.line)
+
+
+def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterator[Argument]:
+    for name, word in words.items():
+        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
+        yield from namespace.words(one, known, word.known)
+
+
+def _said(launch: Launch, given: Given) -> Iterator[tuple[str, Argument]]:
+    """Every option with its values in one text; what is given beside the files comes last."""
+    name, start, values = "", launch.program, list[Argument]()
+    end = Argument("--", launch.program.file, launch.program.line)
+    for word in (*launch.arguments, end):
+        if not option_like(word.text):
+            values.append(word)
+            continue
+        if name:
+            text = " ".join(one.text for one in values) if values else "true"
+            yield name, Argument(text, start.file, start.line, all(one.known for one in values))
+        name, start, values = word.text.removeprefix("--").replace("-", "_"), word, []
+    options = ((key, value) for key, value in given.values.items() if not key.isupper())
+    for key, value in options:
+        yield key.removeprefix("--").replace("-", "_"), Argument(value, SET, 0)
+
+
+def _model(said: dict[str, Argument], launch: Launch, notes: list[str]) -> ModelSpec:
+    """The model by its name; it trains prediction layers only where they are asked for."""
+    place = said.get("model", launch.program)
+    name = said["model"].text.rstrip("/").rsplit("/", 1)[-1] if "model" in said else ""
+    try:
+        model = find(name)
+    except UnknownName as error:
+        found = f"the model {name} is no preset ({error})" if name else "--model is missing"
+        raise Unreadable(f"{found}: give it (--model)", place.file, place.line) from None
+    notes += left_out(name)
+    asked = said.pop("mtp_num_layers", None)
+    count = int(asked.text) if asked is not None and asked.text.isdigit() else 0
+    if count == model.mtp_num_layers:
+        return model
+    kept = {"mtp_layer": ()} if not count else {}
+    return ModelSpec(**{**model.model_dump(), "mtp_num_layers": count, **kept})
+
+
+def _world(launch: Launch) -> World:
+    """The processes that its environment asks for; one node where it only counts them on one."""
+    said = {
+        name: int(text)
+        for name in ("NNODES", "NPROC_PER_NODE")
+        if re.fullmatch(r"[1-9]\d{0,5}", text := launch.environment.get(name, ""))
+    }
+    each = said.get("NPROC_PER_NODE")
+    unset = "NNODES" not in launch.environment
+    nodes = said.get("NNODES", 1 if each and unset else None)
+    return World(nodes, each, nodes * each if nodes and each else None)

@@ -1,0 +1,92 @@
+"""The Megatron actor of verl's launches, said again in Megatron-LM's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cost_models.spec import ModelSpec
+from planner.frameworks import verl
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import Given
+from planner.frameworks.megatron import keys, namespace
+from planner.frameworks.megatron.namespace import RENAMED, Told
+from planner.frameworks.reading import Setting
+from planner.frameworks.verl import ACTOR
+
+ENGINE = ACTOR + "megatron."
+# Where keys are Megatron-LM's own attributes.
+GROUPS = (
+    ENGINE + "override_transformer_config.",
+    ENGINE + "override_ddp_config.",
+    ENGINE + "override_mcore_model_config.",
+    ACTOR + "optim.override_optimizer_config.",
+)
+DEGREES = frozenset(
+    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}
+    | {"expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel"}
+    | {"virtual_pipeline_model_parallel_size", "use_distributed_optimizer"}
+)
+DEFAULTS = {
+    "sequence_parallel": "true",
+    "use_distributed_optimizer": "true",
+    "accumulate_allreduce_grads_in_fp32": "true",
+    "attention_backend": "flash",
+}
+EXPERTS = {"moe_token_dispatcher_type": "alltoall"}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
+
+
+def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
+    """What a call says.  Raises Unreadable."""
+    said, notes = verl.Overrides(launch, given), [verl.APART]
+    model = verl.model(said, given, notes)
+    words = (*_sizes(said, notes), *_engine(said, model, known, notes))
+    world, left = verl.world(said), said.left(given.model is not None)
+    call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
+    return Told(call, model, world, tuple(notes), left)
+
+
+def _sizes(said: verl.Overrides, notes: list[str]) -> Iterator[Argument]:
+    splits = (ENGINE + "tensor_model_parallel_size", ENGINE + "pipeline_model_parallel_size")
+    found = verl.sizes(said, ENGINE + "context_parallel_size", splits, notes)
+    for option, key, value in (
+        ("--seq-length", verl.LENGTH, found.length),
+        ("--global-batch-size", verl.MINI, found.batch),
+        ("--micro-batch-size", verl.MICRO, found.micro),
+    ):
+        place = said.words.get(key, said.launch.program)
+        yield Argument(option, place.file, place.line)
+        yield Argument(str(value), place.file, place.line)
+
+
+def _engine(
+    said: verl.Overrides, model: ModelSpec, known: Mapping[str, Any], notes: list[str]
+) -> Iterator[Argument]:
+    """The actor's Megatron options, at their defaults where nobody gives them."""
+    program = said.launch.program
+    usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
+    attributes = {
+        name: Argument(value, program.file, program.line) for name, value in usual.items()
+    }
+    dtype = said.text(ENGINE + "dtype", "bfloat16")
+    attributes[DTYPES.get(dtype, "bf16")] = Argument("true", program.file, program.line)
+    for key, word in said.words.items():
+        group = next((one for one in (*GROUPS, ENGINE) if key.startswith(one)), None)
+        name = key.removeprefix(group or "")
+        if group is None or (group == ENGINE and name not in DEGREES):
+            continue
+        name = RENAMED.get(name, name)
+        if name in keys.options():
+            said.asked.add(key)
+            attributes[name] = word
+    for name, word in attributes.items():
+        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
+        yield from namespace.words(one, known, word.known)
+    if [name for name in OFFLOADS if said.on(ENGINE + name)]:
+        notes.append(verl.OFFLOADED)
+    optimizer = said.text(ACTOR + "optim.optimizer", "adam")
+    place = said.words.get(ACTOR + "optim.optimizer", program)
+    yield Argument("--optimizer", place.file, place.line)
+    yield Argument(optimizer, place.file, place.line)

@@ -1,0 +1,169 @@
+"""MindSpeed-LLM's own words said in Megatron-LM's, before they are read.
+
+Its list of options is llm.json; tests/oracles/declared_arguments.py writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any, get_args
+
+from cost_models.adapters import AdapterTarget
+from planner.frameworks.arguments import Arguments
+from planner.frameworks.reading import Unreadable
+
+# Megatron-LM's option for each of MindSpeed-LLM's that says the same.
+SAME = {
+    "--geglu": "--quick-geglu",
+    "--gelu-tanh": "--quick-geglu",  # gated too
+    "--shared-expert-gate": "--moe-shared-expert-gate",
+    "--n-group": "--moe-router-num-groups",
+    "--topk-group": "--moe-router-group-topk",
+    "--qk-nope-head-dim": "--qk-head-dim",
+    "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
+    "--multi-head-latent-attention": "--multi-latent-attention",
+    "--moe-intermediate-size": "--moe-ffn-hidden-size",
+    "--index-n-heads": "--dsa-indexer-n-heads",
+    "--index-head-dim": "--dsa-indexer-head-dim",
+    "--index-topk": "--dsa-indexer-topk",
+    "--index-topk-freq": "--dsa-indexer-topk-freq",
+}
+# What builds layers that no model here has; a plain value builds nothing.
+FOREIGN = {
+    "--compress-ratios": "of DeepSeek-V4's compressed attention",
+    "--kv-compress": "of DeepSeek-V4's compressed attention",
+    "--enable-mhc": "hyper-connections",
+    "--n-hash-layers": "experts chosen by hashing",
+    "--num-zero-experts": "experts that compute nothing",
+    "--cla-share-factor": "keys shared over layers",
+    "--o-lora-rank": "an output projection of low rank",
+}
+LORA_TARGETS = {name: name for name in get_args(AdapterTarget)}
+
+
+@cache
+def flags() -> dict[str, Any]:
+    """The options that MindSpeed-LLM adds, and those that it gives more choices."""
+    text = resources("planner.frameworks.mindspeed").joinpath("llm.json").read_text()
+    found: dict[str, Any] = json.loads(text)["flags"]
+    return found
+
+
+def translate(args: Arguments) -> None:
+    """Puts Megatron-LM's options in the place of MindSpeed-LLM's.
+
+    Raises Unreadable where some build what no model here has.
+    """
+    for name, what in FOREIGN.items():
+        if name in args.given and args.given[name].value not in ("0", "1"):
+            one = args.given[name]
+            raise Unreadable(
+                f"{name}: {what}, which is not read from options; give the model by its name "
+                "(--model)",
+                one.file,
+                one.line,
+            )
+    for own, common in SAME.items():
+        args.rename(own, common)
+    if "--enable-dsa-indexer" in args.given:
+        args.say("--experimental-attention-variant", "dsa", "--enable-dsa-indexer")
+    _linear_attention(args)
+    _experts(args)
+    _windows(args)
+    _stages(args)
+
+
+def _linear_attention(args: Arguments) -> None:
+    """Qwen3-Next's delta nets: the last of every so many layers attends fully."""
+    name = "--full-attention-interval"
+    if args.integer(name) > 1:
+        args.say("--experimental-attention-variant", "gated_delta_net", name)
+        args.say("--linear-attention-freq", args.text(name), name)
+        args.say("--attention-output-gate", None, name)
+
+
+def _experts(args: Arguments) -> None:
+    """Which layers have experts, and how wide the shared ones are."""
+    layers, shared = args.integer("--num-layers"), args.integer("--n-shared-experts")
+    if shared and "--moe-shared-expert-intermediate-size" not in args.given:
+        width = args.integer("--moe-ffn-hidden-size") or args.integer("--ffn-hidden-size")
+        args.say("--moe-shared-expert-intermediate-size", str(shared * width), "--n-shared-experts")
+    dense, name = args.integer("--first-k-dense-replace"), "--moe-layer-freq"
+    text = args.text(name, "1")
+    if "--num-experts" not in args.given or not text.lstrip("-").isdigit():
+        return
+    step = abs(int(text)) or 1  # -1 and 1: every layer
+    kinds = [int(place >= dense and place % step == 0) for place in range(layers)]
+    away = idle(args)
+    kept = [kind for place, kind in enumerate(kinds) if place not in away]
+    about = name if name in args.given else "--num-experts"
+    args.say(name, "+".join(f"[{kind}]*1" for kind in kept), about)
+
+
+def _windows(args: Arguments) -> None:
+    """Windows of keys; with an interleaved size every other layer has one."""
+    for name, skip in (("--sliding-window-size", ""), ("--interleave-sliding-window", "2")):
+        if args.integer(name) > 0:
+            args.say("--window-size", f"({args.integer(name) - 1},0)", name)
+            if skip:
+                args.say("--window-attn-skip-freq", skip, name)
+
+
+def idle(args: Arguments) -> set[int]:
+    """Layers that do nothing and have no weights."""
+    text = args.text("--noop-layers").strip(", ")
+    try:
+        return {int(part) for part in text.split(",")} if text and text != "None" else set()
+    except ValueError:
+        one = args.given["--noop-layers"]
+        raise Unreadable(
+            f"--noop-layers {text[:60]}: layers by number, with commas, are needed",
+            one.file,
+            one.line,
+        ) from None
+
+
+def _stages(args: Arguments) -> None:
+    """Layers of each chunk of the pipeline, where they are listed or some do nothing."""
+    listed, away = args.text("--num-layer-list"), idle(args)
+    layers, pp = args.integer("--num-layers"), args.positive("--pipeline-model-parallel-size")
+    if listed and not away:
+        counts = [int(part) for part in listed.split(",") if part.strip().isdigit()]
+        about = "--num-layer-list"
+    elif away:
+        about, counts = "--noop-layers", _chunks(args, layers, pp, away)
+        args.say("--num-layers", str(layers - len(away & set(range(layers)))), about)
+    else:
+        return
+    if pp > 1 and counts:
+        args.given.pop("--num-layers-per-virtual-pipeline-stage", None)
+        args.say("--pipeline-model-parallel-layout", "|".join("t" * n for n in counts), about)
+
+
+def _chunks(args: Arguments, layers: int, pp: int, away: set[int]) -> list[int]:
+    """Layers with weights in chunks of as many layers."""
+    each = args.integer("--num-layers-per-virtual-pipeline-stage")
+    if args.has("--schedules-method"):
+        each = layers // (2 * pp)
+    each = each or max(layers // pp, 1)
+    starts = range(0, layers, each)
+    return [sum(place not in away for place in range(one, one + each)) for one in starts]
+
+
+def tuning(args: Arguments) -> dict[str, Any]:
+    """Adapters, and what the loss compares."""
+    found: dict[str, Any] = {}
+    rank = args.integer("--lora-r")
+    if rank > 0 and args.has("--lora-target-modules"):
+        targets = args.words("--lora-target-modules")
+        kept = tuple(one for one in targets if one in LORA_TARGETS)
+        if left := [one for one in targets if one not in LORA_TARGETS]:
+            args.assume(f"adapters of {', '.join(left)} have no place in a plan and are left out")
+        if kept:
+            found |= {"lora_rank": rank, "lora_targets": kept}
+    args.has("--lora-alpha", "--lora-fusion", "--lora-load", "--lora-ckpt-filter")
+    if args.text("--stage") == "dpo":
+        found["loss"] = "dpo"
+    return found

@@ -1,0 +1,36 @@
+"""Models that a launch speaks of by name only."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.catalog import models
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+
+# What a release of a model has behind its name and no other shape.
+_SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
+
+_SEES = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
+
+
+def left_out(name: str) -> list[str]:
+    """What the preset of a model of that name does not hold, as a sentence."""
+    if not _SEES.search(name):
+        return []
+    return [f"of {name} the language model alone is costed, without the encoder of its images"]
+
+
+def find(name: str) -> ModelSpec:
+    """The preset of a name, whatever stands between its words.  Raises UnknownName."""
+    tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
+    for one in (*tried, _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))):
+        try:
+            return models.model(one)
+        except UnknownName as error:
+            last = error
+    bare = re.sub(r"[-_ ]", "", name.lower())
+    for entry in models.models():
+        if any(re.sub(r"[-_ ]", "", one.lower()) == bare for one in (entry.id, *entry.aliases)):
+            return entry.spec
+    raise last

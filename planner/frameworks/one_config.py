@@ -1,0 +1,77 @@
+"""The bundle of frameworks that a launch script starts from one YAML config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Note
+from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks.base import Bundle, Flag
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.uncarried import Missing
+from planner.frameworks.yaml_files import Row
+from planner.request import PlanRequest
+
+
+@dataclass(frozen=True)
+class OneConfig:
+    """How such a framework is started: its names, the config's file, and the script to fill in.
+
+    script: with places for head, rendezvous, bundle, exports and launch, and for words of its own.
+    """
+
+    name: str
+    title: str
+    versions: str
+    file: str
+    script: str
+    starts: Literal["every node", "first node"] = "every node"
+
+    def bundle(
+        self,
+        request: PlanRequest,
+        plan: ParallelPlan,
+        keys: Sequence[Row],
+        missing: Missing,
+        variables: Sequence[Flag] = (),
+        notes: Iterable[Note] = (),
+        words: Mapping[str, object] | None = None,
+        files: Mapping[str, str] | None = None,
+        document: Iterable[Row] | None = None,
+    ) -> Bundle:
+        """The script and the config with its keys; document: the same keys from the root down.
+
+        words: of the script's places, beside those that every script may have or instead of them.
+        """
+        head = "\n".join(
+            (
+                *shell.header(self.title, self.versions, request, plan).splitlines()[:-1],
+                f"# A smoke run on MOCK DATA: to train, give {self.file} data, a learning rate, "
+                "steps.",
+            )
+        )
+        filled = {
+            "head": head,
+            "rendezvous": shell.rendezvous(nodes(request.cluster)),
+            "bundle": shell.BUNDLE,
+            "exports": "\n".join(map(shell.export, variables)),
+            "launch": shell.torchrun(accelerators_per_node(request.cluster)),
+            **(words or {}),
+        }
+        text = yaml_files.document(keys if document is None else document)
+        return Bundle(
+            framework=self.name,
+            versions=self.versions,
+            main="launch.sh",
+            starts=self.starts,
+            files={
+                "launch.sh": self.script.format(**filled),
+                self.file: f"{head}\n{uncarried.comments(missing)}\n{text}",
+                **(files or {}),
+            },
+            flags=(*variables, *yaml_files.flags(self.file, keys)),
+            notes=(*notes, *uncarried.notes(missing)),
+        )

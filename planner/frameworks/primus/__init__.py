@@ -1,0 +1,115 @@
+"""Primus, AMD's training framework: one YAML of overrides for its Megatron-LM backend.
+
+Its torchtitan, Megatron-Bridge and MaxText backends take what is written for these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.answer import Note
+from planner.frameworks import megatron, uncarried
+from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.megatron import keys
+from planner.frameworks.one_config import OneConfig
+from planner.frameworks.primus.experiment import recognises
+from planner.frameworks.primus.names import OVERRIDES
+from planner.frameworks.primus.reader import read
+from planner.frameworks.primus.rules import RULES, SCHEDULES
+from planner.frameworks.primus.settings import head, overrides
+from planner.request import PlanRequest
+
+VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
+
+
+def _field(field: Field) -> Field:
+    names = tuple(
+        keys.attribute(name) if name in keys.options().values() else name for name in field.names
+    )
+    return replace(field, names=names, note=keys.in_keys(field.note))
+
+
+FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
+    "dynamic_cp": cannot("its mock data are of one length: samples are not dealt to ranks"),
+    "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
+    "schedule": says(
+        "num_virtual_stages_per_pipeline_rank",
+        "patch_primus_pipeline",
+        "pp_algorithm",
+        note="zero bubble and V schedules by its own pipeline runtime",
+    ),
+    "attention_kernel": says("attention_backend", note="flash: Transformer Engine's fused one"),
+    "moe_dispatcher": says(
+        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "use_turbo_deepep"
+    ),
+    "runtime": cannot("Megatron-LM is the runtime"),
+}
+UNCARRIED = tuple(
+    replace(
+        row, how=keys.in_keys(row.how.replace("--mscale-all-dim (0.0)", "--mscale-all-dim (1.0)"))
+    )
+    for row in megatron.UNCARRIED
+)
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+PRIMUS_PATH="${{PRIMUS_PATH:-.}}"  # a checkout of Primus with its submodules
+{bundle}
+{exports}
+{launch}
+
+torchrun "${{LAUNCH_ARGS[@]}}" "$PRIMUS_PATH/primus/cli/main.py" train pretrain \\
+  --config "$BUNDLE/config.yaml" \\
+  "$@"
+"""
+LAUNCH = OneConfig("primus", "Primus", VERSIONS, "config.yaml", SCRIPT)
+LAUNCHER = Note(
+    code="needs",
+    text="Primus's own launcher tunes RCCL for the machine first: "
+    "primus-cli direct -- train pretrain --config config.yaml.",
+)
+
+
+def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
+    """Variables that Megatron-LM and ROCm's Transformer Engine ask for."""
+    variables = megatron.environment(plan)
+    training = request.training
+    if training.precision == "fp8" and training.fp8_recipe == "mxfp8":
+        name = "NVTE_ROCM_ENABLE_MXFP8"
+        variables += (flag("environment", name, 1, "Primus demands it for mxfp8"),)
+    return variables
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script and the config."""
+    rows = list(overrides(request, plan))
+    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
+    under = ((OVERRIDES + key, value, why) for key, value, why in rows)
+    variables = environment(request, plan)
+    return LAUNCH.bundle(
+        request, plan, rows, missing, variables, (LAUNCHER,), document=(*head(), *under)
+    )
+
+
+FRAMEWORK = Framework(
+    name="primus",
+    title="Primus",
+    versions=VERSIONS,
+    runtime="megatron",
+    axes={
+        "runtime": ("megatron",),
+        "schedule": SCHEDULES,
+        "overlap_grad_reduce": (True, False),  # its own pipeline runtime needs it off
+        "overlap_param_gather": (True, False),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+    untuned="its pre-trainer trains every weight: adapters are its Megatron-Bridge backend's",
+)

@@ -1,0 +1,144 @@
+"""A config of Primus as it stands: the presets that it names and what is laid over them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import yaml
+
+from planner.frameworks import yaml_files
+from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.megatron import keys
+from planner.frameworks.primus.names import PRESETS
+from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.yaml_files import YamlFile
+
+YAML = (".yaml", ".yml")
+MODULES = ("pre_trainer", "post_trainer")  # it looks for the one under the other's name too
+BACKEND = "megatron"
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
+
+
+class Told(NamedTuple):
+    """A value and where it stands; line 0: in a preset that is not at hand."""
+
+    value: Any
+    file: str
+    line: int
+
+    def setting(self, name: str) -> Setting:
+        return Setting(name=name, value=str(self.value), file=self.file, line=self.line)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A config, the module of it that trains, and what is known beside it."""
+
+    config: YamlFile
+    module: str
+    files: Mapping[str, str]
+    given: Given
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The module: its backend, its presets and the overrides."""
+        found: dict[str, Any] = self.config.values["modules"][self.module]
+        return found
+
+    @property
+    def model(self) -> str:
+        """The preset of the model."""
+        return str(self.resolved(self.body.get("model") or "")).removeprefix("../")
+
+    @property
+    def model_at_hand(self) -> bool:
+        """Whether the preset of the model is known or among the files."""
+        return self.model in PRESETS or self._path(self.model) is not None
+
+    @cached_property
+    def overrides(self) -> dict[str, Told]:
+        """What is laid over the presets; what is given beside the files comes last."""
+        prefix = f"modules.{self.module}.overrides."
+        found = {
+            key: Told(
+                self.resolved(value), self.config.name, self.config.lines.get(prefix + key, 0)
+            )
+            for key, value in (self.body.get("overrides") or {}).items()
+        }
+        for given, value in self.given.values.items():
+            key = given.removeprefix("--").replace("-", "_")
+            if key in keys.options():
+                found[key] = Told(yaml.safe_load(value), SET, 0)
+        return found
+
+    def resolved(self, value: Any) -> Any:
+        """A value with its variables as they are given, or else at their defaults, as YAML."""
+        if not isinstance(value, str) or not _VARIABLE.search(value):
+            return value
+        known = self.given.variables
+        text = _VARIABLE.sub(lambda one: known.get(one[1], one[2] or one[0]), value)
+        return text if "${" in text else yaml.safe_load(text)
+
+    def preset(self, name: str, below: str = "") -> dict[str, Told]:
+        """What a preset sets otherwise than Megatron-LM, with what it extends.
+
+        below: the file that extends it.
+        """
+        if name in PRESETS:
+            return {key: Told(value, self.config.name, 0) for key, value in PRESETS[name].items()}
+        path = self._path(name)
+        if path is None or path == below:
+            place = below or self.config.name
+            what = f"extends {name}" if below else f"the preset {name}"
+            raise Unreadable(f"{what}, which is not among the files", place)
+        found = yaml_files.read(self.files[path], path)
+        above = found.values.get("extends") or []
+        told: dict[str, Told] = {}
+        for one in above if isinstance(above, list) else [str(above)]:
+            base = str(one).removeprefix("../")
+            if not base.startswith("primus_"):  # its own options, each at what does nothing
+                told |= self.preset(base, path)
+        for key, value in found.values.items():
+            if key != "extends":
+                told[key] = Told(self.resolved(value), path, found.lines.get(key, 0))
+        return told
+
+    def _path(self, name: str) -> str | None:
+        """The file of a preset; None where it is not at hand."""
+        last = name.rsplit("/", 1)[-1]
+        others = (one for one in self.files if one != self.config.name)
+        return next((one for one in others if one.rsplit("/", 1)[-1] == last), None)
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some YAML has modules with a backend each."""
+    return any(
+        re.search(r"^modules:[ \t]*$", text, re.MULTILINE)
+        and re.search(r"^[ \t]+framework:", text, re.MULTILINE)
+        for name, text in files.items()
+        if name.endswith(YAML)
+    )
+
+
+def experiment(files: Mapping[str, str], given: Given) -> Experiment:
+    """The config among the files.  Raises Unreadable where it is none for Megatron-LM."""
+    for name, text in files.items():
+        if name.endswith(YAML):
+            found = yaml_files.read(text, name)
+            if isinstance(found.values.get("modules"), dict):
+                break
+    else:
+        raise Unreadable(f"no YAML has modules (files: {', '.join(files) or 'none'})")
+    modules = found.values["modules"]
+    module = next((one for one in MODULES if isinstance(modules.get(one), dict)), None)
+    if module is None:
+        raise Unreadable(f"modules has no {MODULES[0]}", found.name)
+    backend = modules[module].get("framework")
+    if backend != BACKEND:
+        line = found.lines.get(f"modules.{module}.framework", 0)
+        raise Unreadable(f"{module}.framework is {backend!r}; {BACKEND} is read", found.name, line)
+    return Experiment(found, module, files, given)

@@ -1,0 +1,48 @@
+"""A model of Primus by its name, with what an experiment lays over it."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks.named_models import find
+from planner.frameworks.primus.experiment import Experiment
+from planner.frameworks.reading import Unreadable
+
+# What may be laid over a named model, and what would make it another one.
+LAID_OVER = ("num_layers", "mtp_num_layers")
+SHAPES = frozenset(
+    {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
+    | {"num_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
+    | {"kv_lora_rank", "moe_shared_expert_intermediate_size"}
+)
+
+
+def adapted(told: Experiment) -> ModelSpec:
+    """The named model with what is laid over it.  Raises Unreadable."""
+    file = told.config.name
+    name = told.model.rsplit("/", 1)[-1].removesuffix(".yaml")
+    try:
+        model = find(name)
+    except UnknownName as error:
+        raise Unreadable(
+            f"the model {name} is no preset ({error}), and the preset {told.model} is not among "
+            "the files: give its YAML and those that it extends, or the model by another name "
+            "(--model)",
+            file,
+        ) from None
+    changes: dict[str, int] = {}
+    for key, one in told.overrides.items():
+        if key in SHAPES and one.value is not None:
+            raise Unreadable(
+                f"{key} is laid over {name}: give the model's YAML and those that it extends, or "
+                "the model (--model)",
+                one.file,
+                one.line,
+            )
+        if key in LAID_OVER and re.fullmatch(r"\d{1,5}", str(one.value)):
+            changes[key] = int(one.value)
+    if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
+        raise Unreadable(f"num_layers is laid over the pattern of {name}", file)
+    return ModelSpec(**{**model.model_dump(), **changes}) if changes else model

@@ -1,0 +1,147 @@
+"""Primus's configs read back: its presets and overrides as Megatron-LM's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import architecture, scripts
+from planner.frameworks.arguments import Arguments, known_arguments
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import SET, given_with
+from planner.frameworks.megatron import keys
+from planner.frameworks.megatron.reader import Dialect, reading_of
+from planner.frameworks.primus.experiment import YAML, Experiment, Told, experiment
+from planner.frameworks.primus.named import adapted
+from planner.frameworks.primus.names import MODEL, OWN, PRESETS, SHAPING
+from planner.frameworks.primus.settings import ALGORITHMS
+from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+
+TITLE = "Primus"
+PROGRAM = "primus/cli/main.py"
+SCHEDULES = {name: schedule for schedule, name in ALGORITHMS.items()}
+# Of its own keys, those that the plan takes up.
+PLANNED = frozenset(
+    {"enable_primus_turbo", "patch_primus_pipeline", "pp_algorithm", "use_turbo_deepep"}
+)
+
+
+def _trains(launch: Launch) -> bool:
+    return launch.program.text.endswith(PROGRAM)
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a config says, and the script that starts it where there is one.
+
+    Raises Unreadable where it is none for Megatron-LM or leaves out what a model needs.
+    """
+    given = given_with(files)
+    told = experiment(files, given)
+    launch, size, reached = _started(files, told, accelerators)
+    values = told.preset(str(told.body.get("config"))) | _of_model(told) | told.overrides
+    if given.model is None and not told.model_at_hand:
+        given = replace(given, model=adapted(told))
+    own = {key: one for key, one in values.items() if key in OWN}
+    if given.model is None:
+        shaping = [one.setting(key) for key, one in own.items() if key in SHAPING and one.value]
+        architecture.refuse(shaping)
+    dialect = Dialect("primus", TITLE, keys.PACKAGE, plan=lambda _, plan: _plan(own, plan))
+    args = _arguments(told, values)
+    return _by_key(reading_of(dialect, args, launch, reached, size, given), own)
+
+
+def _started(
+    files: Mapping[str, str], told: Experiment, accelerators: int | None
+) -> tuple[Launch, int, scripts.World]:
+    """The call, its accelerators and what it says of nodes; without a script as asked."""
+    name = told.config.name
+    if not any(PROGRAM in text for text in files.values()):
+        if accelerators is None:
+            raise Unreadable("a config alone starts no processes: give a cluster", name)
+        nowhere = Launch((), Argument(PROGRAM, name, 1), (), {}, ())
+        return nowhere, accelerators, scripts.World(None, None, None)
+    found = scripts.training_call(files, _trains, TITLE)
+    reached = scripts.world(found.launch)
+    return found.launch, scripts.accelerators(found, reached, accelerators), reached
+
+
+def _of_model(told: Experiment) -> dict[str, Told]:
+    """The preset of the model; of one that is not at hand what every model's preset sets."""
+    if told.model_at_hand:
+        return told.preset(told.model)
+    everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}
+    return {key: Told(value, told.config.name, 0) for key, value in everywhere.items()}
+
+
+def _arguments(told: Experiment, values: Mapping[str, Told]) -> Arguments:
+    """Every attribute that is set as its option, at its line."""
+    document = known_arguments(keys.PACKAGE)
+    args = Arguments("Megatron-LM", document["flags"], (max(document["versions"]),))
+    for note in told.config.notes():
+        args.assume(note)
+    for key, one in values.items():
+        if key in keys.options():
+            _take(args, keys.options()[key], one)
+        elif key not in OWN and not _off(one.value):
+            said = one.setting(key)
+            args.settings.append(said)
+            args.unknown.append(said)
+    return args
+
+
+def _off(value: Any) -> bool:
+    """Whether a value only says that something is not there."""
+    return not value or (isinstance(value, dict) and value.get("enabled") is False)
+
+
+def _take(args: Arguments, option: str, one: Told) -> None:
+    try:
+        words = list(keys.words(option, one.value))
+    except ValueError as error:
+        raise Unreadable(f"{keys.attribute(option)} {error}", one.file, one.line) from None
+    if words:
+        said = [Argument(word, one.file, one.line, "${" not in word) for word in words]
+        row = args.known[option]
+        wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
+        args.option(option, said[0], said[1:], wanted)
+
+
+def _plan(own: Mapping[str, Told], plan: ParallelPlan) -> dict[str, Any]:
+    """What its own keys say of the plan."""
+    on = {key: one.value for key, one in own.items()}
+    said: dict[str, Any] = {}
+    if on.get("patch_primus_pipeline") and on.get("pp_algorithm") in SCHEDULES:
+        said["schedule"] = SCHEDULES[on["pp_algorithm"]]
+    if on.get("enable_primus_turbo") and on.get("use_turbo_deepep"):
+        said["moe_dispatcher"] = "deepep"
+    return said
+
+
+def _by_key(reading: Reading, own: Mapping[str, Told]) -> Reading:
+    """The reading with the names of keys for those of options, and with its own keys."""
+
+    def key(one: Setting) -> Setting:
+        if not one.name.startswith("--") or not one.file.endswith((*YAML, SET)):
+            return one
+        off = keys.turns_off(one.name)
+        value = one.value if one.value is not None else ("false" if off else "true")
+        return one.model_copy(update={"name": keys.attribute(one.name), "value": value})
+
+    def refused(one: Refusal) -> Refusal:
+        return one.model_copy(update={"setting": key(one.setting) if one.setting else None})
+
+    stated = {name: one for name, one in own.items() if one.line}
+    left = {name: one for name, one in stated.items() if name not in PLANNED and one.value}
+    unread = (key(one) for one in reading.unread if one.line or one.file == SET)
+    return reading.model_copy(
+        update={
+            "settings": (
+                *map(key, reading.settings),
+                *(one.setting(name) for name, one in stated.items()),
+            ),
+            "unread": (*unread, *(one.setting(name) for name, one in left.items())),
+            "refusals": tuple(map(refused, reading.refusals)),
+        }
+    )

@@ -1,0 +1,105 @@
+"""What Primus refuses or cannot do beyond Megatron-LM: fd1eeab and ROCm's Transformer Engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import code
+from planner.constraints import Context, Rule, micro_batches
+from planner.frameworks.base import rule, unsupported
+from planner.frameworks.megatron.rules import DISPATCHER_DEVICES
+from planner.frameworks.megatron.rules import RULES as CORE
+from planner.frameworks.megatron.rules import SCHEDULES as MEGATRON_SCHEDULES
+from planner.frameworks.primus.settings import ALGORITHMS
+from planner.frameworks.rules import is_named
+
+VENDOR = "AMD"
+SCHEDULES = ("1f1b", "interleaved-1f1b", *ALGORITHMS)
+_FLASH2 = code("attention_kernel", "flash2")
+_HYBRIDEP = code("moe_dispatcher", "hybridep")
+_OWN = tuple(ALGORITHMS)
+_FOLDED = ("zb-v", "v-half", "v-min")
+
+
+def _fp8(c: Context) -> bool:
+    return c.training.precision == "fp8"
+
+
+OWN: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: all(group.accelerator.vendor in ("", VENDOR) for group in c.cluster.groups),
+        lambda c, p: (
+            "it runs on AMD's accelerators; the cluster has "
+            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: p.attention_kernel != _FLASH2,
+        "Transformer Engine has no flash-attention on ROCm: its fused attention is AITER's or CK's",
+    ),
+    unsupported(
+        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _HYBRIDEP),
+        "hybridep's kernels are for CUDA",
+    ),
+    unsupported(
+        lambda c, p: c.training.precision != "fp4",
+        "nvfp4 is a format of NVIDIA's; what it trains in four bits is mxfp4, which is not costed",
+    ),
+    unsupported(
+        lambda c, p: (
+            (c.training.optimizer != "muon") | (p.zero_stage > 0) | (p.overlap_grad_reduce == 0)
+        ),
+        "its Megatron-LM overlaps no gradients of a replicated Muon: ZeRO 1, or no "
+        "overlap_grad_reduce",
+    ),
+    unsupported(
+        lambda c, p: (p.overlap_tp == 0) | (not _fp8(c)),
+        "its overlapped tensor-parallel traffic is not patched in for fp8",
+    ),
+    unsupported(
+        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
+        lambda c, p: f"its pipelines run {', '.join(SCHEDULES)}, not {p.schedule}",
+    ),
+    unsupported(
+        lambda c, p: (
+            (p.pp == 1)
+            | ~is_named(p, "schedule", *_OWN)
+            | ((p.overlap_grad_reduce == 0) & ((p.vpp == 1) | (p.overlap_p2p == 1)))
+        ),
+        "its own pipeline runtime reduces gradients after the last micro-batch and never waits for "
+        "a message: no overlap_grad_reduce, in a V overlap_p2p",
+    ),
+    unsupported(
+        lambda c, p: (
+            (p.pp == 1)
+            | ~is_named(p, "schedule", *_OWN)
+            | ((c.model.mtp_num_layers == 0) & (p.overlap_ep == 0))
+        ),
+        "its own pipeline runtime is not written for prediction layers or hidden exchanges of "
+        "experts",
+    ),
+    rule(
+        "schedule_micro_batches",
+        lambda c, p: (
+            (p.pp == 1) | ~is_named(p, "schedule", "zb-v") | (micro_batches(c, p) >= 2 * p.pp - 1)
+        ),
+        lambda c, p: f"its zb-v needs 2 x pp - 1 = {2 * p.pp - 1} micro-batches or more",
+    ),
+    rule(
+        "vpp_layout",
+        lambda c, p: (
+            (p.pp == 1)
+            | ~is_named(p, "schedule", *_FOLDED)
+            | (
+                (p.stage_layers == 0)
+                & np.equal(p.first_stage_layers, 0)
+                & np.equal(p.last_stage_layers, 0)
+            )
+        ),
+        "schedules in a V deal layers out evenly",
+    ),
+)
+# Primus-Turbo has schedules of its own, and DeepEP for ROCm.
+_REPLACED = (MEGATRON_SCHEDULES, DISPATCHER_DEVICES)
+RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _REPLACED), *OWN)

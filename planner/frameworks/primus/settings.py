@@ -1,0 +1,76 @@
+"""The keys of config.yaml, from the arguments of `pretrain_gpt.py`.
+
+Primus gives every override to Megatron-LM as an attribute of its arguments.  What its presets set
+otherwise than Megatron-LM's parser is said of every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks.base import Flag
+from planner.frameworks.megatron import keys
+from planner.frameworks.megatron.flags import flags
+from planner.frameworks.primus.names import MODEL, TRAINER
+from planner.frameworks.yaml_files import Row
+from planner.request import PlanRequest
+
+# Our name of a schedule -> that of its own pipeline runtime.
+ALGORITHMS = {"zb-h1": "zero-bubble", "zb-v": "zbv-formatted", "v-half": "v-half", "v-min": "v-min"}
+PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
+# A preset has the other value.
+_PRESET: tuple[Row, ...] = (
+    ("bf16", False, "fp16 it is"),
+    ("use_distributed_optimizer", False, "every rank keeps all states"),
+    ("sequence_parallel", False, "norms and dropout whole on every rank"),
+    ("swiglu", False, "one input projection in the MLP"),
+    ("untie_embeddings_and_output_weights", False, "the output layer is the embedding"),
+    ("add_bias_linear", True, "linear layers have biases"),
+    ("finetune", False, "from random weights"),
+    ("dataloader_type", "single", "one pass, in order"),
+    ("lr_warmup_iters", 0, PLACEHOLDER),
+    ("min_lr", 0.0, PLACEHOLDER),
+    ("weight_decay", 0.01, PLACEHOLDER),
+)
+
+
+def _attention(flag: Flag) -> Any:
+    """Transformer Engine has no flash-attention on ROCm; its fused attention is AITER's or CK's."""
+    return "fused" if flag.words[1] == "flash" else flag.words[1]
+
+
+def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
+    """Key, value, why."""
+    said = {keys.attribute(one.name): one for one in flags(request, plan)}
+    for name, one in said.items():
+        value = _attention(one) if name == "attention_backend" else keys.value(one)
+        yield name, value, keys.in_keys(one.why)
+    for name, value, why in _PRESET:
+        if name not in said:
+            yield name, value, why
+    if request.model.position != "rope":
+        yield "add_position_embedding", True, "else only rotary positions start"
+    if plan.pp > 1 and plan.schedule in ALGORITHMS:
+        yield from _own_pipeline(plan)
+    if request.model.moe is not None and plan.moe_dispatcher == "deepep":
+        yield "enable_primus_turbo", True, "its kernels may replace Megatron-LM's"
+        yield "use_turbo_deepep", True, "DeepEP for ROCm is Primus-Turbo's"
+
+
+def _own_pipeline(plan: ParallelPlan) -> Iterator[Row]:
+    yield "patch_primus_pipeline", True, "its own pipeline runtime"
+    yield "pp_algorithm", ALGORITHMS[plan.schedule], f"the schedule {plan.schedule}"
+    yield "gradient_accumulation_fusion", True, "else weight gradients cannot be put off"
+
+
+def head() -> Iterator[Row]:
+    """What stands around the overrides, each key from the root of the file."""
+    yield "work_group", "amd", "folder of the output"
+    yield "user_name", "root", "folder of the output"
+    yield "exp_name", "smoke-run", "folder of the output"
+    yield "workspace", "./output", "where logs and checkpoints go"
+    yield "modules.pre_trainer.framework", "megatron", "the backend"
+    yield "modules.pre_trainer.config", TRAINER, "preset of the training"
+    yield "modules.pre_trainer.model", MODEL, "preset of any decoder"

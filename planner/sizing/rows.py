@@ -1,0 +1,186 @@
+"""A row of a sizing: the best plan of one cluster, its goodput, its days and its money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from cost_models.catalog import hardware
+from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ClusterSpec, NodeGroup
+from cost_models.tuning import trained_parameters
+from cost_models.units import DAY_S, HOUR_S
+from planner.answer import ErrorBand
+from planner.competition import fastest
+from planner.consistency import contradictions
+from planner.explain import report
+from planner.progress import within_a_step
+from planner.request import PlanRequest
+from planner.search import cost_model
+from planner.sizing.answer import Row
+from planner.sizing.request import SizingRequest, SizingSpec
+
+# A checkpoint of mixed-precision Adam (BLOOM wrote 13.1 bytes per parameter), copied to host memory
+# at what one accelerator was measured to reach of its link (H200: 55 of 63 GB/s), then written
+# while training goes on; ranks meet for it.
+CHECKPOINT_BYTES_PER_PARAMETER = 14.0
+HOST_COPY_FRACTION = 0.87
+CHECKPOINT_BARRIER_S = 1.0
+UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
+MOST_KEPT = 2000  # best plans, a few kilobytes each
+
+
+def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
+    """Each kind in whole nodes of its own, or a part of one; no number twice."""
+    for kind in sizing.accelerators:
+        typical = hardware.accelerator_entry(kind).node.accelerators
+        seen = set()
+        for count in sizing.sizes:
+            nodes, per_node = ceil(count / typical), min(count, typical)
+            if (nodes, per_node) in seen:
+                continue
+            seen.add((nodes, per_node))
+            yield cluster_of_kind(kind, nodes, per_node, sizing)
+
+
+def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) -> ClusterSpec:
+    try:
+        group = hardware.node_group(kind, nodes, per_node)
+    except ValueError:  # a part of a node that its link domains do not divide: the whole node
+        group = hardware.node_group(kind, nodes)
+    prices = sizing.prices_usd_per_accelerator_hour
+    if kind in prices:
+        group = group.model_copy(update={"price_usd_per_accelerator_hour": prices[kind]})
+    cluster = hardware.cluster_of(f"{nodes}x{group.accelerators_per_node}x{kind}", group)
+    given = {
+        name: value
+        for name in ("pue", "failures_per_1000_node_days")
+        if (value := getattr(sizing, name)) is not None
+    }
+    return cluster.model_copy(update=given)
+
+
+def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
+    """The best plan on one cluster, and what the training takes there."""
+    group = cluster.groups[0]
+    names: dict[str, Any] = {
+        "accelerator": group.accelerator.id,
+        "nodes": group.nodes,
+        "accelerators": cluster.accelerators,
+        "price_usd_per_accelerator_hour": group.price_usd_per_accelerator_hour,
+    }
+    base = asked.base
+    wrong = list(contradictions(base.model, cluster, base.training))
+    if wrong:
+        return Row(**names, reason=wrong[0].detail)
+    request = _without_money(base.model_copy(update={"cluster": cluster}))
+    found = best(request.model_dump_json())
+    if isinstance(found, str):
+        return Row(**names, reason=found)
+    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best plan on a cluster, and what days, money and energy follow from."""
+
+    plan: ParallelPlan
+    iteration_time_s: float
+    error_band: ErrorBand
+    mfu: float
+    tokens_per_s: float
+    memory_headroom: float
+
+
+def _without_money(request: PlanRequest) -> PlanRequest:
+    """The request without what its best plan does not depend on, so that it is searched once.
+
+    Whoever tries other prices, failures or tokens then waits for no search.
+    """
+    cluster = request.cluster
+    update: dict[str, Any] = {"pue": 1.0, "failures_per_1000_node_days": None}
+    if request.search.objective != "cost":
+        free = {"price_usd_per_accelerator_hour": None, "node_power_watts": None}
+        update["groups"] = tuple(group.model_copy(update=free) for group in cluster.groups)
+    training = request.training.model_copy(update={"tokens": None})
+    cluster = cluster.model_copy(update=update)
+    return request.model_copy(update={"cluster": cluster, "training": training})
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def best(document: str) -> _Found | str:
+    """The best plan of a request, or why there is none."""
+    request = PlanRequest.model_validate_json(document)
+    with within_a_step():
+        first = fastest(request)
+    bound, outcome = first.request, first.outcome
+    if not outcome.best:
+        counts = outcome.counts
+        assert counts is not None
+        most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
+        return "nothing fits" if most == "memory" else f"no plan: {most}"
+    found = report(cost_model(bound), bound, outcome.best[0])
+    return _Found(
+        plan=found.plan,
+        iteration_time_s=found.iteration_time_s,
+        error_band=found.error_band,
+        mfu=found.mfu,
+        tokens_per_s=found.tokens_per_s,
+        memory_headroom=1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
+    )
+
+
+def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[str, Any]:
+    """Days, goodput, cost and energy of the training by this plan."""
+    sizing, group = asked.sizing, cluster.groups[0]
+    tokens = asked.base.training.tokens
+    assert tokens is not None
+    training_days = tokens / found.tokens_per_s / DAY_S
+    checkpoint_s = sizing.checkpoint_s
+    if checkpoint_s is None:
+        checkpoint_s = _checkpoint_s(asked.base, group, cluster.accelerators)
+    rate = cluster.failures_per_1000_node_days
+    mtbf = interval = None
+    effective = 1.0
+    if rate:
+        mtbf = float(job_mtbf_s(group.nodes, 1000.0 * DAY_S / rate))
+        interval = float(daly_interval_s(checkpoint_s, mtbf))
+        restart = sizing.detect_s + sizing.restart_s
+        effective = float(effective_share(interval, checkpoint_s, restart, mtbf))
+    days = training_days / effective if effective > 0 else float("inf")
+    hours = days * DAY_S / HOUR_S
+    price, watts = group.price_usd_per_accelerator_hour, group.node_power_watts
+    cost = None if price is None else hours * cluster.accelerators * price
+    power = None if watts is None else watts * group.nodes * cluster.pue
+    return {
+        "plan": found.plan,
+        "iteration_time_s": found.iteration_time_s,
+        "error_band": found.error_band,
+        "mfu": found.mfu,
+        "tokens_per_s": found.tokens_per_s,
+        "memory_headroom": found.memory_headroom,
+        "training_days": training_days,
+        "effective_share": effective,
+        "mtbf_s": mtbf,
+        "checkpoint_s": checkpoint_s,
+        "checkpoint_interval_s": interval,
+        "days": days,
+        "low_days": days * found.error_band.low_s / found.iteration_time_s,
+        "high_days": days * found.error_band.high_s / found.iteration_time_s,
+        "cost_usd": cost,
+        "tokens_per_usd": tokens / cost if cost else None,
+        "power_watts": power,
+        "energy_kwh": None if power is None else power / 1000.0 * hours,
+    }
+
+
+def _checkpoint_s(request: PlanRequest, group: NodeGroup, accelerators: int) -> float:
+    """Seconds that training stands still while each rank copies its share to host memory."""
+    link = group.host_link_bytes_per_s or UNKNOWN_HOST_LINK_BYTES_PER_S
+    trained = trained_parameters(request.model, request.training)
+    share = trained * CHECKPOINT_BYTES_PER_PARAMETER / accelerators
+    return share / (HOST_COPY_FRACTION * link) + CHECKPOINT_BARRIER_S

@@ -1,0 +1,87 @@
+"""The best switches that the rules accept, plan by plan.
+
+A switch (torch.compile, a fused loss, an overlap) costs nothing to choose: its better value is
+never slower and never holds more memory.  So a plan is priced with all of them at their best,
+unless a rule refuses that; then with every combination that no accepted one outdoes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from cost_models.plans import FIELDS, IntArray, Plans, concatenate
+from planner.axes import Switches
+from planner.constraints import BoolArray, Context, Rule
+
+Refused = list[tuple[Rule, BoolArray]]
+
+
+class _Watched(Plans):
+    """Plans that remember which of their fields were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _NAMES:
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+_NAMES = frozenset(FIELDS)
+
+
+def settled(
+    switches: Switches,
+    rules: Iterable[Rule],
+    context: Context,
+    plans: Plans,
+    at_rest: Callable[[Plans], Plans],
+) -> tuple[Plans, Refused]:
+    """Plans with their switches settled, and by rule which plans it refuses whatever they are.
+
+    plans: with the first combination of switches.  at_rest: gives switches that have no effect on
+    a plan the one value that stands for all.
+    """
+    plans = at_rest(plans)
+    legal = np.ones(len(plans), dtype=np.bool_)
+    best = legal.copy()
+    refused: Refused = []
+    asking: Refused = []
+    for rule in rules:
+        watched = _Watched(**dict(plans.columns()), stage_layers_table=plans.stage_layers_table)
+        passes = rule.legal(context, watched)
+        if switches.columns.keys() & watched.__dict__.get("read", set()):
+            asking.append((rule, ~passes))
+            best &= passes
+        else:
+            refused.append((rule, legal & ~passes))
+            legal &= passes
+    found = plans.take(legal & best)
+    rows = np.flatnonzero(legal & ~best)
+    if not len(rows):
+        return found, refused
+    asks = [rule for rule, _ in asking]
+    accepted = np.zeros((len(rows), len(switches.outdoes)), dtype=np.bool_)
+    pending = plans.take(rows)
+    for k in range(1, accepted.shape[1]):
+        open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
+        tried = at_rest(pending.take(open_rows).with_columns(**switches.of(k)))
+        passes = np.ones(len(open_rows), dtype=np.bool_)
+        for rule in asks:
+            passes &= rule.legal(context, tried)
+        accepted[open_rows, k] = passes
+        if passes.any():
+            found = concatenate(found, tried.take(passes))
+    return found, [*refused, *_first_reasons(asking, len(legal), rows[~accepted.any(axis=1)])]
+
+
+def _first_reasons(asking: Refused, count: int, rows: IntArray) -> Refused:
+    """Rows that no combination makes legal, by the first rule that refuses the best one."""
+    left = np.zeros(count, dtype=np.bool_)
+    left[rows] = True
+    found = []
+    for rule, refuses in asking:
+        found.append((rule, left & refuses))
+        left &= ~refuses
+    return found

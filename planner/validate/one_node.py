@@ -1,0 +1,113 @@
+"""A plan checked on one node of the cluster it is for: the script to run there, and its results.
+
+Nothing runs here.  Whoever has the node runs the script and hands back what its ranks leave, so
+that the time is that of the real accelerators and links inside a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner import solve
+from planner.answer import Document
+from planner.documents import parse_request
+from planner.frameworks import shell
+from planner.frameworks.rules import on_cpus
+from planner.loading import plain
+from planner.problems import Problem, RequestError, refuse, wrong_type
+from planner.request import PlanRequest
+from planner.validate import remote
+from planner.validate.contract import RankResult, result_file
+from planner.validate.native import Difference, Native, native
+from planner.validate.report import Tolerance, ValidationReport
+from planner.validate.run import Options, compare
+from planner.validate.scale import Change, on_one_node
+from planner.validation import field_problems, require_object
+
+FOLDER = "planner-run"  # where the script leaves its files, beside the place it is started in
+NAME = "validate_one_node.sh"
+FIELDS = ("request", "ranks")
+MOST_RANKS = 64
+
+
+class OneNode(Document):
+    """A script for one node; request: what it trains, changes: what is smaller than in the plan.
+
+    results: the files that its ranks leave, to hand back; predicted_s: of a step there.
+    """
+
+    name: str
+    text: str
+    request: dict[str, Any]
+    predicted_s: float
+    fits: bool
+    changes: tuple[Change, ...]
+    differences: tuple[Difference, ...]
+    results: tuple[str, ...]
+
+
+def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
+    """The script.  Raises RequestError, planner.frameworks.base.Unsupported."""
+    as_run = _as_run(request)
+    small = on_one_node(as_run.request)
+    bundle = remote.render("torchrun", [small.request], options or Options())
+    estimate = solve.estimate(small.request, small.plan).estimate
+    text = shell.one_script(bundle).replace("$(mktemp -d)", f"$PWD/{FOLDER}")
+    return OneNode(
+        name=NAME,
+        text=text,
+        request=small.request.document(),
+        predicted_s=estimate.iteration_time_s,
+        fits=estimate.fits,
+        changes=small.changes,
+        differences=as_run.differences,
+        results=tuple(f"{FOLDER}/{result_file(rank)}" for rank in range(small.plan.accelerators)),
+    )
+
+
+def _as_run(request: PlanRequest) -> Native:
+    return native(request, compiled=not on_cpus(request.cluster))
+
+
+def judged(document: Any) -> ValidationReport:
+    """What came back, held against the estimate.  Raises RequestError.
+
+    document: {"request": as the script was asked for, "ranks": [the documents that ranks left]}.
+    """
+    require_object("", document, "an object")
+    problems = field_problems(document, FIELDS, FIELDS)
+    if problems:
+        raise RequestError(problems)
+    request = parse_request(plain(document["request"], "/request"), need_plan=True)
+    as_run = _as_run(request)
+    small = on_one_node(as_run.request)
+    results = _results(plain(document["ranks"], "/ranks"), small.plan.accelerators)
+    answer = solve.estimate(small.request, small.plan)
+    return compare(as_run, small, answer, results, {}, Tolerance())
+
+
+def _results(given: Any, ranks: int) -> list[RankResult]:
+    """Of every rank, by rank; raises RequestError."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, Mapping) for one in given):
+        raise RequestError([wrong_type("/ranks", "a list of what ranks left", given)])
+    found: dict[int, RankResult] = {}
+    problems = []
+    for i, one in enumerate(given[:MOST_RANKS]):
+        try:
+            result = RankResult.model_validate(one)
+            found[result.rank] = result
+        except ValidationError:
+            detail = f"file {i + 1} is no rank-N.json of the script"
+            problems.append(Problem(pointer=f"/ranks/{i}", code="not_a_result", detail=detail))
+    if problems:
+        raise RequestError(problems)
+    if sorted(found) != list(range(ranks)):
+        names = ", ".join(result_file(rank) for rank in range(ranks) if rank not in found)
+        detail = f"{ranks} ranks were to run; {names or 'too many'} " + (
+            "is missing" if names else "came back"
+        )
+        raise refuse("/ranks", "incomplete", detail)
+    return [found[rank] for rank in range(ranks)]

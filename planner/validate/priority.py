@@ -1,0 +1,33 @@
+"""Lower scheduling priority for runs beside a service on the same machine (Linux).
+
+Every session is a scheduling group of its own there (sched_autogroup), with the same weight as any
+other: the class of a process counts within its session only.  So the class goes to all that a run
+starts, and each of its sessions lowers itself.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def give_way(nice: int) -> None:
+    """Lower the priority of this process and of all that it starts to `nice`; 0: unchanged.
+
+    19 is a weight of 15 for a session, where 1,024 is usual.
+    """
+    if nice and hasattr(os, "SCHED_IDLE"):
+        os.nice(nice)
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        go_on_giving_way()
+
+
+def go_on_giving_way() -> None:
+    """Lower the priority of another session of the same run."""
+    if hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE:
+        with suppress(OSError):  # a kernel without
+            _AUTOGROUP.write_text(str(os.nice(0)))

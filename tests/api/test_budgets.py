@@ -1,0 +1,142 @@
+"""What one question may use, and who gets the next place."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any
+
+import anyio
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from api.places import Places
+from api.problems import Refused
+from api.settings import Settings
+from cost_models.catalog import models
+from tests.fixtures.service import listening, serving
+from tests.planner.test_documents import ASKED
+
+DEEP = models.model("llama-3.1-8b").model_dump(mode="json") | {"name": "deep", "num_layers": 10_000}
+EXPLOSIVE: dict[str, Any] = {
+    "model": DEEP,
+    "cluster": "128x8xh100-sxm",
+    "training": {"seq_length": 4096, "global_batch_size": 1024},
+    "search": {"framework": "megatron"},
+}
+# A million actions and more.
+LONG_PIPELINE: dict[str, Any] = {
+    "model": "gpt3-175b",
+    "cluster": "48x8xh100-sxm",
+    "training": {"seq_length": 2048, "global_batch_size": 3840},
+    "plan": {"tp": 8, "pp": 48},
+}
+SMALL = {
+    **ASKED,
+    "model": "llama-3.1-8b",
+    "cluster": "1x8xh100-sxm",
+    "search": {"top_k": 9, "framework": "megatron"},
+}
+
+
+def test_a_question_ends_at_its_budget_and_says_what_to_bound() -> None:
+    with serving(Settings(max_question_cpu_s=2, max_concurrency=1)) as client:
+        client.post("/v1/plans", json=SMALL)  # the process is there
+        answer = client.post("/v1/plans?cpu_s=0.3", json=EXPLOSIVE)
+        document = answer.json()
+        assert (answer.status_code, document["type"]) == (422, "/problems/over-budget")
+        assert document["spent"]["bound"] == "cpu_s"
+        assert document["spent"]["allowed"] == 0.3 < document["spent"]["used"] < 1
+        assert "search.limits" in document["detail"]
+        memory = client.post("/v1/plans?memory_mib=64", json=EXPLOSIVE).json()
+        assert memory["spent"]["bound"] == "memory_mib"
+        # What a call states over the service's bound does not count.
+        most = client.post("/v1/plans?cpu_s=500", json=EXPLOSIVE).json()
+        assert (most["spent"]["bound"], most["spent"]["allowed"]) == ("cpu_s", 2)
+        assert client.post("/v1/plans", json=SMALL).status_code == 200
+
+
+def test_a_search_cut_short_is_marked_and_not_kept(client: TestClient) -> None:
+    asked = SMALL | {"search": {**SMALL["search"], "top_k": 13}}
+    cut = client.post("/v1/plans?candidates=1", json=asked)
+    assert cut.status_code == 200
+    assert cut.json()["spent"]["bound"] == "candidates"
+    assert cut.json()["counts"]["cut_short"] is True
+    assert cut.headers["planner-spent"] == "candidates=1"
+    assert "etag" not in cut.headers
+    whole = client.post("/v1/plans", json=asked).json()
+    assert (whole["spent"], whole["cached"]) == (None, False)
+    assert client.post("/v1/plans?candidates=1", json=asked).json()["cached"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/schedule-comparisons", LONG_PIPELINE),
+        ("/v1/timelines", LONG_PIPELINE),
+        ("/v1/explanations", EXPLOSIVE | {"plan": {"tp": 8, "pp": 16}}),
+        ("/v1/bundles", EXPLOSIVE | {"search": {"framework": "megatron"}}),
+    ],
+)
+def test_work_stops_when_its_caller_leaves(path: str, asked: dict[str, Any]) -> None:
+    app = create_app(Settings(max_concurrency=1))
+    with listening(app) as port:
+
+        def taken() -> int:
+            pools = (app.state.searches, app.state.brief)
+            return sum(pool.places.taken for pool in pools)
+
+        def until(count: int) -> float:
+            began = time.monotonic()
+            while taken() != count:
+                assert time.monotonic() - began < 30
+                time.sleep(0.01)
+            return time.monotonic() - began
+
+        caller = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        caller.request("POST", path, json.dumps(asked), {"content-type": "application/json"})
+        until(1)
+        time.sleep(0.3)
+        assert taken() == 1, "too short a question to leave"
+        caller.close()
+        assert until(0) < 5.0  # half a second, and what a busy machine takes besides
+
+
+def test_places_are_shared_by_callers() -> None:
+    order: list[str] = []
+
+    async def ask(places: Places, caller: str, over: anyio.Event) -> None:
+        async with places.one(caller):
+            order.append(caller)
+            await over.wait()
+
+    async def all_of_them() -> None:
+        places, over = Places(3, 30, shared=True), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            for caller in ("greedy", "greedy", "greedy", "greedy", "modest"):
+                tasks.start_soon(ask, places, caller, over)
+                await anyio.wait_all_tasks_blocked()
+            assert order == ["greedy", "greedy", "modest"]
+            assert (places.taken, places.waiting) == (3, 2)
+            over.set()
+        assert (places.taken, places.waiting, len(order)) == (0, 0, 5)
+
+    anyio.run(all_of_them)
+
+
+def test_who_waits_too_long_or_leaves_takes_no_place() -> None:
+    async def full() -> None:
+        places = Places(1, 0.01, shared=False)
+        async with places.one("a"):
+            with pytest.raises(Refused, match="all 1 places"):
+                async with places.one("b"):
+                    pass
+            with anyio.move_on_after(0.001):
+                async with places.one("c"):
+                    pass
+        async with places.one("b"):
+            assert places.taken == 1
+
+    anyio.run(full)

@@ -1,0 +1,68 @@
+"""Callers who do not read, who say nothing, and answers that are compressed."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api import serve
+from api.app import create_app
+from api.settings import Settings
+from tests.fixtures.service import listening
+
+TIMELINE = {
+    "model": "gpt3-175b",
+    "cluster": "16x8xh100-sxm",
+    "training": {"seq_length": 2048, "global_batch_size": 1536},
+    "plan": {"tp": 8, "pp": 16},
+}
+
+
+def health(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/healthz")
+    return connection.getresponse().status
+
+
+def test_silent_connections_make_room() -> None:
+    with listening(
+        create_app(Settings()), http=serve.HeaderTimeoutProtocol, limit_concurrency=20
+    ) as port:
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        assert [health(port) for _ in range(5)] == [200] * 5
+        for one in silent:
+            one.close()
+
+
+def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_READ_TIMEOUT_S", 0.3)
+    with listening(create_app(Settings()), http=serve.HeaderTimeoutProtocol) as port:
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", port))
+        # Thousands of answers in a row, of which none is read.
+        call = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        reader.settimeout(10)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            _send_on(reader, call)
+        reader.close()
+        assert health(port) == 200
+
+
+def _send_on(connection: socket.socket, call: bytes) -> None:
+    for _ in range(2_000):
+        connection.sendall(call)
+        time.sleep(0.01)
+
+
+def test_answers_are_compressed_where_the_caller_takes_it(client: TestClient) -> None:
+    plain = client.post("/v1/timelines", json=TIMELINE, headers={"accept-encoding": "identity"})
+    packed = client.post("/v1/timelines", json=TIMELINE, headers={"accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.json() == plain.json()
+    assert int(packed.headers["content-length"]) < len(plain.content) / 3

@@ -1,0 +1,61 @@
+"""Databases that are lost, damaged or full: what the service says, and what becomes of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from planner.doctor.checks import _job_database
+from planner.store import Store, Unavailable
+from tests.fixtures.job_server import ENDLESS, Place, eventually
+
+RUNNER = "planner.jobs.runner"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "data")
+    yield place
+    place.clear()
+
+
+def lose(place: Place) -> None:
+    for path in place.folder.glob("jobs.sqlite*"):
+        path.unlink()
+
+
+@pytest.mark.slow
+def test_jobs_begin_anew_where_their_database_is_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANNER_DATA_DIR", str(place.folder))
+    server = place.serve()
+    job = server.start("sweeps", ENDLESS)
+    eventually(lambda: place.runs(RUNNER), "its process")
+    lose(place)  # under the server, which begins another life
+    eventually(lambda: server.said().count("is requeued") == 1, "the reconciliation")
+    server.until(job, state="running")
+    server.kill()
+    lose(place)
+    (place.folder / "jobs.sqlite").write_bytes(b"not a database, but long enough" * 100)
+    server = place.serve()
+    assert server.http.get("/readyz").status_code == 503
+    state, _, advice = _job_database(None)
+    assert (state, "move" in str(advice)) == ("fail", True)
+    lose(place)
+    eventually(lambda: server.http.get("/readyz").status_code == 200, "readiness")
+    eventually(lambda: place.runs(RUNNER), "its process")
+    server.http.post(job["links"]["cancel"])
+    assert server.end(job)["state"] == "cancelled"
+
+
+def test_readiness_needs_the_very_file(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/planner.sqlite")
+    store.servers.prove()
+    assert store.servers.alive() == set()
+    (tmp_path / "planner.sqlite").rename(tmp_path / "moved.sqlite")
+    with pytest.raises(Unavailable, match="removed"):
+        store.servers.prove()
+    store.close()

@@ -1,0 +1,113 @@
+"""Public launch files: what a careful reader finds in each, and what is refused by which name.
+
+launches.csv: of every file, by itself, on CLUSTER where it leaves the number of accelerators open.
+The sizes of the models were held against those that their names say, layers, widths, degrees,
+batches and lengths against the literal options in the text; the vocabulary, ZeRO, precision and
+recompute are as they were read, and guard against change.  refusals.csv: files that train what no
+option here says, or leave the model out; `says` is in the reason.
+
+The files themselves are not here: LAUNCH_CORPUS_PATH is a folder of checkouts named OWNER+NAME.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cost_models.parameters import total_parameters
+from planner.documents import parse_cluster, parse_model
+from planner.lint.lint import read
+from planner.lint.sources import files_at
+from planner.problems import RequestError
+
+HERE = Path(__file__).parent
+CLUSTER = "64x8xh100-sxm"
+PLAN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 1, "micro_batch_size": 1}
+
+
+@cache
+def rows(name: str) -> tuple[dict[str, str], ...]:
+    with (HERE / name).open(encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
+
+def path_of(row: dict[str, str]) -> Path:
+    folder = os.environ.get("LAUNCH_CORPUS_PATH")
+    if not folder:
+        pytest.skip("LAUNCH_CORPUS_PATH is no folder of checkouts")
+    return Path(folder, row["repository"].replace("/", "+"), row["path"])
+
+
+def found_in(path: Path) -> dict[str, object]:
+    """The columns of launches.csv as they are read."""
+    answer = read(files_at([str(path)]), parse_cluster(CLUSTER))
+    request = answer.request
+    model, plan, training = request["model"], request["plan"], request["training"]
+    spec, _ = parse_model(model)
+    degrees = {name: plan.get(name, usual) for name, usual in PLAN.items()}
+    return {
+        "framework": answer.framework,
+        "parameters_1e9": f"{total_parameters(spec) / 1e9:.4g}",
+        "layers": spec.num_layers,
+        "hidden": spec.hidden_size,
+        "heads": spec.num_attention_heads,
+        "vocabulary": spec.vocab_size,
+        "experts": spec.moe.num_experts if spec.moe is not None else 0,
+        **{name: degrees[name] for name in ("tp", "pp", "cp", "ep")},
+        "zero": degrees["zero_stage"],
+        "micro_batch": degrees["micro_batch_size"],
+        "global_batch": training["global_batch_size"],
+        "seq_length": training["seq_length"],
+        "precision": training.get("precision", "bf16"),
+        "recompute": plan.get("recompute", "none"),
+    }
+
+
+def test_the_tables_are_whole() -> None:
+    for name, least in (("launches.csv", 300), ("refusals.csv", 15)):
+        table = rows(name)
+        assert len(table) >= least
+        assert len({(row["repository"], row["path"]) for row in table}) == len(table)
+        for row in table:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+", row["repository"])
+            assert re.fullmatch(r"[0-9a-f]{12}", row["commit"])
+            assert all(row.values())
+    assert len({row["repository"] for row in rows("launches.csv")}) >= 10
+    assert {row["framework"] for row in rows("launches.csv")} == {
+        "accelerate",
+        "deepspeed",
+        "gpt-neox",
+        "megatron",
+        "mindspeed",
+        "nanotron",
+        "primus",
+    }
+
+
+@pytest.mark.exhaustive
+def test_every_launch_is_read_as_a_careful_reader_reads_it() -> None:
+    wrong = []
+    for row in rows("launches.csv"):
+        path = path_of(row)
+        if not path.exists():
+            continue
+        for name, value in found_in(path).items():
+            if str(value) != row[name]:
+                wrong.append(f"{row['path']}: {name} is {value}, {row[name]} expected")
+    assert wrong == []
+
+
+@pytest.mark.exhaustive
+def test_every_refusal_names_what_stands_in_the_way() -> None:
+    for row in rows("refusals.csv"):
+        path = path_of(row)
+        if not path.exists():
+            continue
+        with pytest.raises(RequestError) as caught:
+            found_in(path)
+        assert row["says"] in str(caught.value), row["path"]

@@ -1,0 +1,180 @@
+"""MaxText configs: keys it has, its own pyconfig, the mesh, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from planner.frameworks import rules
+from planner.frameworks.maxtext.mesh import mesh, slices
+from planner.frameworks.maxtext.names import KEYS
+from planner.frameworks.reading import Unreadable
+from planner.request import PlanRequest
+from tests.fixtures.frameworks import legal_cases
+from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
+from tests.fixtures.launches import INTERLEAVED, MODELS, TP2, run_script, unreached, written
+
+MAXTEXT = frameworks.get("maxtext")
+ORACLE = Path(__file__).parents[2] / "oracles" / "maxtext_check.py"
+AXES = ("data", "fsdp", "context", "tensor_sequence", "expert")
+
+
+def config(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(MAXTEXT.write(*CASES[name]).files["config.yml"])
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_key_is_its_own_and_the_mesh_holds_every_device(name: str) -> None:
+    said = config(name)
+    assert set(said) <= KEYS
+    devices = 1
+    for axis in AXES:
+        inside, between = (said.get(f"{net}_{axis}_parallelism", 1) for net in ("ici", "dcn"))
+        devices *= inside * between
+    assert devices == CASES[name][1].accelerators
+
+
+def test_slices_are_joined_by_replicas_first() -> None:
+    request, plan = CASES["llama-two-slices"]
+    assert slices(request.cluster) == 2
+    assert mesh(request.cluster, plan).between == (2, 1)
+    request, plan = CASES["llama-shards-over-slices"]
+    assert mesh(request.cluster, plan).between == (1, 2)
+    assert config("llama-shards-over-slices")["dcn_fsdp_parallelism"] == 2
+
+
+def test_kernels_are_those_of_the_device() -> None:
+    assert (config("llama-tpu")["attention"], config("llama-tpu")["hardware"]) == ("flash", "tpu")
+    assert config("qwen2-gpu")["attention"] == "cudnn_flash_te"
+    assert config("llama-gpu-replicas")["attention"] == "dot_product"
+    assert config("llama-offloaded")["decoder_layer_input"] == "offload"
+
+
+def test_one_process_on_every_host_finds_the_others(tmp_path: Path) -> None:
+    made = MAXTEXT.write(*CASES["qwen2-gpu"])
+    written(tmp_path, made)
+    ((launcher, *call),) = run_script(tmp_path, made.main)
+    assert (launcher, call[:2]) == ("python3", ["-m", "maxtext.trainers.pre_train.train"])
+    assert call[2] == str(tmp_path / "config.yml")
+    script = made.files["launch.sh"]
+    assert 'JAX_COORDINATOR_IP="$MASTER_ADDR"' in script
+    assert "COORDINATOR" not in MAXTEXT.write(*CASES["llama-tpu"]).files["launch.sh"]
+
+
+def test_a_config_of_its_own_is_read_over_its_defaults() -> None:
+    text = "base_config: base.yml\nbase_num_decoder_layers: 8\nici_tensor_parallelism: 4\n"
+    text += "per_device_batch_size: 2\nno_such_key: 1\n"
+    assert MAXTEXT.read is not None
+    assert MAXTEXT.recognises({"run.yml": text})
+    reading = MAXTEXT.read({"run.yml": text}, 16)
+    assert (reading.model.num_layers, reading.model.hidden_size) == (8, 2048)
+    plan = reading.plan
+    assert (plan.tp, plan.dp, plan.zero_stage, plan.recompute) == (4, 4, 3, "full")
+    assert plan.micro_batch_size == 8
+    assert [one.name for one in reading.unknown] == ["no_such_key"]
+    for broken, size, why in (
+        ({"run.yml": text}, None, "give a cluster"),
+        ({"run.yml": text + "model_name: llama2-7b\n"}, 16, "write its keys out"),
+        ({"run.yml": text + "ici_expert_parallelism: many\n"}, 16, "must be a whole number"),
+        ({"run.sh": ""}, 16, "there is no YAML"),
+    ):
+        with pytest.raises(Unreadable, match=why):
+            MAXTEXT.read(broken, size)
+
+
+def changed(name: str, **update: Any) -> ModelSpec:
+    return ModelSpec(**{**MODELS[name].model_dump(), **update})
+
+
+FP16 = {"precision": "fp16", "gradient_dtype": "fp16"}
+REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
+    ("learned positions", case("gpt")),
+    ("no latent attention", case("deepseek-v3")),
+    ("a norm and a bias on queries", case(changed("qwen2", qk_norm="head"))),
+    ("costed for the torch runtime", case(runtime="torch")),
+    ("its optimizers are", case(training={"optimizer": "muon"})),
+    ("master weights and states are fp32", case(training={"optimizer_state_dtype": "bf16"})),
+    ("not fp16", case(training=FP16)),
+    ("reduced in bf16", case(training={"gradient_reduce_dtype": "fp32"})),
+    ("gradients are fp32 or bf16", case(training=FP16)),
+    ("loop that every rank runs", case(**INTERLEAVED)),
+    ("sequence_parallel goes with tp", case(tp=2)),
+    ("etp is tp", on(tpus(), case("mixtral", **{**TP2, "ep": 2}))),
+    ("compile is on", case(compile=False)),
+    ("unsaid by a key", case(overlap_tp=True, **TP2)),
+    ("hide under nothing", case("mixtral", ep=2, overlap_ep=True)),
+    ("always overlaps", case(overlap_grad_reduce=False, overlap_param_gather=False)),
+    ("fp32 copy of the logits", case(cross_entropy="fused")),
+    ("splash attention or cuDNN's", case(attention_kernel="flash2")),
+    ("Tokamax", case(cp=2, cp_kind="p2p")),
+    ("2 x cp = 4 parts", case(cp=2, training={"seq_length": 2046})),
+    ("no dispatcher deepep", case("mixtral", ep=2, moe_dispatcher="deepep")),
+    ("with neither", case(zero_stage=2)),
+    ("context and expert axes", case(zero_stage=1, cp=2)),
+    ("spans all replicas", case(zero_stage=1, dp_shard=4)),
+    ("frees gathered weights", case(reshard_after_forward=False)),
+    ("more than one rank", case(dp_shard=1)),
+    ("2 slices do not divide", on(two_slices(), case("mixtral", ep=16))),
+    ("comes out whole", case("llama", (5, 11), tp=11, sequence_parallel=True, micro_batch_size=3)),
+    ("by operators", case(recompute="selective", recompute_modules=("mlp",))),
+    ("one policy holds", case(recompute="full", recompute_method="uniform")),
+    ("go to the host", case(offload_activations=True)),
+]
+
+
+@pytest.mark.parametrize(("text", "refused"), REFUSED, ids=[text for text, _ in REFUSED])
+def test_refusals(text: str, refused: tuple[PlanRequest, Any]) -> None:
+    request, plan = refused
+    if text == "etp is tp":
+        plan = plan.model_copy(update={"etp": 1})
+    assert [one.text for one in MAXTEXT.reasons(request, plan) if text in one.text]
+
+
+def test_every_rule_is_reached_by_a_refusal() -> None:
+    cases = [one for _, one in REFUSED]
+    apart = [(c[0], c[1].model_copy(update={"etp": 1})) for c in cases]
+    assert unreached(MAXTEXT, [*cases, *apart]) <= {rules.EQUAL_NODES}
+
+
+@pytest.mark.exhaustive
+def test_its_own_pyconfig_accepts_every_case_and_every_legal_draw() -> None:
+    """MAXTEXT_PYTHON: an interpreter with jax and omegaconf; without it, that of the tests."""
+    if "MAXTEXT_PATH" not in os.environ:
+        pytest.skip("MAXTEXT_PATH names no checkout")
+    drawn = legal_cases("maxtext", 600)
+    assert len(drawn) >= 100
+    asked = [*CASES.values(), *drawn]
+    questions = [
+        {
+            "config": MAXTEXT.write(*one).files["config.yml"],
+            "devices": one[1].accelerators,
+            "slices": slices(one[0].cluster),
+            "axes": ["fsdp", "tensor_sequence"],
+        }
+        for one in asked
+    ]
+    result = subprocess.run(
+        [os.environ.get("MAXTEXT_PYTHON", sys.executable), ORACLE],
+        input="\n".join(map(json.dumps, questions)),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(answers) == len(asked), result.stderr
+    for (request, plan), answer in zip(asked, answers, strict=True):
+        assert answer["error"] == ""
+        batch = plan.micro_batch_size * plan.dp
+        assert answer["micro_batch_size_to_train_on"] == batch
+        assert answer["global_batch_size_to_train_on"] == request.training.global_batch_size
+        assert answer["ici"]["tensor_sequence"] == plan.tp

@@ -1,0 +1,87 @@
+"""Tuning runs of LLaMA-Factory, Axolotl and TRL, each one YAML."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.frameworks import get
+from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.reading import Reading, Unreadable
+
+FACTORY = """\
+model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+finetuning_type: {kind}
+deepspeed: examples/deepspeed/ds_z3_config.json
+cutoff_len: 4096
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: true
+"""
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3.1-8B-Instruct
+sequence_len: 8192
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+optimizer: paged_adamw_8bit
+gradient_checkpointing: true
+flash_attention: true
+"""
+TRL = """\
+model_name_or_path: meta-llama/Llama-3.1-8B
+dataset_name: trl-lib/Capybara
+per_device_train_batch_size: 4
+use_peft: true
+lora_r: 32
+lora_target_modules: [q_proj, v_proj]
+"""
+
+
+def read(text: str, given: Given | None = None) -> Reading:
+    files = LaunchFiles({"run.yaml": text}, given)
+    framework = get("accelerate")
+    assert framework.read is not None
+    assert framework.recognises(files)
+    return framework.read(files, 16)
+
+
+def test_llama_factory() -> None:
+    reading = read(FACTORY.format(kind="full"))
+    plan, training = reading.plan, reading.training
+    assert (reading.model.num_layers, training.seq_length) == (36, 4096)
+    assert training.global_batch_size == 2 * 4 * 16
+    assert (plan.zero_stage, plan.recompute, plan.runtime) == (3, "full", "deepspeed")
+    assert any("ZeRO 3 by its name" in text for text in reading.assumed)
+    packed = read(FACTORY.format(kind="lora") + "quantization_bit: 4\nlora_rank: 16\n").training
+    assert (packed.lora_rank, packed.frozen_dtype, len(packed.lora_targets)) == (16, "nf4", 7)
+
+
+def test_axolotl() -> None:
+    reading = read(AXOLOTL + "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: false\n")
+    plan, training = reading.plan, reading.training
+    assert (plan.zero_stage, plan.reshard_after_forward, plan.recompute) == (3, False, "full")
+    assert (training.optimizer, training.global_batch_size) == ("adam_8bit", 64)
+    split = read(AXOLOTL + "tensor_parallel_size: 2\ncontext_parallel_size: 2\n")
+    assert (split.plan.tp, split.plan.cp, split.plan.dp) == (2, 2, 4)
+
+
+def test_trl() -> None:
+    reading = read(TRL)
+    training = reading.training
+    assert (training.lora_rank, training.lora_targets) == (32, ("q_proj", "v_proj"))
+    assert (training.seq_length, training.global_batch_size) == (1024, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TRL.replace("Llama-3.1-8B", "Nobody-9B"), "--model"),
+        (FACTORY.format(kind="freeze"), "freeze: full training, lora and qlora"),
+        (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
+        (AXOLOTL + "unfrozen_parameters: [x]\nfreeze_layers: 3\n", "freeze_layers"),
+        (FACTORY.format(kind="full").replace("ds_z3_", "my_"), "my_config.json is not among"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        read(text)

@@ -1,0 +1,57 @@
+"""`planner mcp`, asked by the official client over standard input and output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from api.schema import LINT_EXAMPLES
+
+PARTS: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": "1x8xh100-sxm",
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+}
+LINT: dict[str, Any] = next(iter(LINT_EXAMPLES.values()))["value"]
+MOST_CHARACTERS = 60_000  # that an agent may have to read
+
+
+def test_every_tool_answers() -> None:
+    async def ask() -> None:
+        command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])
+        async with Client(stdio_client(command)) as client:
+            tools = (await client.list_tools()).tools
+            assert {tool.name for tool in tools} == {"plan", "estimate", "why", "lint", "size"}
+            assert all(tool.description for tool in tools)
+            answers = {
+                name: await client.call_tool(name, asked)
+                for name, asked in {
+                    "plan": PARTS,
+                    "estimate": PARTS | {"plan": {"tp": 8}},
+                    "why": PARTS | {"plan": {"tp": 8}},
+                    "lint": LINT,
+                    "size": {
+                        "model": "llama-3.1-8b",
+                        "training": PARTS["training"] | {"tokens": 1e12},
+                        "sizing": {"accelerators": ["h100-sxm"], "sizes": [64]},
+                    },
+                }.items()
+            }
+            wrong = await client.call_tool("plan", PARTS | {"model": "lama-3.1-8b"})
+        for name, answer in answers.items():
+            assert not answer.is_error, (name, answer.content)
+            assert len(json.dumps(answer.structured_content)) < MOST_CHARACTERS, name
+        best = answers["plan"].structured_content["best"]
+        assert best["fits"]
+        assert best["iteration_time_s"] > 0
+        assert answers["why"].structured_content["verdict"] == "slower"
+        assert wrong.is_error
+        assert "/model" in wrong.content[0].text
+        assert "llama-3.1-8b" in wrong.content[0].text
+
+    anyio.run(ask)

@@ -1,0 +1,52 @@
+"""A run that gives way leaves the cores to others, in whatever session its processes are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SPIN = """
+import time
+from planner.validate import priority
+priority.go_on_giving_way()
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    pass
+print(time.process_time())
+"""
+RUN = f"""
+import subprocess, sys
+from planner.validate.priority import give_way
+give_way(19)
+ranks = [
+    subprocess.Popen([sys.executable, "-c", {SPIN!r}], start_new_session=True)
+    for _ in range(8)
+]
+for rank in ranks:
+    rank.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux with autogroups")
+@pytest.mark.slow
+def test_eight_ranks_leave_a_core_to_others() -> None:
+    one = {0}  # of the cores, so that all of them want the same
+    program = [sys.executable, "-c"]
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, one & before or before)
+    try:
+        run = subprocess.Popen(
+            [*program, RUN], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        other = subprocess.Popen(
+            [*program, SPIN], stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        theirs, ours = (float(part.communicate()[0].split()[0]) for part in (run, other))
+    finally:
+        os.sched_setaffinity(0, before)
+    assert ours > 4 * theirs

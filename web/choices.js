@@ -1,0 +1,48 @@
+/* Three plans to choose from, the best of each framework, and what the search held fixed. */
+
+import { html } from "htm/preact";
+import { percent, seconds, words } from "./format.js";
+import { answer, change, fresh, pick } from "./state.js";
+
+const WORTH_OPENING = 0.001; // what another value would save of the time, to be told with its name
+
+export function Choices({ shown }) {
+  const { best, picks = [], frameworks = [] } = answer.value ?? {};
+  if (!fresh.value || picks.length === 0) return null;
+  const rivals = frameworks.filter(({ plan }) => plan.id !== best.id);
+  const same = frameworks.filter(({ plan }) => plan.id === best.id).map(({ framework }) => framework);
+  return html`
+    <div class="choices">
+      <div class="segments" role="group" aria-label="Which plan">
+        ${picks.map((one) => html`<${Choice} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
+      </div>
+      ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Others, each priced as itself: "}
+        ${rivals.map(({ framework, plan, slower_by: slower }, i) => html`<span key=${framework}>${i > 0 && " · "}<button type="button" class="link" onClick=${() => pick(plan.plan)}>${framework}</button> ${percent(slower, 2)} slower</span>`)}</p>`}
+      <${HeldFixed} held=${answer.value.held_fixed ?? []} />
+    </div>`;
+}
+
+function HeldFixed({ held }) {
+  const worth = held.filter(({ saves }) => saves >= WORTH_OPENING);
+  const rest = held.slice(worth.length).map(({ field }) => words(field));
+  if (held.length === 0) return null;
+  return html`<p class="muted">Held fixed: ${worth.map((one, i) => html`<span key=${one.field}>${i > 0 && " · "}<${Saving} one=${one} /></span>`)}
+    ${worth.length > 0 && rest.length > 0 && " · "}${rest.length > 0 && `${rest.join(", ")}, where no other value saves time`}</p>`;
+}
+
+function Saving({ one: { field, value, other, saves, runs_in: runs } }) {
+  const where = field !== "schedule" ? "" : runs.length > 0 ? `, in ${runs.join(" and ")}` : "; no framework runs it";
+  const offered = field === "precision"
+    ? html`<button type="button" class="link" onClick=${() => change("/training/precision", other)}>${other}</button>`
+    : words(String(other));
+  return html`${words(field)} ${words(String(value))} (${offered} would save ${percent(saves, 2)}${where})`;
+}
+
+function Choice({ one: { name, plan, slower_by: slower, why }, best, shown }) {
+  const { memory } = plan;
+  const free = percent(1 - memory.peak_bytes / memory.capacity_bytes);
+  const about = `${seconds(plan.iteration_time_s)}, ${free} of the memory free: ${why}`;
+  return html`<button type="button" title=${about} aria-pressed=${String(shown.id === plan.id)}
+    onClick=${() => pick(plan.id === best.id ? null : plan.plan)}>
+    ${words(name)[0].toUpperCase()}${words(name).slice(1)} <small>${slower > 0 ? `${percent(slower, 2)} slower, ` : ""}${free} free</small></button>`;
+}
