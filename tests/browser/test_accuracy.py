@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from planner.scored_runs import scored_runs
-from tests.browser.links import link
+from tests.browser.links import link, unpacked
 from tests.planner.sites.runs import LOGS
 
 ON_V100 = {
@@ -36,7 +35,7 @@ def test_runs_are_chosen_and_read(page: Page, shot: Callable[..., None]) -> None
     expect(page.get_by_role("region", name="The run picked")).to_contain_text(own[0].title)
     page.get_by_role("button", name="Ratio").click()
     expect(page.locator(".plot-box")).to_contain_text("Predicted / measured")
-    page.wait_for_url(re.compile("#q="))
+    page.wait_for_url(lambda url: unpacked(url).get("accuracy") == {"source": "titan_h200"})
     page.reload()
     expect(said).to_contain_text(f"Half of {len(own)} runs")
     page.get_by_role("button", name="All runs").click()

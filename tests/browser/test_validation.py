@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.links import link
+from tests.browser.links import link, unpacked
 
 TINY: dict[str, Any] = {
     "model": {"name": "tiny", "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
@@ -35,7 +35,7 @@ def test_a_run_is_followed_to_its_report(page: Page, shot: Callable[..., None]) 
     expect(page.get_by_role("heading", name="Running", exact=True)).to_be_visible()
     shot(page, "running")
     # The address holds the job: whoever opens it again sees the same run.
-    page.wait_for_url(re.compile("#q="))
+    page.wait_for_url(lambda url: unpacked(url).get("job") is not None)
     page.reload()
     expect(page.get_by_role("region", name=re.compile("^Validation of tiny"))).to_be_visible()
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.distributed.pipelining.stage import PipelineStage
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.parameters import total_parameters
@@ -34,6 +35,7 @@ from planner.frameworks.rank_orders import ORDERS, grids, order_of
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.request import PlanRequest
+from planner.validate.expected import expected
 from planner.validate.worker import load_script
 from tests.fixtures.frameworks import pytorch_gradients, pytorch_patterns
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other
@@ -397,8 +399,8 @@ def test_any_split_has_the_gradients_of_one_process(
 def script(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Imports the script of a case, as one rank of a world that is not there."""
 
-    def imported(case: str, rank: int) -> Any:
-        request, plan = CASES[case]
+    def imported(case: str | tuple[PlanRequest, ParallelPlan], rank: int) -> Any:
+        request, plan = CASES[case] if isinstance(case, str) else case
         written(tmp_path, PYTORCH.write(request, plan))
         module = load_script(tmp_path / "train.py")
         assert not dist.is_initialized()
@@ -430,6 +432,20 @@ def test_any_rank_of_any_world_is_built_without_memory(
     for grid, name, mesh in groups:
         (own,) = [group for group in grid.groups(name).tolist() if rank in group]
         assert mesh.mesh.flatten().tolist() == own
+
+
+@pytest.mark.parametrize("name", ["hybrid", "delta", "local", "seeing"])
+def test_every_block_is_split_over_tensor_ranks(name: str, script: Callable[..., Any]) -> None:
+    """A rank holds as many weights, in fp32, as the estimate has it hold."""
+    request, plan = ask((1, 2), name, **RUNS, tp=2, sequence_parallel=True)
+    request = request.model_copy(
+        update={"model": request.model.model_copy(update={"vocab_size": 256}), "plan": plan}
+    )
+    (model,) = script((request, plan), 1).build_models()
+    held = sum(
+        (one.to_local() if isinstance(one, DTensor) else one).numel() for one in model.parameters()
+    )
+    assert 4 * held == expected(request, 0).amounts.parameter_bytes
 
 
 def test_gathered_context_runs_on_fake_tensors(script: Callable[..., Any]) -> None:
