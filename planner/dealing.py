@@ -98,7 +98,7 @@ def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int
     """
     if len(layers.seconds) > MOST_LAYERS:
         return None
-    tables = [_table(layers, stages, place, empty_ends) for place in range(len(stages.owner))]
+    tables = _tables(layers, stages, empty_ends)
     ends = _partition(tables, _longest(tables))
     if ends is None:
         return None
@@ -109,18 +109,27 @@ def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int
     return tuple(np.diff(ends).tolist())
 
 
-def _table(layers: Layers, stages: Stages, place: int, empty_ends: bool) -> FloatArray:
-    """Seconds of a virtual stage with layers i to j - 1; infinite where it may not hold them.
+def _tables(layers: Layers, stages: Stages, empty_ends: bool) -> list[FloatArray]:
+    """By virtual stage, seconds of it with layers i to j - 1; infinite where it may not hold them.
 
-    By itself within the memory of its rank.
+    By itself within the memory of its rank.  Stages that are alike share one table.
     """
     seconds, state, saved = layers.spans
     count = len(state)
-    at_end = empty_ends and place in (0, len(stages.owner) - 1)
-    some = np.arange(count)[None, :] - np.arange(count)[:, None] >= (0 if at_end else 1)
-    rank = stages.owner[place]
-    fits = state + stages.in_flight[rank] * saved <= stages.room_bytes[rank]
-    return np.where(some & fits, seconds + stages.fixed_s[place], np.inf)
+    size = np.arange(count)[None, :] - np.arange(count)[:, None]
+    last = len(stages.owner) - 1
+    found: dict[tuple[float, ...], FloatArray] = {}
+    tables = []
+    for place, rank in enumerate(stages.owner.tolist()):
+        at_end = empty_ends and place in (0, last)
+        fixed_s, in_flight = stages.fixed_s[place], stages.in_flight[rank]
+        alike = at_end, fixed_s, in_flight, stages.room_bytes[rank]
+        if alike not in found:
+            fits = state + in_flight * saved <= stages.room_bytes[rank]
+            some = size >= (0 if at_end else 1)
+            found[alike] = np.where(some & fits, seconds + fixed_s, np.inf)
+        tables.append(found[alike])
+    return tables
 
 
 def _longest(tables: Sequence[FloatArray]) -> float:
@@ -144,10 +153,14 @@ def _partition(
     total = np.full(len(tables[0]), np.inf)
     total[0] = 0.0
     begins, every = [], np.arange(len(total))
+    squares: dict[tuple[int, float], FloatArray] = {}  # many stages share a table
     for place, table in enumerate(tables):
-        weight = 1.0 if weights is None else weights[place]
-        under = table <= bound_s * (1.0 + TOLERANCE)
-        sums = total[:, None] + np.where(under, weight * table * table, np.inf)
+        weight = 1.0 if weights is None else float(weights[place])
+        key = id(table), weight
+        if key not in squares:
+            under = table <= bound_s * (1.0 + TOLERANCE)
+            squares[key] = np.where(under, weight * table * table, np.inf)
+        sums = total[:, None] + squares[key]
         begin = sums.argmin(axis=0)
         begins.append(begin)
         total = sums[begin, every]
