@@ -21,10 +21,8 @@ TOLERANCE = 1e-9
 MOST_MOVES = 200
 # Of a model whose layers are dealt out: tables of begin and end grow with the square.
 MOST_LAYERS = 1_024
-# Dealings of several chunks that are tried, after how many without gain no other is, and how far
-# over the bound one is good enough.
+# Dealings of several chunks that are tried, and how far over the bound one is good enough.
 STARTS = 8
-PATIENCE = 2
 ENOUGH = 0.002
 
 
@@ -188,14 +186,16 @@ def least_s(layers: Layers, stages: Stages) -> float:
 def _balanced(
     layers: Layers, stages: Stages, tables: Sequence[FloatArray], ends: IntArray, empty_ends: bool
 ) -> IntArray:
-    """The best of several starts: where a rank stays busiest, its virtual stages weigh more."""
+    """The best of several starts, until one is no better.
+
+    Where a rank stays busiest, its virtual stages weigh more in the next.
+    """
     weights = np.ones(stages.ranks)
     best = _levelled(layers, stages, ends, empty_ends)
     least = _pressed(layers, stages, best[None])[0]
     enough = least_s(layers, stages) * (1.0 + ENOUGH)
-    without_gain = 0
     for _ in range(STARTS - 1):
-        if without_gain == PATIENCE or (not least[0] and least[1] <= enough):
+        if not least[0] and least[1] <= enough:
             break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
@@ -205,9 +205,9 @@ def _balanced(
         ends = again
         found = _levelled(layers, stages, ends, empty_ends)
         judged = _pressed(layers, stages, found[None])[0]
-        without_gain += 1
-        if _is_better(judged, least):
-            best, least, without_gain = found, judged, 0
+        if not _is_better(judged, least):
+            break
+        best, least = found, judged
     return best
 
 
