@@ -21,6 +21,7 @@ from cost_models.keys import group
 from cost_models.layers import layers_of
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import (
+    FIELDS,
     RECOMPUTE_MODULES,
     VOCABULARIES,
     IntArray,
@@ -38,7 +39,7 @@ from planner.answer import Reason
 BoolArray = NDArray[np.bool_]
 # What a rule reads: degrees: tp, cp, pp, dp; groups: also ep, etp, sequence parallelism; layout:
 # how layers fall on stages and chunks; plan: anything.  The search applies a rule as soon as its
-# columns exist.
+# columns exist, and again to whole plans where it also reads a field that is still open then.
 Level = Literal["degrees", "groups", "layout", "plan"]
 
 
@@ -63,6 +64,25 @@ class Rule:
     legal: Callable[[Context, Plans], BoolArray]
     explain: Callable[[Context, ParallelPlan], str]
     level: Level = "plan"
+
+
+class _Watched(Plans):
+    """Plans that remember which of their fields were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _NAMES:
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+_NAMES = frozenset(FIELDS)
+
+
+def judged(rule: Rule, context: Context, plans: Plans) -> tuple[BoolArray, set[str]]:
+    """Where plans pass a rule, and the fields that it read."""
+    watched = _Watched(**dict(plans.columns()), stage_layers_table=plans.stage_layers_table)
+    passes = rule.legal(context, watched)
+    return passes, watched.__dict__.get("read", set())
 
 
 def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> list[Reason]:

@@ -46,7 +46,7 @@ from planner.axes import (
     module_names,
     within,
 )
-from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule
+from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule, judged
 from planner.prospects import Prospects
 from planner.request import PlanRequest
 from planner.switches import settled
@@ -399,7 +399,37 @@ class Space:
         return self._legal(plans, "plan") if self._added else np.ones(len(plans), dtype=np.bool_)
 
     def _rules_of(self, level: str) -> list[Rule]:
-        return [rule for rule in self.rules if rule.level == level]
+        rules = [rule for rule in self.rules if rule.level == level]
+        return [*rules, *self._late] if level == "plan" else rules
+
+    @cached_property
+    def _late(self) -> dict[Rule, set[str]]:
+        """Rules of process groups and layouts, by what they read that only whole plans have."""
+        late = {*self._axes.options, *self._axes.switches.columns, "micro_batch_size"}
+        plan = Plans.of(ParallelPlan())
+        read = {
+            rule: late & judged(rule, self.context, plan)[1]
+            for rule in self.rules
+            if rule.level != "plan"
+        }
+        return {rule: fields for rule, fields in read.items() if fields}
+
+    def _passes(self, rule: Rule, plans: Plans, level: str) -> BoolArray:
+        """Where plans pass a rule, with some value at least of what it reads and is still open."""
+        open_fields = sorted(self._late.get(rule, ())) if level != "plan" else []
+        if not open_fields:
+            return rule.legal(self.context, plans)
+        options = self._axes.options
+        if not options.keys() >= set(open_fields):
+            return np.ones((), dtype=np.bool_)
+        values = np.unique(np.stack([options[name] for name in open_fields]), axis=1)
+        passes = [
+            rule.legal(
+                self.context, plans.with_columns(**dict(zip(open_fields, each, strict=True)))
+            )
+            for each in values.T
+        ]
+        return np.asarray(np.logical_or.reduce(passes), dtype=np.bool_)
 
     def _filter(self, plans: Plans, level: str) -> Plans:
         """The plans every rule of a level passes."""
@@ -411,7 +441,7 @@ class Space:
         n = len(plans.vpp) if level == "layout" else len(plans.tp)
         legal = np.ones(n, dtype=np.bool_)
         for rule in self._rules_of(level):
-            passes = legal & rule.legal(self.context, plans)
+            passes = legal & self._passes(rule, plans, level)
             self._refuse(rule, plans, legal & ~passes)
             legal = passes
         return legal

@@ -8,27 +8,14 @@ unless a rule refuses that; then with every combination that no accepted one out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-from cost_models.plans import FIELDS, IntArray, Plans, concatenate
+from cost_models.plans import IntArray, Plans, concatenate
 from planner.axes import Switches
-from planner.constraints import BoolArray, Context, Rule
+from planner.constraints import BoolArray, Context, Rule, judged
 
 Refused = list[tuple[Rule, BoolArray]]
-
-
-class _Watched(Plans):
-    """Plans that remember which of their fields were read."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _NAMES:
-            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
-        return object.__getattribute__(self, name)
-
-
-_NAMES = frozenset(FIELDS)
 
 
 def settled(
@@ -49,9 +36,8 @@ def settled(
     refused: Refused = []
     asking: Refused = []
     for rule in rules:
-        watched = _Watched(**dict(plans.columns()), stage_layers_table=plans.stage_layers_table)
-        passes = rule.legal(context, watched)
-        if switches.columns.keys() & watched.__dict__.get("read", set()):
+        passes, read = judged(rule, context, plans)
+        if switches.columns.keys() & read:
             asking.append((rule, ~passes))
             best &= passes
         else:
