@@ -85,6 +85,14 @@ def judged(rule: Rule, context: Context, plans: Plans) -> tuple[BoolArray, set[s
     return passes, watched.__dict__.get("read", set())
 
 
+def passing(rules: Iterable[Rule], context: Context, plans: Plans) -> BoolArray:
+    """Which of some plans every rule passes."""
+    legal = np.ones(len(plans), dtype=np.bool_)
+    for rule in rules:
+        legal &= rule.legal(context, plans)
+    return legal
+
+
 def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> list[Reason]:
     """Every rule one plan breaks, with its sentence."""
     row = Plans.of(plan)

@@ -18,7 +18,7 @@ from planner import frameworks
 from planner.answer import HeldFixed, PlanReport
 from planner.axes import EXPERT_FIELDS, SEARCHED, Axes
 from planner.competition import Entry
-from planner.constraints import RULES, Context, Rule
+from planner.constraints import RULES, Context, Rule, passing
 from planner.memory_risk import room_of
 from planner.request import PlanRequest
 from planner.search import cost_model
@@ -139,9 +139,7 @@ def _seconds(request: PlanRequest, rows: list[ParallelPlan], rules: tuple[Rule, 
         return np.zeros(0)
     plans = Plans.from_rows(rows)
     context = Context(request.model, request.cluster, request.training)
-    legal = np.ones(len(rows), dtype=np.bool_)
-    for rule in rules:
-        legal &= rule.legal(context, plans)
+    legal = passing(rules, context, plans)
     seconds = np.full(len(rows), np.inf)
     if legal.any():
         some = plans.take(legal)

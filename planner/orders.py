@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cost_models.estimate import CostModel
-from cost_models.plans import VOCABULARIES, ParallelPlan, Plans
+from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
 from planner import frameworks
 from planner.answer import RankOrder
+from planner.constraints import RULES, BoolArray, Context, passing
 from planner.request import PlanRequest
 
 
@@ -17,22 +18,26 @@ def rank_orders(
         return ()
     rows = [plan.model_copy(update={"rank_order": order}) for order in VOCABULARIES["rank_order"]]
     seconds = model.evaluate(Plans.from_rows(rows)).iteration_time_s.tolist()
+    run_by = _run_by(request, rows)
     found = [
         RankOrder(
             rank_order=row.rank_order,
             iteration_time_s=own,
             slower_by=own / min(seconds) - 1.0,
-            frameworks=_run_by(request, row),
+            frameworks=tuple(name for name in run_by if run_by[name][k]),
         )
-        for row, own in zip(rows, seconds, strict=True)
+        for k, (row, own) in enumerate(zip(rows, seconds, strict=True))
     ]
     return tuple(sorted(found, key=lambda order: order.iteration_time_s))
 
 
-def _run_by(request: PlanRequest, plan: ParallelPlan) -> tuple[str, ...]:
-    def runs(name: str) -> bool:
+def _run_by(request: PlanRequest, rows: list[ParallelPlan]) -> dict[str, BoolArray]:
+    """By framework, which of some plans it runs."""
+    context = Context(request.model, request.cluster, request.training)
+    plans = Plans.from_rows(rows)
+    found = {}
+    for name in frameworks.FRAMEWORKS:
         framework = frameworks.get(name)
-        own = plan.model_copy(update={"runtime": framework.runtime})
-        return not framework.reasons(request, own)
-
-    return tuple(filter(runs, frameworks.FRAMEWORKS))
+        own = plans.with_columns(runtime=code("runtime", framework.runtime))
+        found[name] = passing((*RULES, *framework.rules), context, own)
+    return found

@@ -19,16 +19,23 @@ ROOM_COSTS = 0.05
 
 
 def picks(
-    request: PlanRequest, model: CostModel, outcome: Outcome, plans: Sequence[PlanReport]
+    request: PlanRequest,
+    model: CostModel,
+    outcome: Outcome,
+    plans: Sequence[PlanReport],
+    front: Sequence[PlanReport],
 ) -> tuple[Pick, ...]:
-    """Fastest, recommended and most headroom; none where the search is not for time."""
+    """Fastest, recommended and most headroom; none where the search is not for time.
+
+    plans, front: the best plans and the Pareto front of the outcome.
+    """
     if not plans or request.search.objective == "memory_headroom":
         return ()
     first = plans[0]
     return (
         Pick(name="fastest", plan=first, slower_by=0.0, why="the shortest time expected"),
         _recommended(request, model, outcome.simple, first),
-        _roomy(request, model, outcome.pareto, first),
+        _roomy(request, model, front, first),
     )
 
 
@@ -58,13 +65,11 @@ def _recommended(
 
 
 def _roomy(
-    request: PlanRequest, model: CostModel, front: list[ParallelPlan], first: PlanReport
+    request: PlanRequest, model: CostModel, front: Sequence[PlanReport], first: PlanReport
 ) -> Pick:
     """The plan of the Pareto front that needs the least memory and costs little time."""
     near = [
-        one
-        for one in reports(model, request, front, simulated=False)
-        if one.iteration_time_s <= first.iteration_time_s * (1.0 + ROOM_COSTS)
+        one for one in front if one.iteration_time_s <= first.iteration_time_s * (1.0 + ROOM_COSTS)
     ]
     best = min((first, *near), key=lambda one: one.memory.peak_bytes)
     plan = first if best.plan == first.plan else reports(model, request, [best.plan])[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from cost_models.calibrations import TIME_PARTS
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
@@ -26,7 +28,7 @@ from planner.answer import (
 )
 from planner.axes import SEARCHED, divisors
 from planner.competition import Entry, compete, fastest, limited, prepared
-from planner.constraints import RULES, Context, Rule, violations
+from planner.constraints import RULES, Context, Rule, passing, violations
 from planner.contenders import best_expected, compared, contenders
 from planner.explain import report, reports
 from planner.formats import value_words
@@ -83,6 +85,7 @@ def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry])
     space = Space(asked, rules)
     plans = reports(model, request, outcome.best)
     best = plans[0] if plans else None
+    front = tuple(reports(model, request, outcome.pareto, simulated=False))
     close = contenders(request, outcome.contenders)
     unbuildable = None if best else _unbuildable(request)
     # No change of the request that a near miss offers lets such a framework run.
@@ -95,14 +98,14 @@ def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry])
         rank_orders=rank_orders(model, request, best.plan) if best else (),
         launch=_launch(first.framework, best),
         frameworks=_others(request, model, entries, best),
-        picks=picks(request, model, outcome, plans),
+        picks=picks(request, model, outcome, plans, front),
         held_fixed=held_fixed(request, first, best) if best else (),
         unbuildable=unbuildable,
         replanned=_replanned(request, model, best),
         plans=tuple(plans),
         contenders=close,
         best_expected=best_expected(close),
-        pareto=tuple(reports(model, request, outcome.pareto, simulated=False)),
+        pareto=front,
         nearest=tuple(missed),
         space=space.axes(),
         counts=outcome.counts,
@@ -383,21 +386,27 @@ def _baseline(
     domain = request.cluster.groups[0].network[0].domain_accelerators or world
     experts = request.model.moe.num_experts if request.model.moe is not None else 1
     sizes = divisors(world)
-    room = room_of(request)
+    rows = []
     for recompute in (False, True):
         for product in sizes:
             for tp in (t for t in reversed(sizes) if t <= domain and product % t == 0):
                 pp, dp = product // tp, world // product
                 ep = max(e for e in sizes if e <= domain and not (experts % e or (tp * dp) % e))
-                plan = ParallelPlan(
-                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
-                    recompute="full" if recompute else "none",
-                    recompute_num_layers=-(-request.model.num_layers // pp) if recompute else 0,
-                )  # fmt: skip
-                if pp > request.model.num_layers or illegal(request, plan, rules):
-                    continue
-                if model.needed_bytes(Plans.from_rows([plan]))[0] <= room.of_plan(plan):
-                    own = report(model, request, plan)
-                    speedup = own.iteration_time_s / best.iteration_time_s
-                    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)
-    return None
+                if pp <= request.model.num_layers:
+                    rows.append(ParallelPlan(
+                        tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                        recompute="full" if recompute else "none",
+                        recompute_num_layers=-(-request.model.num_layers // pp) if recompute else 0,
+                    ))  # fmt: skip
+    plans = Plans.from_rows(rows)
+    context = Context(request.model, request.cluster, request.training)
+    legal = passing((*RULES, *rules), context, plans)
+    if not legal.any():
+        return None
+    plans = plans.take(legal)
+    fitting = np.flatnonzero(model.needed_bytes(plans) <= room_of(request).of(plans))
+    if not len(fitting):
+        return None
+    own = report(model, request, plans.row(int(fitting[0])))
+    speedup = own.iteration_time_s / best.iteration_time_s
+    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)

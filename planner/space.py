@@ -46,7 +46,7 @@ from planner.axes import (
     module_names,
     within,
 )
-from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule, judged
+from planner.constraints import RULES, TP_IN_DOMAIN, BoolArray, Context, Rule, judged, passing
 from planner.prospects import Prospects
 from planner.request import PlanRequest
 from planner.switches import settled
@@ -389,10 +389,7 @@ class Space:
                 if row.recompute != "full" or within(bounds, row.recompute_num_layers)
             ]
         plans = Plans.from_rows(rows, table or self._axes.split_table)
-        passes = np.ones(len(rows), dtype=np.bool_)
-        for rule in self.rules if rows else ():
-            passes &= rule.legal(self.context, plans)
-        return plans.take(passes)
+        return plans.take(passing(self.rules, self.context, plans)) if rows else plans
 
     def accepts(self, plans: Plans) -> BoolArray:
         """Which of whole plans that RULES pass a framework's rules pass too."""

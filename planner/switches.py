@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.plans import IntArray, Plans, concatenate
 from planner.axes import Switches
-from planner.constraints import BoolArray, Context, Rule, judged
+from planner.constraints import BoolArray, Context, Rule, judged, passing
 
 Refused = list[tuple[Rule, BoolArray]]
 
@@ -53,9 +53,7 @@ def settled(
     for k in range(1, accepted.shape[1]):
         open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
         tried = at_rest(pending.take(open_rows).with_columns(**switches.of(k)))
-        passes = np.ones(len(open_rows), dtype=np.bool_)
-        for rule in asks:
-            passes &= rule.legal(context, tried)
+        passes = passing(asks, context, tried)
         accepted[open_rows, k] = passes
         if passes.any():
             found = concatenate(found, tried.take(passes))
