@@ -7,6 +7,7 @@
      answer     the latest answer of POST /v1/plans, null at first; `fresh` whether it answers `request`
      report     the plan on show, a PlanReport: the picked one, else the best; null where nothing fits
      picked     the picked plan (a plan document), null where the best is followed
+     framework  that the plan on show is priced for, or null
      question   the plan on show with the request it was priced for, as /v1/ranks … take it; or null
      current    whether that is the request as it stands
      problems   what the service refused in `request`: [{pointer, detail, got, allowed, did_you_mean}]
@@ -26,7 +27,7 @@ const PRESET = {
   model: "llama-3.1-70b",
   cluster: { accelerator: "h100-sxm-80gb", nodes: 16, accelerators_per_node: 8 },
   training: { seq_length: 8192, global_batch_size: 1024, tokens: 1e12 },
-  search: { framework: "megatron" },
+  search: {},
 };
 const PAUSE_MS = 400; // without typing, before a search
 const SHORT_PAUSE_MS = 100; // where the plan on show cannot run any more, so that only a search helps
@@ -129,6 +130,14 @@ export const layers = signal({});
 export const question = computed(() =>
   report.value ? { ...priced.value, plan: report.value.plan } : null,
 );
+
+/* The framework that the plan on show is priced for: the one asked for, else the one whose best it
+   is, else that of the fastest plan; null where no framework runs it. */
+export const framework = computed(() => {
+  const { launch, frameworks = [] } = answer.value ?? {};
+  const own = frameworks.find(({ plan }) => same(plan.plan, report.value?.plan));
+  return question.value?.search?.framework ?? (own ?? launch)?.framework ?? null;
+});
 
 /* All reports that an answer holds, the best first. */
 export const reports = (found) =>

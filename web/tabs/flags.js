@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { blob, call, download } from "../api.js";
 import { count, shellWord } from "../format.js";
-import { change, persist, pick, question, report } from "../state.js";
+import { change, framework, persist, pick, question, report } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Tabs } from "../ui/tabs.js";
@@ -12,7 +12,7 @@ import { toast } from "../ui/toast.js";
 import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 import { FlagsDiff } from "./flags_diff.js";
 
-const shown = persist("flags_for", null); // a framework; null: the request's own
+const shown = persist("flags_for", null); // a framework; null: that of the plan on show
 const launcher = persist("launcher", "");
 
 function useLaunchers() {
@@ -25,11 +25,11 @@ export default function FlagsTab() {
   const frameworks = useCatalog("frameworks");
   const launchers = useLaunchers();
   if (!question.value) return html`<${NoPlan} />`;
-  const current = shown.value ?? question.value.search?.framework ?? "megatron";
-  const items = frameworks.map((framework) => ({
-    id: `flags-${framework.id}`,
-    label: framework.title,
-    render: () => html`<${Launch} key=${framework.id} of=${framework} launchers=${launchers} />`,
+  const current = shown.value ?? framework.value ?? frameworks[0]?.id;
+  const items = frameworks.map((one) => ({
+    id: `flags-${one.id}`,
+    label: one.title,
+    render: () => html`<${Launch} key=${one.id} of=${one} launchers=${launchers} />`,
   }));
   if (!items.length) return html`<div class="loading" aria-busy="true"></div>`;
   return html`<div class="flags-tab">
@@ -51,18 +51,18 @@ function Equation() {
 }
 
 function Launch({ of, launchers }) {
-  const { id: framework, title } = of;
+  const { id, title } = of;
   const asked = question.value;
-  const body = { ...asked, search: { ...asked.search, framework } };
+  const body = { ...asked, search: { ...asked.search, framework: id } };
   const query = launcher.value ? `?launcher=${encodeURIComponent(launcher.value)}` : "";
   const { answer, problem, busy } = useAsked(`/v1/bundles${query}`, body);
   const replan = () => {
     pick(null);
-    change("/search/framework", framework);
+    change("/search/framework", id);
   };
   const zip = async () => {
     try {
-      download(`${framework}.zip`, await blob(`/v1/bundles${query}`, { method: "POST", body, accept: "application/zip" }));
+      download(`${id}.zip`, await blob(`/v1/bundles${query}`, { method: "POST", body, accept: "application/zip" }));
     } catch (error) {
       toast(error.message, { kind: "bad" });
     }
@@ -83,14 +83,14 @@ function Launch({ of, launchers }) {
         <button type="button" onClick=${zip}><${Icon} name="download" /> Zip</button>`}
     </div>
     <${Trouble} problem=${problem} title=${`${title} cannot be given this plan`}>
-      ${framework !== asked.search?.framework && html`<p><button type="button" onClick=${replan}>Find the best plan for ${title}</button></p>`}
+      ${id !== asked.search?.framework && html`<p><button type="button" onClick=${replan}>Find the best plan for ${title}</button></p>`}
     <//>
     ${answer && !problem && html`
       <p class="muted">For ${answer.versions}. ${answer.starts === "every node" ? "Start it on every node." : "Start it on the first node."}</p>
       <${Flags} flags=${answer.flags} />
       <${Files} files=${answer.files} main=${answer.main} />
       ${answer.notes.length > 0 && html`<div class="notice"><ul>${answer.notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>`}
-      ${of.read_back && html`<${FlagsDiff} framework=${framework} title=${title} />`}`}
+      ${of.read_back && html`<${FlagsDiff} framework=${id} title=${title} />`}`}
   </div>`;
 }
 

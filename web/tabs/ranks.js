@@ -4,17 +4,17 @@ import { html } from "htm/preact";
 import { ChartFrame } from "../charts/frame.js";
 import { RankMap, ranksTable } from "../charts/rank_map.js";
 import { bytes, count, percent, rate, seconds } from "../format.js";
-import { persist, question, units } from "../state.js";
+import { framework, persist, question, units } from "../state.js";
 import { DataTable } from "../ui/table.js";
 import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
 
-const order = persist("rank_order_of", null); // a framework; null: the request's own
+const order = persist("rank_order_of", null); // a framework; null: that of the plan on show
 
 export default function RanksTab() {
   const asked = question.value;
   const frameworks = useCatalog("frameworks");
-  const current = order.value ?? asked?.search?.framework ?? "megatron";
-  const { answer, problem, busy } = useAsked(`/v1/ranks?order=${encodeURIComponent(current)}`, asked);
+  const current = order.value ?? framework.value ?? frameworks[0]?.id ?? "";
+  const { answer, problem, busy } = useAsked(`/v1/ranks?order=${encodeURIComponent(current)}`, current ? asked : null);
   if (!asked) return html`<${NoPlan} />`;
   const tools = html`<label class="inline">Rank order
     <select value=${current} onChange=${({ target }) => { order.value = target.value; }}>
