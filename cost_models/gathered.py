@@ -124,6 +124,13 @@ class Gathered:
             return [(0.0, 0.0)] * len(self.table.stage)
         return self._per_stage(self.frozen, self.frozen_layer_bytes)
 
+    def offloaded_share(self, slot: int) -> Array:
+        """Of what the layers of a stage save, the share that waits in host memory: 0 to 1."""
+        plans = self.plans
+        layers = sum(self.stages.spread(each[slot]) for each in self.table.layers)
+        share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)
+        return plans.offload_activations * np.where(plans.offload_num_layers > 0, share, 1.0)
+
     def take(self, rows: IntArray) -> Gathered:
         """Some of the plans; amounts of keys stay as they are."""
         return replace(

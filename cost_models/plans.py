@@ -137,6 +137,9 @@ class ParallelPlan(Spec):
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     offload_optimizer: bool = False
     offload_activations: bool = False
+    offload_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="layers of each stage whose activations are offloaded; 0: all of them"
+    )
     attention_kernel: AttentionKernel = "flash"
     cross_entropy: CrossEntropy = "fused"
     moe_dispatcher: MoEDispatcher = "alltoall"
@@ -170,6 +173,8 @@ class ParallelPlan(Spec):
             raise ValueError("full recompute needs recompute_num_layers >= 1")
         if self.recompute != "full" and self.recompute_num_layers:
             raise ValueError("recompute_num_layers belong to full recompute")
+        if self.offload_num_layers and not self.offload_activations:
+            raise ValueError("offload_num_layers belong to offload_activations")
         if self.recompute_layers:
             self._some_layers()
         if self.stage_layers:
@@ -239,6 +244,7 @@ class Plans:
     rank_order: IntArray
     offload_optimizer: IntArray
     offload_activations: IntArray
+    offload_num_layers: IntArray
     attention_kernel: IntArray
     cross_entropy: IntArray
     moe_dispatcher: IntArray

@@ -253,10 +253,10 @@ class _Slot:
             inside = np.where(redone > 0, step.again[k], 0.0) + step.inside[k]
             self._inside = np.maximum(self._inside, np.where(layers > 0, inside, 0.0))
             kept = np.maximum(kept, np.where(layers > redone, each, step.layer_input))
-        self._most_resident = None
+        self._offloaded: Array | None = None
         if np.any(step.offloads):
-            few = OFFLOAD_RESIDENT_LAYERS * kept
-            self._most_resident = np.where(step.offloads, few, np.inf)
+            self._offloaded = g.offloaded_share(slot)
+            self._most_resident = OFFLOAD_RESIDENT_LAYERS * kept
 
     def place(self) -> _Place:
         """The first stage of each plan that is composed so."""
@@ -279,8 +279,10 @@ class _Slot:
         }
         saved = at(self._saved)
         resident = in_flight * saved
-        if self._most_resident is not None:
-            resident = np.minimum(resident, at(self._most_resident))
+        if self._offloaded is not None:
+            offloaded = resident * at(self._offloaded)
+            few = np.minimum(offloaded, at(self._most_resident))
+            resident = resident - offloaded + few
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:

@@ -332,9 +332,10 @@ def activation_offload_s(s: Setting, g: Gathered, forward: Array, backward: Arra
                 table.layers, table.recomputed, table.inputs, of_layer, strict=True
             )
         )
+        * g.offloaded_share(slot)
         for slot in range(len(table.stage))
     )
     transfer = saved / link
     shown = np.maximum(transfer - forward, 0.0) + np.maximum(transfer - backward, 0.0)
-    exposed: Array = plans.offload_activations * g.micro_batches * shown
+    exposed: Array = g.micro_batches * shown
     return exposed

@@ -419,6 +419,11 @@ def _offload(c: Context, p: Plans) -> BoolArray:
     return np.asarray(legal | (group.host_link_bytes_per_s is not None))
 
 
+def _offloaded_layers(c: Context, p: Plans) -> BoolArray:
+    some = (p.offload_activations > 0) & (p.offload_num_layers <= c.model.num_layers)
+    return np.asarray((p.offload_num_layers == 0) | some)
+
+
 def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
 
@@ -488,6 +493,14 @@ RULES: tuple[Rule, ...] = (
         "offload",
         _offload,
         lambda c, p: "offload needs host_link_bytes_per_s in the cluster",
+    ),
+    Rule(
+        "offload",
+        _offloaded_layers,
+        lambda c, p: (
+            f"offload_num_layers {p.offload_num_layers} needs offload_activations, and at most "
+            f"{c.model.num_layers} layers"
+        ),
     ),
     Rule(
         "offload",

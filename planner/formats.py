@@ -126,8 +126,12 @@ def recompute_words(plan: Mapping[str, Any]) -> str:
 def memory_words(plan: Mapping[str, Any]) -> list[str]:
     """What a plan trades time for memory with."""
     words = [f"recompute {recompute_words(plan)}"]
-    offloaded = (name for name in ("offload_optimizer", "offload_activations") if plan[name])
-    return words + [name.replace("_", " ") for name in offloaded]
+    if plan["offload_optimizer"]:
+        words.append("offload optimizer")
+    if plan["offload_activations"]:
+        layers = plan.get("offload_num_layers")
+        words.append(f"offload activations of {layers} layers" if layers else "offload activations")
+    return words
 
 
 # The codes of planner.answer.REASONS, after "refused for": short enough for a list of counts.

@@ -101,6 +101,7 @@ _PLAN = (
     Field("rank_order", "plan", "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp", "NAME"),
     Field("offload_optimizer", "plan", "optimizer states in host memory", boolean=True),
     Field("offload_activations", "plan", "activations in host memory", boolean=True),
+    Field("offload_num_layers", "plan", "of so many layers of each stage; 0: of all", "INT"),
     Field("attention_kernel", "plan", "flash, flash2, flash1, unfused", "NAME"),
     Field("cross_entropy", "plan", "fused, in_place, unfused", "NAME"),
     Field("moe_dispatcher", "plan", "alltoall, allgather, deepep, hybridep", "NAME"),

@@ -15,7 +15,7 @@ _TABLE = Path(__file__).with_name("recipes.json")
 # A container or release of NVIDIA's is named after its year and month.
 _RELEASE = re.compile(r"(?:container|release|nemo)[ -](2\d\.\d\d)")
 _PATTERNS = ("stack", "model", "gpu", "precision", "notes", "source")
-_NUMBERS = ("ep", "micro_batch")
+_NUMBERS = ("ep", "micro_batch", "zero_stage")
 
 
 @dataclass(frozen=True)

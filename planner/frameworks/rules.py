@@ -57,6 +57,11 @@ def learning_rate(group: str) -> Flag:
     return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
 
 
+EVERY_LAYER_OFFLOADED = rule(
+    "offload",
+    lambda c, p: p.offload_num_layers == 0,
+    "activations of every layer are offloaded, or of none",
+)
 EQUAL_NODES = unsupported(
     lambda c, p: len({group.accelerators_per_node for group in c.cluster.groups}) == 1,
     lambda c, p: (

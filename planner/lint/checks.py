@@ -459,10 +459,13 @@ def recompute_full(case: Case) -> Iterator[Finding]:
 
 def offload_needless(case: Case) -> Iterator[Finding]:
     """Transfers to the host to save memory that nobody needs."""
-    for field in ("offload_optimizer", "offload_activations"):
+    for field, off in (
+        ("offload_optimizer", {"offload_optimizer": False}),
+        ("offload_activations", {"offload_activations": False, "offload_num_layers": 0}),
+    ):
         if getattr(case.plan, field):
             text = f"{field.replace('_', ' ')}, and everything fits without"
-            yield from _slow(case, "offload_needless", "warning", text, [{field: False}], (field,))
+            yield from _slow(case, "offload_needless", "warning", text, [off], (field,))
 
 
 def micro_batch_small(case: Case) -> Iterator[Finding]:

@@ -122,6 +122,7 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
     yield "moe_dispatcher", "alltoall", "the only exchange of the script"
     yield "offload_optimizer", False, "the script keeps nothing in host memory"
     yield "offload_activations", False, "the script keeps nothing in host memory"
+    yield "offload_num_layers", 0, "the script keeps nothing in host memory"
     if plan.attention_kernel == "flash1":
         yield "attention_kernel", "flash2", "torch has no flash-attention 1"
     if plan.cp > 1 and plan.cp_kind != "a2a" and patterns.in_order(model):

@@ -124,7 +124,12 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1, 10**6, "ParallelPlan: tp cp pp vpp dp ep etp micro_batch_size"),
     (0, 10**6, "ParallelPlan: dp_shard"),
     (0, 3, "ParallelPlan: zero_stage"),
-    (0, 10**4, "ParallelPlan: recompute_num_layers first_stage_layers last_stage_layers"),
+    (
+        0,
+        10**4,
+        "ParallelPlan: recompute_num_layers first_stage_layers last_stage_layers "
+        "offload_num_layers",
+    ),
 ]
 NUMBERS = {
     (document.split(":")[0], name): (least, most)

@@ -147,6 +147,20 @@ def test_per_operator_recompute_brings_the_rest_back_in_one_layer() -> None:
     assert block.saved[1] + block.dropped[1] == block.saved[0]
 
 
+def test_some_layers_wait_in_host_memory() -> None:
+    """Of 8 layers 5 leave, and the tensors of 2 are still on their way; 3 stay."""
+
+    def saved(**plan: object) -> float:
+        found = memory(deeper(LLAMA_70B, 8), ParallelPlan.model_validate({"dp": 8, **plan}))
+        return float(found.parts["activations"][0, 0])
+
+    all_stay, all_leave = saved(), saved(offload_activations=True)
+    each = (all_stay - all_leave) / 6
+    some = saved(offload_activations=True, offload_num_layers=5)
+    assert some == pytest.approx(all_stay - 3 * each, rel=1e-9)
+    assert saved(offload_activations=True, offload_num_layers=8) == all_leave
+
+
 @pytest.mark.parametrize(
     ("runtime", "loss", "logit_bytes"),
     [

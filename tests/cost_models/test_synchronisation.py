@@ -85,6 +85,8 @@ def test_offloaded_tensors_show_where_they_outlast_the_kernels() -> None:
     assert slow["offload"] == pytest.approx(4 * 2 * saved / 1e8 - each_s, rel=1e-9)
     fast = parts(node(1, host_link_bytes_per_s=1e15), **plan)
     assert fast["offload"] == 0
+    some = parts(node(1, host_link_bytes_per_s=1e8), **plan, offload_num_layers=3)
+    assert some["offload"] == pytest.approx(4 * 2 * 3 / 4 * saved / 1e8 - each_s, rel=1e-9)
     # Of a recomputed layer only its input leaves: 2 bytes x 1024 x 1024.
     again = parts(
         node(1, host_link_bytes_per_s=1e8), **plan, recompute="full", recompute_num_layers=1

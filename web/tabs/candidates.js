@@ -19,7 +19,7 @@ const SETS = {
   memory: {
     label: "Memory",
     fields: ["tp", "pp", "dp", "zero_stage", "dp_shard", "reshard_after_forward", "recompute", "recompute_modules",
-      "recompute_num_layers", "recompute_layers", "offload_optimizer", "offload_activations"],
+      "recompute_num_layers", "recompute_layers", "offload_optimizer", "offload_activations", "offload_num_layers"],
   },
   pipeline: {
     label: "Pipeline",

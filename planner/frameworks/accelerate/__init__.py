@@ -57,6 +57,7 @@ FIELDS = {
         FSDP + "offload_params", note="weight and gradient shards go to the host with the states"
     ),
     "offload_activations": says(FSDP + "activation_checkpointing_offload", note="with recompute"),
+    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
     "attention_kernel": says("--attn_implementation"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot("every rank has all experts"),

@@ -79,6 +79,7 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
 
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.EVERY_LAYER_OFFLOADED,
     rules.LEARNED_POSITIONS,
     rules.own_runtime("torch"),
     rules.optimizers(

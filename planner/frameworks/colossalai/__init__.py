@@ -50,6 +50,7 @@ FIELDS = {
     "rank_order": says("plugin.dp_outside", "plugin.moe_dp_outside"),
     "offload_optimizer": says("plugin.cpu_offload", "plugin.offload_optim_frac"),
     "offload_activations": cannot("activations stay on the accelerator"),
+    "offload_num_layers": cannot("activations stay on the accelerator"),
     "attention_kernel": says("plugin.enable_flash_attention"),
     "cross_entropy": cannot("there is no fused cross entropy"),
     "moe_dispatcher": cannot("tokens travel by alltoall"),

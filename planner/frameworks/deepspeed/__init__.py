@@ -52,6 +52,7 @@ FIELDS = {
     "rank_order": cannot("its topology is pipe, data, model from the outside in"),
     "offload_optimizer": says("zero_optimization.offload_optimizer", "--cpu-optimizer"),
     "offload_activations": says("--checkpoint-in-cpu", note="with full recompute"),
+    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
     "attention_kernel": says("--use-flash-attn-v2"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot("its experts are gates and layers of their own"),

@@ -32,6 +32,7 @@ def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
 
 PARTS: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.EVERY_LAYER_OFFLOADED,
     rules.optimizers("adam", "sgd", others="DeepSpeed's Muon is not among Megatron-DeepSpeed's"),
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,

@@ -47,6 +47,7 @@ FIELDS: dict[str, Field] = {
     "rank_order": cannot("its topology is pipe, data, model from the outside in"),
     "offload_optimizer": says("zero_optimization.offload_optimizer.device", "optimizer.type"),
     "offload_activations": says("checkpoint_in_cpu", note="with full recompute"),
+    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
     "attention_kernel": says("attention_config", note="flash: flash-attention 2"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot(NO_EXPERTS),

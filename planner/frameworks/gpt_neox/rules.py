@@ -23,6 +23,7 @@ def _head_width(model: ModelSpec) -> bool:
 
 OWN: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.EVERY_LAYER_OFFLOADED,
     rules.optimizers("adam", "sgd"),
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,

@@ -46,6 +46,7 @@ FIELDS: dict[str, Field] = {
     "rank_order": cannot("its mesh is data, fsdp, context, tensor, expert from the outside in"),
     "offload_optimizer": says("optimizer_memory_host_offload"),
     "offload_activations": says("decoder_layer_input", note="with full recompute"),
+    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
     "attention_kernel": says("attention", note="flash: splash attention, on GPUs cuDNN's"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot("tokens travel all to all"),

@@ -74,6 +74,7 @@ def _batch_is_whole(c: Context, p: Plans) -> BoolArray:
 
 OWN: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
+    rules.EVERY_LAYER_OFFLOADED,
     rules.own_runtime("jax"),
     rules.optimizers("adam", "sgd", others="its Muon names the matrices of each model"),
     rules.FP32_STATES,

@@ -74,6 +74,7 @@ FIELDS = {
     "rank_order": says("--use-tp-pp-dp-mapping"),
     "offload_optimizer": says("--optimizer-cpu-offload", "--optimizer-offload-fraction"),
     "offload_activations": says("--cpu-offloading-num-layers", note="without pipeline, recompute"),
+    "offload_num_layers": says("--cpu-offloading-num-layers"),
     "attention_kernel": says("--attention-backend"),
     "cross_entropy": says(
         "--cross-entropy-loss-fusion",

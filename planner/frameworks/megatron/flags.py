@@ -299,10 +299,11 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
         yield "--optimizer-offload-fraction", "1.0", "all of them"
         yield "--overlap-cpu-optimizer-d2h-h2d", "host copies behind the step"
     if plan.offload_activations:
+        which = "the first ones" if plan.offload_num_layers else "all but the last"
         yield (
             "--cpu-offloading-num-layers",
-            model.num_layers - 1,
-            "layers whose activations wait in host memory: all but the last",
+            plan.offload_num_layers or model.num_layers - 1,
+            f"layers whose activations wait in host memory: {which}",
         )
 
 

@@ -144,7 +144,7 @@ def plan_and_training(
         "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
         "rank_order": "tp-cp-ep-pp-dp" if args.has("--use-tp-pp-dp-mapping") else "tp-cp-ep-dp-pp",
         "offload_optimizer": _offloads(args),
-        "offload_activations": _offloads_activations(args, model),
+        **_offloaded_activations(args, model),
         "attention_kernel": _attention(args),
         "cross_entropy": _cross_entropy(args),
         "moe_dispatcher": _dispatcher(args) if model.moe is not None else "alltoall",
@@ -256,13 +256,11 @@ def _offloads(args: Arguments) -> bool:
     return True
 
 
-def _offloads_activations(args: Arguments, model: ModelSpec) -> bool:
+def _offloaded_activations(args: Arguments, model: ModelSpec) -> dict[str, Any]:
+    """Megatron offloads all layers but the last at most: so many are all, and not counted."""
     layers = args.integer("--cpu-offloading-num-layers")
-    if 0 < layers != model.num_layers - 1:
-        args.assume(
-            f"offloading the activations of {layers} layers is costed as of all but the last"
-        )
-    return layers > 0
+    some = layers if layers < model.num_layers - 1 else 0
+    return {"offload_activations": layers > 0, "offload_num_layers": some}
 
 
 def _attention(args: Arguments) -> str:

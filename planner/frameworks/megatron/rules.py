@@ -350,7 +350,10 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "offload",
         lambda c, p: (
             (p.offload_activations == 0)
-            | ((p.pp == 1) & (p.recompute == 0) & (c.model.num_layers > 1))
+            | (
+                ((p.pp == 1) & (p.recompute == 0) & (c.model.num_layers > 1))
+                & (p.offload_num_layers < c.model.num_layers)
+            )
         ),
         lambda c, p: (
             f"activation offload works without pipeline and recompute, got pp {p.pp}, "

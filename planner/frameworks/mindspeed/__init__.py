@@ -37,6 +37,7 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     ),
     "offload_optimizer": says("--swap-optimizer"),
     "offload_activations": cannot("--swap-attention swaps modules, not layers"),
+    "offload_num_layers": cannot("--swap-attention swaps modules, not layers"),
     "attention_kernel": says("--use-flash-attn", note="the NPU's fused attention"),
     "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
     "overlap_tp": says("--use-ascend-mc2"),

@@ -45,6 +45,7 @@ FIELDS = {
     "rank_order": cannot("its grid is tp, cp, dp, pp from the inside out"),
     "offload_optimizer": cannot("nothing is offloaded to the host"),
     "offload_activations": cannot("nothing is offloaded to the host"),
+    "offload_num_layers": cannot("nothing is offloaded to the host"),
     "attention_kernel": cannot("flash-attention 2, whatever _attn_implementation says"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": says("model.model_config.moe_config.token_dispatcher_type"),

@@ -50,6 +50,7 @@ FIELDS = {
     "rank_order": cannot("stages are the outermost axis of the mesh"),
     "offload_optimizer": cannot("fully_shard would move the weights to the host as well"),
     "offload_activations": cannot("nothing is kept in host memory"),
+    "offload_num_layers": cannot("nothing is kept in host memory"),
     "attention_kernel": says("attention_kernel"),
     "cross_entropy": cannot("the loss is torch's own, unfused"),
     "moe_dispatcher": cannot("tokens always go by all-to-all"),

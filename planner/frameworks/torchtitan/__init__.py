@@ -61,6 +61,7 @@ FIELDS = {
     "rank_order": cannot("stages are the outermost axis of its mesh"),
     "offload_optimizer": says("training.enable_cpu_offload", note="with all that FSDP shards"),
     "offload_activations": cannot("the trainer does not offload activations"),
+    "offload_num_layers": cannot("the trainer does not offload activations"),
     "attention_kernel": says("attn_backend", note="flash: flex, flash2: varlen"),
     "cross_entropy": says("compile.components", note="fused: loss is one of them"),
     "moe_dispatcher": says("moe_comm_backend"),

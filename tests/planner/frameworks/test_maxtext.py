@@ -129,6 +129,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("by operators", case(recompute="selective", recompute_modules=("mlp",))),
     ("one policy holds", case(recompute="full", recompute_method="uniform")),
     ("go to the host", case(offload_activations=True)),
+    ("every layer", case(offload_activations=True, offload_num_layers=3)),
 ]
 
 

@@ -158,6 +158,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "rank_order": ("llama-uneven", {"rank_order": "tp-cp-ep-pp-dp"}),
     "offload_optimizer": ("llama-context-hybrid", {"offload_optimizer": False}),
     "offload_activations": ("qwen2-fsdp", {"offload_activations": False}),
+    "offload_num_layers": ("qwen2-fsdp", {"offload_num_layers": 3}),
     "attention_kernel": ("llama-uneven", {"attention_kernel": "unfused"}),
     "cross_entropy": ("llama-uneven", {"cross_entropy": "unfused"}),
     "moe_dispatcher": ("gpt-oss", {"moe_dispatcher": "alltoall"}),
