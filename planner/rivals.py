@@ -8,14 +8,14 @@ import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.parts import TIME_PARTS
-from cost_models.plans import ParallelPlan
+from cost_models.plans import FIELDS, ParallelPlan
 from planner.answer import PlanReport, Rival
 from planner.contenders import compared
 from planner.dealt_plans import dealt_plans
 from planner.degrees import DEGREES, differing
 from planner.error_band import SURE
 from planner.explain import reports
-from planner.formats import listed, seconds, share
+from planner.formats import listed, recompute_words, seconds, share, value_words
 from planner.memory_risk import room_of
 from planner.request import PlanRequest
 from planner.search import FASTER, Outcome
@@ -23,6 +23,11 @@ from planner.space import Space
 
 # Of all that moves; less is not worth a word.
 WORTH = 0.02
+# Settled by the degrees, or told with the field that they belong to.
+_FOLLOWS = (
+    "sequence_parallel", "dp", "schedule", "first_stage_layers", "last_stage_layers",
+    "stage_layers", "recompute_modules", "recompute_method", "recompute_num_layers",
+)  # fmt: skip
 
 
 def rival(
@@ -34,7 +39,11 @@ def rival(
     found = reports(model, request, _dealt(request, model, space, outcome.rival), simulated=False)
     # What is dealt out here was never in the search, and so does not head the answer.
     behind = [one for one in found[1:] if one.iteration_time_s >= best.iteration_time_s]
-    other = min([found[0], *behind], key=lambda one: one.iteration_time_s)
+    return against(request, best, min([found[0], *behind], key=lambda one: one.iteration_time_s))
+
+
+def against(request: PlanRequest, best: PlanReport, other: PlanReport) -> Rival:
+    """A plan beside another one that is no slower: what the latter saves, and what it costs."""
     parts = _moved(best.time_parts_s, other.time_parts_s)
     slower_by = other.iteration_time_s / best.iteration_time_s - 1.0
     chance = compared(request, best, other).chance
@@ -43,6 +52,14 @@ def rival(
         chance_slower=chance, saved_s=parts,
         sentence=_sentence(best.plan, other.plan, slower_by, parts, sure=chance >= SURE),
     )  # fmt: skip
+
+
+def choice(plan: ParallelPlan, name: str) -> str:
+    """A degree as a person writes it, any other field by its name: TP 4, micro_batch_size 2."""
+    value = getattr(plan, name)
+    if name == "recompute":
+        return f"recompute {recompute_words(plan.model_dump())}"
+    return f"{DEGREES.get(name, f'{name} ')}{value_words(value)}"
 
 
 def _dealt(
@@ -83,11 +100,8 @@ def _sentence(
     sure: bool,
 ) -> str:  # fmt: skip
     """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
-    names = differing(best, other)
-    one, two = (
-        listed([f"{DEGREES[name]}{getattr(plan, name)}" for name in names])
-        for plan in (best, other)
-    )
+    names = differing(best, other) or _switched(best, other)
+    one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
     beats = ("beats" if len(names) == 1 else "beat") if sure else "may beat"
     said = f"{one} {beats} {two} by {share(slower_by)}"
     saves, costs = (
@@ -98,3 +112,9 @@ def _sentence(
     )
     said += f": saves {saves}" if saves else ""
     return said + (f", costs {costs}" if costs else "")
+
+
+def _switched(one: ParallelPlan, other: ParallelPlan) -> list[str]:
+    """The fields that two plans of equal degrees do not share, without those that follow."""
+    changed = [name for name in FIELDS if getattr(one, name) != getattr(other, name)]
+    return [name for name in changed if name not in _FOLLOWS] or changed
