@@ -10,9 +10,10 @@ from planner.answer import Pick, PlanReport
 from planner.contenders import compared
 from planner.error_band import SURE
 from planner.explain import reports
+from planner.formats import listed
 from planner.request import PlanRequest
 from planner.search import Outcome
-from planner.simplicity import MOST_FULL, MOST_SLOWER, kinds
+from planner.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
 
 # The plan with the most room may be so much slower than the fastest.
 ROOM_COSTS = 0.05
@@ -47,13 +48,16 @@ def _recommended(
         slower = one.iteration_time_s / first.iteration_time_s - 1.0
         if slower > MOST_SLOWER or compared(request, first, one).chance > SURE:
             continue
-        fewer = _kinds(first.plan) - _kinds(one.plan)
-        if one.plan == first.plan or (fewer <= 0 and not _is_cliff(first)):
+        fewer = _kinds(one.plan) < _kinds(first.plan)
+        if one.plan == first.plan or not (fewer or _is_cliff(first)):
             break
         plan = reports(model, request, [one.plan])[0]
-        why = f"{fewer} kinds of parallelism fewer" if fewer > 1 else "one kind of parallelism less"
-        if fewer <= 0:
-            why = "more memory free"
+        why = "more memory free"
+        if fewer:
+            needs, before = _steps(one.plan), _steps(first.plan)
+            why = f"does without {listed([name for name in before if name not in needs])}"
+            if added := [name for name in needs if name not in before]:
+                why += f" (but with {listed(added)})"
         return Pick(
             name="recommended", plan=plan, slower_by=slower,
             why=f"{why}, and cannot be told from the fastest",
@@ -81,7 +85,11 @@ def _roomy(
 
 
 def _kinds(plan: ParallelPlan) -> int:
-    return int(kinds(Plans.from_rows([plan]))[0])
+    return int(kinds(Plans.of(plan))[0])
+
+
+def _steps(plan: ParallelPlan) -> list[str]:
+    return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
 
 def _is_cliff(one: PlanReport) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import IntArray, ParallelPlan, Plans, code
+from planner.constraints import BoolArray
 
 # Plans that may be recommended: so little slower than the fastest, and so full at most.
 MOST_SLOWER = 0.02
@@ -13,21 +14,33 @@ MOST_FULL = 0.95
 COMMON = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 
 
-def kinds(plans: Plans) -> IntArray:
-    """What there is to set up and to debug, each counted once; shape (plans,)."""
+# Of 162 published runs with expert parallelism, 160 exchange over so many ranks at most.
+MOST_USUAL_EP = 64
+UNUSUAL_EP = f"EP over more than {MOST_USUAL_EP} ranks"
+
+
+def steps(plans: Plans) -> dict[str, BoolArray]:
+    """What there is to set up and to debug, by name: where plans have it."""
     uneven = (plans.first_stage_layers > 0) | (plans.last_stage_layers > 0)
-    each = (
-        plans.tp > 1,
-        plans.cp > 1,
-        plans.pp > 1,
-        plans.vpp > 1,
-        plans.ep > 1,
-        plans.zero_stage >= 2,
-        plans.recompute > 0,
-        uneven | (plans.stage_layers > 0),
-        ~np.isin(plans.schedule, COMMON),
-    )
-    return np.broadcast_to(sum(np.asarray(one, dtype=np.int64) for one in each), (len(plans),))
+    return {
+        "TP": plans.tp > 1,
+        "CP": plans.cp > 1,
+        "PP": plans.pp > 1,
+        "VPP": plans.vpp > 1,
+        "EP": plans.ep > 1,
+        UNUSUAL_EP: plans.ep > MOST_USUAL_EP,
+        "ZeRO-2 or 3": plans.zero_stage >= 2,
+        "recompute": plans.recompute > 0,
+        "uneven stages": uneven | (plans.stage_layers > 0),
+        "a rare schedule": ~np.isin(plans.schedule, COMMON),
+    }
+
+
+def kinds(plans: Plans) -> IntArray:
+    """How many of them, of which an unusual EP outweighs all others; shape (plans,)."""
+    found = steps(plans)
+    each = (np.asarray(one, dtype=np.int64) for one in found.values())
+    return np.broadcast_to(sum(each) + len(found) * found[UNUSUAL_EP], (len(plans),))
 
 
 class Simplest:

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.plans import Plans
+from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner import emission, frameworks
 from planner.answer import PlanAnswer
@@ -62,6 +62,16 @@ def test_picks(answer: PlanAnswer) -> None:
     assert roomy.memory.peak_bytes <= min(
         first.memory.peak_bytes, *(one.memory.peak_bytes for one in answer.plans)
     )
+
+
+def test_experts_are_exchanged_over_more_ranks_than_usual_only_where_that_is_much_faster() -> None:
+    """A plan over more than 64 ranks counts as less simple than any over fewer."""
+    rows = [
+        ParallelPlan(ep=64, tp=2, pp=4, vpp=2, schedule="interleaved-1f1b", zero_stage=2),
+        ParallelPlan(ep=128),
+    ]
+    usual, wide = kinds(Plans.from_rows(rows))
+    assert usual < wide
 
 
 def test_what_is_recommended_is_written(answer: PlanAnswer) -> None:

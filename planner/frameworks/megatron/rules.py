@@ -250,6 +250,17 @@ DISPATCHER_DEVICES = unsupported(
     lambda c, p: f"{p.moe_dispatcher} has no kernels for {c.cluster.groups[0].accelerator.name}",
 )
 
+# Ranks that DeepEP's normal kernels have a configuration for (deepseek-ai/DeepEP, deep_ep/buffer.py,
+# Buffer.get_dispatch_config); 20 nodes of 8 at most.  Megatron exchanges over tp x ep of the experts.
+_DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
+DEEPEP_RANKS = unsupported(
+    lambda c, p: (p.moe_dispatcher != _DEEPEP) | (p.ep == 1) | np.isin(p.etp * p.ep, _DEEPEP_RANKS),
+    lambda c, p: (
+        f"deepep exchanges over {', '.join(map(str, _DEEPEP_RANKS))} ranks, not over etp {p.etp} x "
+        f"ep {p.ep}"
+    ),
+)
+
 SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "schedule_micro_batches",
@@ -428,5 +439,6 @@ RULES: tuple[Rule, ...] = (
     *FEATURE_RULES,
     SCHEDULES,
     DISPATCHER_DEVICES,
+    DEEPEP_RANKS,
     *pattern_rules.RULES,
 )

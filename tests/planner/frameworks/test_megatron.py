@@ -219,6 +219,7 @@ def on(shorthand: str, **plan: Any) -> tuple[PlanRequest, ParallelPlan]:
     return request.model_copy(update={"cluster": parse_shorthand(shorthand)}), chosen
 
 
+TWELVE = changed("mixtral", moe={"num_experts": 12, "top_k": 2, "expert_ffn_hidden_size": 14336})
 REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
     (code, text, launch(changed(base, **update)))
     for code, text, base, update in (
@@ -391,6 +392,11 @@ REFUSED += [
     ),
     ("framework_unsupported", "sinks", launch(changed("llama", attention_sinks=True), cp=2)),
     ("framework_unsupported", "deepep", launch("mixtral", moe_dispatcher="deepep")),
+    (
+        "framework_unsupported",
+        "not over etp 1 x ep 12",
+        launch(TWELVE, (3, 4), ep=12, moe_dispatcher="deepep"),
+    ),
     ("framework_unsupported", "kernels for GB300", on("2x8xgb300-nvl72", moe_dispatcher="deepep")),
     ("framework_unsupported", "kernels for MI300X", on("2x8xmi300x", moe_dispatcher="hybridep")),
     (
