@@ -122,7 +122,7 @@ function Editor() {
         <label class="button"><${Icon} name="upload" /> Files<input type="file" multiple class="for-readers" onChange=${({ target }) => { add(target.files); target.value = ""; }} /></label>
         <button type="button" class="quiet" onClick=${remove}>${list.length > 1 ? "Remove" : "Clear"}</button>
       </header>
-      <p class="muted">Paste or drop the script of a launch, with the files it names: Megatron-LM, DeepSpeed, torchtitan, Accelerate, Nanotron, MindSpeed. None of it is run.</p>
+      <p class="muted">Paste or drop the script of a launch, with the files it names, of any framework that plans are written for. None of it is run.</p>
       <div class="file-names">
         ${list.map((one, i) => (i === now
           ? html`<input key=${i} value=${one.name} aria-label="Name of this file" spellcheck=${false} onChange=${({ target }) => target.value.trim() && edit({ name: target.value.trim() })} />`

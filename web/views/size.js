@@ -144,7 +144,7 @@ function Kind({ id, row, rival, chosen, from, found }) {
   return html`
     <tr class=${row === chosen ? "chosen" : ""}>
       <th scope="row"><button type="button" class="link" onClick=${() => openRow(row)}>${name(row)}</button></th>
-      <td title=${row.error_band.basis}>${days(row.days)} <span class="muted">${daysRange(row)}${unseen(row) && ", no run known"}</span></td>
+      <td class="days" title=${row.error_band.basis}>${days(row.days)} <span class="muted">${daysRange(row)}${unseen(row) && ", no run known"}</span></td>
       <td>${row.cost_usd === null ? "no price known" : money(row.cost_usd)}</td>
       <td>${kept}</td><td>${against(rival?.chance_sooner)}</td><td>${against(rival?.chance_cheaper)}</td><td>${fits}</td></tr>`;
 }

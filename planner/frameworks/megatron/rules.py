@@ -250,8 +250,9 @@ DISPATCHER_DEVICES = unsupported(
     lambda c, p: f"{p.moe_dispatcher} has no kernels for {c.cluster.groups[0].accelerator.name}",
 )
 
-# Ranks that DeepEP's normal kernels have a configuration for (deepseek-ai/DeepEP, deep_ep/buffer.py,
-# Buffer.get_dispatch_config); 20 nodes of 8 at most.  Megatron exchanges over tp x ep of the experts.
+# Ranks that DeepEP's normal kernels have a configuration for, 20 nodes of 8 at most
+# (deepseek-ai/DeepEP, deep_ep/buffer.py, Buffer.get_dispatch_config).  Megatron exchanges over
+# tp x ep of the experts.
 _DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 DEEPEP_RANKS = unsupported(
     lambda c, p: (p.moe_dispatcher != _DEEPEP) | (p.ep == 1) | np.isin(p.etp * p.ep, _DEEPEP_RANKS),
