@@ -8,8 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planner.error_band import SURE
 from planner.flow import Flow, prose
-from planner.formats import days, dollars, energy, memory_words, plan_words, share, short
+from planner.formats import chance, days, dollars, energy, memory_words, plan_words, share, short
 from planner.sizing.answer import Offer, Row, SizingAnswer
 from planner.sizing.request import SizingRequest
 
@@ -29,6 +30,7 @@ def sizing_screen(
         Text(),
         *_choices(answer, asked),
     ]  # fmt: skip
+    rows += _rivals(answer)
     shown = range(len(answer.rows)) if every_row else answer.front
     if shown:
         rows += [Text(), Text("All" if every_row else "Days against cost", style="bold")]
@@ -65,6 +67,36 @@ def _choices(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableT
         yield from _choice("Fastest", named, answer.rows[answer.fastest])
 
 
+def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
+    """The best cluster of each other kind, and whether it can be told from the one to choose."""
+    if not answer.rivals:
+        return
+    yield Text()
+    yield Text("The best of other kinds, beside it", style="bold")
+    for rival in answer.rivals:
+        row = answer.rows[rival.row]
+        assert row.days is not None
+        cost = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
+        words = [f"  {row.accelerators:,} x {row.accelerator}: {_band(row)}", cost]
+        words.append(f"sooner with a chance of {_sure(rival.chance_sooner)}")
+        if rival.chance_cheaper is not None:
+            words.append(f"cheaper with {_sure(rival.chance_cheaper)}")
+        yield Flow(words, indent=4)
+
+
+def _sure(value: float) -> str:
+    """A chance, and whether it is too near to even to tell."""
+    told = value >= SURE or value <= 1.0 - SURE
+    return chance(value) + ("" if told else ", so they overlap")
+
+
+def _band(row: Row) -> str:
+    """Days, and the interval that they are expected in."""
+    assert row.days is not None
+    band = "" if row.low_days is None else f" ({days(row.low_days)} to {days(row.high_days or 0)})"
+    return days(row.days) + band
+
+
 _OFFERS = {
     "deadline": lambda value: f"a deadline of {days(value)}",
     "budget": lambda value: f"a budget of {dollars(value)}",
@@ -96,10 +128,10 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     )
     money = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
     used = "" if row.energy_kwh is None else energy(row.energy_kwh)
-    band = "" if row.low_days is None else f" ({days(row.low_days)} to {days(row.high_days or 0)})"
+    band = _band(row)
     if row.chance_kept is not None:
         band += f", kept with {share(row.chance_kept)}"
-    words = [f"{'':<10}{days(row.days)}{band}", money, *([used] if used else [])]
+    words = [f"{'':<10}{band}", money, *([used] if used else [])]
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
     yield Flow([*words, lost], indent=10)
     plan = row.plan.model_dump()
