@@ -16,6 +16,8 @@ COMMON = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 
 # Of 162 published runs with expert parallelism, 160 exchange over so many ranks at most.
 MOST_USUAL_EP = 64
+# Of 167 published interleaved runs 163 have so many chunks on a rank at most.
+MOST_USUAL_VPP = 12
 UNUSUAL_EP = f"EP over more than {MOST_USUAL_EP} ranks"
 
 
@@ -27,6 +29,7 @@ def steps(plans: Plans) -> dict[str, BoolArray]:
         "CP": plans.cp > 1,
         "PP": plans.pp > 1,
         "VPP": plans.vpp > 1,
+        f"more than {MOST_USUAL_VPP} chunks": plans.vpp > MOST_USUAL_VPP,
         "EP": plans.ep > 1,
         UNUSUAL_EP: plans.ep > MOST_USUAL_EP,
         "ZeRO-2 or 3": plans.zero_stage >= 2,
