@@ -157,7 +157,8 @@ def _partition(
         key = id(table), weight
         if key not in squares:
             under = table <= bound_s * (1.0 + TOLERANCE)
-            squares[key] = np.where(under, weight * table * table, np.inf)
+            allowed = np.where(under, table, 0.0)
+            squares[key] = np.where(under, weight * allowed * allowed, np.inf)
         sums = total[:, None] + squares[key]
         begin = sums.argmin(axis=0)
         begins.append(begin)
