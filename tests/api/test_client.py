@@ -177,6 +177,18 @@ def test_jobs_that_wait_can_be_listed_and_deleted(service: Client) -> None:
         service.get_sweeps(job.id)
 
 
+class _Following(Client):
+    """Notes behind which event it goes on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.behind: list[str | None] = []
+
+    def follow_sweeps(self, id: str, *, last_event_id: str | None = None) -> Iterator[Event]:
+        self.behind.append(last_event_id)
+        return super().follow_sweeps(id, last_event_id=last_event_id)
+
+
 def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
     """The one that is asked ends and starts again at its address while the job runs."""
     (tmp_path / "service").mkdir()
@@ -184,7 +196,7 @@ def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
     try:
         first = place.serve()
         url = str(first.http.base_url).rstrip("/")
-        service, found = Client(url), list[Any]()
+        service, found = _Following(url), list[Any]()
         few = {**ENDLESS, "axes": {"training.global_batch_size": [4 * n for n in range(1, 60)]}}
         job = service.start_sweeps(few)
         seen: list[Step] = []
@@ -201,6 +213,8 @@ def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
         follower.join(300)
         assert found
         assert found[0].state == "succeeded"
+        assert service.behind[0] is None
+        assert int(service.behind[-1] or 0) > 1
         assert len(found[0].result["sweep"]["rows"]) == 59
     finally:
         place.clear()
