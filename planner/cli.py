@@ -107,6 +107,8 @@ def _root(
 
         print(__version__)
         raise typer.Exit(FINE)
+    if context.invoked_subcommand is None and server is not None:
+        raise typer.BadParameter("--server goes before a command")
     _choose(server, context.invoked_subcommand or "")
     return FINE
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import time
 
+from pydantic import BaseModel
+
 from planner.client import refusals
 from planner.client.calls import key_of_environment
 from planner.client.documents import JobAnswer
@@ -28,6 +30,11 @@ __all__ = ["Client"]
 _OVER = frozenset({"succeeded", "failed", "cancelled"})
 _PATIENCE_S = 60.0  # of a job's follower, while the service starts again
 _PAUSE_S = 1.0
+
+
+class _Told(BaseModel):
+    done: int
+    total: int
 
 
 class Client(Operations):
@@ -53,8 +60,8 @@ class Client(Operations):
                 for event in follow(job.id, last_event_id=seen):
                     seen, heard = event.number or seen, time.monotonic()
                     if event.name == "progress":
-                        told = event.document()
-                        step(told["done"], told["total"])
+                        told = self.read_answer(_Told, event.data)
+                        step(told.done, told.total)
                         if current().enough():
                             raise KeyboardInterrupt  # the job goes on
                 job = look(job.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -14,12 +15,12 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from planner.client import refusals
 from planner.client.events import Event, events
 from planner.problems import refuse, shown
-from planner.progress import current, ignore, step
+from planner.progress import Step, current, ignore, step
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -47,6 +48,10 @@ class Kept:
     cached: bool
     links: Mapping[str, str]
     spent: Mapping[str, Any] | None
+
+
+class _Problem(BaseModel):
+    status: int
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -145,16 +150,17 @@ class Calls:
             response: HTTPResponse = self._opener.open(sent, timeout=self.timeout_s)
             return response
         except HTTPError as error:
-            content = _unpacked(error.read(), error.headers.get("Content-Encoding"))
-            after = error.headers.get("Retry-After")
+            content, after = self._content(error), error.headers.get("Retry-After")
             raise self._refusal(error.code, content, after) from None
         except (OSError, HTTPException) as error:
             raise refusals.unreachable(self.url, error) from None
 
-    def _content(self, response: HTTPResponse) -> bytes:
+    def _content(self, response: HTTPResponse | HTTPError) -> bytes:
         try:
-            return _unpacked(response.read(), response.headers.get("Content-Encoding"))
-        except (OSError, EOFError, HTTPException) as error:
+            content = response.read()
+            packed = response.headers.get("Content-Encoding") == "gzip"
+            return gzip.decompress(content) if packed else content
+        except (OSError, EOFError, zlib.error, HTTPException) as error:
             raise refusals.unreachable(self.url, error) from None
 
     def _events(self, response: HTTPResponse) -> Iterator[Event]:
@@ -169,9 +175,9 @@ class Calls:
             if event.name == "done":
                 return event.data
             if event.name == "problem":
-                raise self._refusal(event.document()["status"], event.data)
-            told = event.document()
-            step(told["done"], told["total"])
+                raise self._refusal(self.read_answer(_Problem, event.data).status, event.data)
+            told = self.read_answer(Step, event.data)
+            step(told.done, told.total)
             if current().enough():
                 raise KeyboardInterrupt  # the best so far is the service's: there is none to give
         raise refusals.unreachable(self.url, EOFError("the connection was closed"))
@@ -245,7 +251,3 @@ def _checked(url: str) -> str:
     if found.query or found.fragment:
         raise refuse("/server", "bad_url", "has a ? or a #, which no address of a service has")
     return url.rstrip("/")
-
-
-def _unpacked(content: bytes, encoding: str | None) -> bytes:
-    return gzip.decompress(content) if encoding == "gzip" else content

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,10 +13,6 @@ class Event:
     name: str
     data: bytes
     number: str | None = None
-
-    def document(self) -> Any:
-        """What its data say."""
-        return json.loads(self.data)
 
 
 def events(lines: Iterable[bytes]) -> Iterator[Event]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -300,6 +302,13 @@ def test_another_version(planner: Planner) -> None:
             assert err.count("\n") == 1
 
 
+def test_a_server_without_a_command(planner: Planner) -> None:
+    code, out, err = planner("--server", "http://127.0.0.1:9")
+    assert (code, out) == (BAD_INPUT, "")
+    assert "--server goes before a command" in err
+    assert planner("--version") == (FINE, f"{__version__}\n", "")
+
+
 class _Other(BaseHTTPRequestHandler):
     """A web server that is no planner; it sends callers on to the next."""
 
@@ -331,6 +340,40 @@ def test_something_else_listens(planner: Planner) -> None:
         assert err.startswith(f"{url} does not answer as a service of planner {__version__}")
     finally:
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("Content-Type: application/json\r\nContent-Encoding: gzip", b"no gzip"),
+        ("Content-Type: application/json\r\nContent-Length: 100", b"{}"),
+        ("Content-Type: text/event-stream", b"event: progress\ndata: {}\n\n"),
+        ("Content-Type: text/event-stream", b"event: problem\ndata: []\n\n"),
+        ("Content-Type: text/event-stream", b": nothing more\n\n"),
+        ("Content-Type: application/json", b"[1"),
+    ],
+)
+def test_answers_that_are_cut_off(planner: Planner, headers: str, body: bytes) -> None:
+    """Whatever comes over the line is one sentence, and no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(1 << 20)
+                        head = f"HTTP/1.1 200 OK\r\n{headers}\r\nConnection: close\r\n\r\n"
+                        connection.sendall(head.encode() + body)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = planner("--server", url, "plan", *SMALL)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert (code, out) == (OUR_FAULT, "")
+    assert url in err
+    assert err.count("\n") == 1
+    assert "planner failed" not in err
 
 
 def test_python_of_the_guide_runs(address: str) -> None:
