@@ -5,7 +5,6 @@ Everything heavy is imported inside a command, so that `planner --help` answers 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -39,8 +38,7 @@ from planner.options import request_options
 from planner.progress_bar import bar
 from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
-from planner.server import VARIABLE as SERVER
-from planner.server import answered, choose, only_here, repeated
+from planner.server import answered, choose, only_here, repeated, set_apart
 from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -59,14 +57,6 @@ _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, tr
 
 
 _SERVER = "have this service answer (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
-# All others are about this machine.
-_ANSWERED_THERE = frozenset(
-    {
-        "plan", "estimate", "why", "emit", "ranks", "model", "catalog", "compare", "size", "lint",
-        "read", "rl", "learn", "sites", "sensitivity", "validate", "sweep", "timeline",
-        "compare-schedules",
-    }
-)  # fmt: skip
 
 
 def _launchers(incomplete: str) -> list[str]:
@@ -109,18 +99,8 @@ def _root(
         raise typer.Exit(FINE)
     if context.invoked_subcommand is None and server is not None:
         raise typer.BadParameter("--server goes before a command")
-    _choose(server, context.invoked_subcommand or "")
+    choose(server, context.invoked_subcommand or "")
     return FINE
-
-
-def _choose(server: str | None, command: str) -> None:
-    """Have the service answer that was named, or this machine where only it can."""
-    named = server or os.environ.get(SERVER) or None
-    choose(named if server or command in _ANSWERED_THERE else None)
-    if command not in _ANSWERED_THERE:
-        only_here(f"planner {command}")
-        if named:
-            print(f"note: planner {command} is of this machine, not of {SERVER}", file=sys.stderr)
 
 
 @app.command()
@@ -412,7 +392,7 @@ def run(arguments: Sequence[str]) -> int:
         from planner.help_text import fold_names
 
         fold_names()
-    root, arguments = _split(arguments)
+    root, arguments = set_apart(arguments)
     first = next((one for one in arguments if not one.startswith("-")), "")
     if first in ("read", "lint"):
         arguments = lint_commands.script_arguments(arguments)
@@ -421,14 +401,6 @@ def run(arguments: Sequence[str]) -> int:
         lambda: command.main([*root, *arguments], prog_name="planner", standalone_mode=False),
         [*arguments, *root],
     )
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(--server and its value as one word, the others), where the words begin with it."""
-    if len(words) > 1 and words[0] == "--server":
-        return [f"--server={words[1]}"], list(words[2:])
-    count = int(bool(words) and words[0].startswith("--server="))
-    return list(words[:count]), list(words[count:])
 
 
 _built = cache(typer.main.get_command)

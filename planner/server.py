@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,14 +18,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M", bound="BaseModel")
 VARIABLE = "PLANNER_SERVER"
+# All others are about this machine.
+_ANSWERED_THERE = frozenset(
+    {
+        "plan", "estimate", "why", "emit", "ranks", "model", "catalog", "compare", "size", "lint",
+        "read", "rl", "learn", "sites", "sensitivity", "validate", "sweep", "timeline",
+        "compare-schedules",
+    }
+)  # fmt: skip
 # What these name is the service's: it has sites and profiles of its own.
 _ITS_OWN = ("profile", "site")
 _url: ContextVar[str | None] = ContextVar("url", default=None)
 
 
-def choose(url: str | None) -> None:
-    """Have the service at this address answer from now on; None: this machine."""
-    _url.set(url)
+def choose(server: str | None, command: str) -> None:
+    """Have a command answered by the service of --server or else $PLANNER_SERVER, or here.
+
+    Raises RequestError for a --server with a command that only this machine can answer.
+    """
+    named = server or os.environ.get(VARIABLE) or None
+    _url.set(named if server or command in _ANSWERED_THERE else None)
+    if command not in _ANSWERED_THERE:
+        only_here(f"planner {command}")
+        if named:
+            print(f"note: planner {command} is of this machine, not of {VARIABLE}", file=sys.stderr)
+
+
+def set_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(--server and its value as one word, the others), where a command line begins with it."""
+    if len(words) > 1 and words[0] == "--server":
+        return [f"--server={words[1]}"], list(words[2:])
+    count = int(bool(words) and words[0].startswith("--server="))
+    return list(words[:count]), list(words[count:])
 
 
 def chosen() -> str | None:
