@@ -266,7 +266,8 @@ def describe(app: FastAPI) -> None:
             schemas["Request"] = _request()
             schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
             schemas["ReinforcementRequest"] = _step_request(schemas["Request"])
-            schemas["LintRequest"] = _lint_request(schemas["Request"])
+            schemas["LintRequest"] = _lint_request(schemas["Request"], ["files", "cluster"])
+            schemas["ReadRequest"] = _lint_request(schemas["Request"], ["files"])
             schemas["LessonRequest"] = site_schema.request(schemas["Request"])
             schemas |= job_schema.requests(schemas["Request"])
             schemas["NodeResults"] = _node_results()
@@ -375,7 +376,7 @@ def _step_request(request: dict[str, Any]) -> dict[str, Any]:
     return request | asked | {"properties": request["properties"] | own}
 
 
-def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
+def _lint_request(request: dict[str, Any], required: list[str]) -> dict[str, Any]:
     files = {
         "type": "object",
         "description": "the files of a launch by name, the script first",
@@ -401,7 +402,7 @@ def _lint_request(request: dict[str, Any]) -> dict[str, Any]:
         "set": values,
         "arguments": arguments,
     }
-    return _object(fields, ["files", "cluster"])
+    return _object(fields, required)
 
 
 def _summarise(operation: dict[str, Any]) -> None:

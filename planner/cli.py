@@ -11,7 +11,7 @@ from copy import copy
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -38,6 +38,7 @@ from planner.options import request_options
 from planner.progress_bar import bar
 from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
+from planner.server import answered, choose, only_here, repeated, set_apart
 from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
@@ -48,9 +49,14 @@ from planner.validate.results_command import validations
 from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
+    from planner.answer import PlanAnswer
+    from planner.mixed.answer import MixedAnswer
     from planner.request import PlanRequest
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+
+
+_SERVER = "have this service answer (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
 
 
 def _launchers(incomplete: str) -> list[str]:
@@ -82,13 +88,18 @@ class Kind(StrEnum):
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    server: Annotated[str | None, typer.Option(metavar="URL", help=_SERVER)] = None,
 ) -> int:
     if version:
         from planner.version import __version__
 
         print(__version__)
         raise typer.Exit(FINE)
+    if context.invoked_subcommand is None and server is not None:
+        raise typer.BadParameter("--server goes before a command")
+    choose(server, context.invoked_subcommand or "")
     return FINE
 
 
@@ -119,7 +130,10 @@ def plan(
             raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
         return _plan_mixed(asked, report, json)
     with bar("searching"):
-        answer = solve.find(asked)
+        answer = answered(
+            lambda: solve.find(asked),
+            lambda service: cast("PlanAnswer", service.plan(asked.document())),
+        )
     output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
     if report is not None:
         shown = terminal.plan_screen(answer, asked_of(asked), paper())
@@ -132,7 +146,7 @@ def plan(
         screen.print(terminal.plan_screen(answer, asked_of(asked), screen))
         screen.print("\n[bold]Next[/bold]")
         for line in next_steps.after_plan(asked, answer, source, given):
-            screen.print(f"  {line}", soft_wrap=True, markup=False)
+            screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
 
@@ -150,7 +164,10 @@ def estimate(
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    answer = solve.estimate(asked, asked.named_plan)
+    answer = answered(
+        lambda: solve.estimate(asked, asked.named_plan),
+        lambda service: service.estimate(asked.document()),
+    )
     if json:
         output.print_json(answer)
     else:
@@ -175,7 +192,10 @@ def why(
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     with bar("searching"):
-        answer = solve.why(asked, asked.named_plan)
+        answer = answered(
+            lambda: solve.why(asked, asked.named_plan),
+            lambda service: service.explanation(asked.document()),
+        )
     output.show(answer, json, partial(terminal.why_screen, answer, asked_of(asked)))
     return FINE
 
@@ -206,7 +226,10 @@ def emit_files(
     asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
     try:
         with bar("searching"):
-            bundle = emit(asked, launcher)
+            bundle = answered(
+                lambda: emit(asked, launcher),
+                lambda service: service.bundle(asked.document(), launcher=launcher),
+            )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = [] if output is None else write_files(bundle.files, Path(output))
@@ -241,7 +264,10 @@ def ranks(
     from planner.drawing.rank_map import ranks_screen, ranks_svg
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
-    answer = placing.ranks(asked, asked.named_plan, order)
+    answer = answered(
+        lambda: placing.ranks(asked, asked.named_plan, order),
+        lambda service: service.ranks(asked.document(), order=order),
+    )
     if svg is not None:
         output.write_picture(svg, ranks_svg(answer).encode())
     output.show(answer, json, partial(ranks_screen, answer))
@@ -263,13 +289,20 @@ def model(
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
     from planner import output, tables
-    from planner.model_import import described, with_own_code
+    from planner.model_import import described, spelled_out, with_own_code
 
     folder = Path(name)
     if folder.is_dir():
         name = str(folder / "config.json")
     document = read_model(name, Path())
-    answer = with_own_code(document, folder) if trust_remote_code else described(document)
+    if trust_remote_code:
+        only_here("--trust-remote-code")
+        answer = with_own_code(document, folder)
+    else:
+        answer = answered(
+            lambda: described(document),
+            lambda service: service.describe_model(spelled_out(document)),
+        )
     if save is not None:
         output.write_files({save.name: answer.model.model_dump_json(indent=1)}, save.parent)
     output.show(answer, json, lambda screen: tables.model_screen(answer))
@@ -281,7 +314,10 @@ def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = 
     """What is known by name: models, accelerators, clusters, frameworks, schedules."""
     from planner import listing, output, tables
 
-    entries = listing.LISTINGS[kind]()
+    entries = answered(
+        listing.LISTINGS[kind],
+        lambda service: getattr(getattr(service, kind)(), kind),
+    )
     if json:
         output.print_document({kind: [entry.model_dump(mode="json") for entry in entries]})
     else:
@@ -356,13 +392,14 @@ def run(arguments: Sequence[str]) -> int:
         from planner.help_text import fold_names
 
         fold_names()
+    root, arguments = set_apart(arguments)
     first = next((one for one in arguments if not one.startswith("-")), "")
     if first in ("read", "lint"):
         arguments = lint_commands.script_arguments(arguments)
     command = _built(_application(first))
     return guarded(
-        lambda: command.main(list(arguments), prog_name="planner", standalone_mode=False),
-        arguments,
+        lambda: command.main([*root, *arguments], prog_name="planner", standalone_mode=False),
+        [*arguments, *root],
     )
 
 
@@ -394,7 +431,10 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     from planner.mixed.screen import mixed_screen
 
     with bar("searching"):
-        answer = mixed.find(asked)
+        answer = answered(
+            lambda: mixed.find(asked),
+            lambda service: cast("MixedAnswer", service.plan(asked.document())),
+        )
     if report is not None:
         write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
     output.show(answer, json, lambda screen: mixed_screen(answer))

@@ -14,6 +14,7 @@ import typer
 
 from planner.failures import NOTHING_FITS
 from planner.options import merge
+from planner.server import apart
 
 if TYPE_CHECKING:
     from planner.problems import Problem
@@ -71,7 +72,9 @@ def read_request(
     from planner.documents import parse_request
 
     merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
-    return parse_request(merged, need_plan=need_plan, mixed=mixed)
+    known, names = apart(merged)
+    request = parse_request(known, need_plan=need_plan, mixed=mixed)
+    return request.model_copy(update=names)
 
 
 def read_document(

@@ -8,6 +8,7 @@ import typer
 
 from planner.command import Json, read_request
 from planner.failures import FINE
+from planner.server import answered
 
 if TYPE_CHECKING:
     from planner.problems import Problem
@@ -35,6 +36,10 @@ def compare(
             problems += error.under(f"/{side}").problems
     if problems:
         raise RequestError(problems)
-    answer = side_by_side(requests[0], requests[1])
+    a_asked, b_asked = requests
+    answer = answered(
+        lambda: side_by_side(a_asked, b_asked),
+        lambda service: service.comparison({"a": a_asked.document(), "b": b_asked.document()}),
+    )
     output.show(answer, json, lambda screen: comparison_table(answer, every))
     return FINE

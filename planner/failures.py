@@ -50,11 +50,17 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
 def _report(error: Exception, words: Sequence[str]) -> int:
     json = "--json" in words
     from planner.output import print_document
-    from planner.problems import internal_document, problem_document
+    from planner.problems import ServiceError, internal_document, problem_document
     from planner.typed import told
 
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         return _cannot_write(error)
+    if isinstance(error, ServiceError):
+        if json:
+            print_document(error.document)
+        else:
+            print(f"{error}.", file=sys.stderr)
+        return OUR_FAULT
     problems = _problems(error)
     if problems is None:
         if os.environ.get("PLANNER_DEBUG") == "1":

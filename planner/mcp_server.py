@@ -71,7 +71,7 @@ def lint(files: dict[str, str], cluster: Named, framework: str | None = None) ->
 
     def answer() -> Any:
         asked = parse_lint(document)
-        return linted(asked.files, asked.cluster, asked.framework, asked.given)
+        return linted(asked.files, asked.named_cluster, asked.framework, asked.given)
 
     return _asked(answer)
 

@@ -58,6 +58,13 @@ def described(value: Any) -> ModelAnswer:
     return _answer(model.name, model)
 
 
+def spelled_out(value: Any) -> dict[str, Any]:
+    """A model as a document, also where it is a preset's name.  Raises RequestError."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return parse_model(value)[0].model_dump(mode="json", exclude_none=True)
+
+
 def _answer(
     title: str, model: ModelSpec, guessed: tuple[str, ...] = (), warnings: tuple[str, ...] = ()
 ) -> ModelAnswer:

@@ -83,6 +83,21 @@ def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestEr
     return error
 
 
+class ServiceError(Exception):
+    """A service that was asked has not answered; the text is one sentence that says why.
+
+    document: its problem document, or one in its place.  passing: it may answer later.
+    """
+
+    def __init__(
+        self, sentence: str, document: Mapping[str, Any] | None = None, passing: bool = False
+    ) -> None:
+        super().__init__(sentence)
+        no_document = {"type": "about:blank", "title": "No answer of the service", "status": 502}
+        self.document = {**(document or no_document), "detail": sentence}
+        self.passing = passing
+
+
 class Contradiction(RequestError):
     """Parts of a request that are fine alone and cannot be asked together."""
 

@@ -13,10 +13,12 @@ import typer
 from planner.command import PLAN, Json, RequestFile, RequestOption, load, read_request, source_of
 from planner.failures import FINE
 from planner.options import FIELDS, PIPELINE, pipeline_options, request_options
+from planner.server import answered
 
 if TYPE_CHECKING:
     from planner.answer import PlanAnswer
     from planner.request import PlanRequest
+    from planner.server import Client
     from planner.timeline import TimelineAnswer
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ def timeline(
         given,
         pipelines.timeline_of,
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
+        lambda service, document: service.timeline(document),
     )
     wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
     written = _draw(answer, {kind: path for kind, path in wanted.items() if path}, theme)
@@ -92,6 +95,7 @@ def compare_schedules(
         given,
         pipelines.schedules_of,
         lambda document: comparison.compare_schedules(comparison.parse_comparison(document)),
+        lambda service, document: service.schedule_comparison(document),
     )
     output.show(answer, json, partial(comparison_screen, answer))
     return FINE
@@ -108,8 +112,11 @@ def best_timeline(answer: PlanAnswer) -> list[str]:
         return []
     if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
         return []
-    request = parse_request({**answer.request, "plan": best.plan.model_dump()})
-    return [svg(timeline_of(request), "light")]
+    document = {**answer.request, "plan": best.plan.model_dump(mode="json")}
+    drawn = answered(
+        lambda: timeline_of(parse_request(document)), lambda service: service.timeline(document)
+    )
+    return [svg(drawn, "light")]
 
 
 def _answer(
@@ -118,12 +125,15 @@ def _answer(
     given: Mapping[str, Any],
     of_plan: Callable[[PlanRequest], T],
     alone: Callable[[dict[str, Any]], T],
+    there: Callable[[Client, dict[str, Any]], T],
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
     if not _of_plan(document, pipeline, given):
-        return alone({**document, **given, **_values(pipeline)})
-    return of_plan(read_request(source, given, need_plan=True, document=document))
+        bare = {**document, **given, **_values(pipeline)}
+        return answered(lambda: alone(bare), lambda service: there(service, bare))
+    asked = read_request(source, given, need_plan=True, document=document)
+    return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
 
 
 def _of_plan(

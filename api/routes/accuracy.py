@@ -25,7 +25,7 @@ class ScoredRuns(BaseModel):
 
 
 @router.get("/runs", response_model=ScoredRuns, responses=NOT_CHANGED)
-def runs(request: Request) -> Response:
+def published_runs(request: Request) -> Response:
     """Every published run with its predicted time, and intervals its source had no part in."""
     return send_json(request, "scored_runs", _all_runs)
 
@@ -40,7 +40,7 @@ def _all_runs() -> str:
     responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
-async def nearest(document: Body) -> Evidence:
+async def nearest_runs(document: Body) -> Evidence:
     """The published runs nearest to the request's `plan`, and on what ground its time stands."""
     return await run_in_threadpool(_evidence, document)
 

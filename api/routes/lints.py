@@ -24,5 +24,6 @@ router = APIRouter(prefix="/lints", tags=["lints"])
 async def lint(document: Files, brief: Brief) -> Response:
     """Read the files of a launch, none of which is run; findings are an answer, not a problem."""
     asked = await run_in_threadpool(parse_lint, document)
-    answer = await brief.answer(linted, asked.files, asked.cluster, asked.framework, asked.given)
+    cluster = asked.named_cluster
+    answer = await brief.answer(linted, asked.files, cluster, asked.framework, asked.given)
     return Response(answer, media_type="application/json")

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/one-node", tags=["validations"])
     responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
-async def script(document: Body) -> Response:
+async def one_node_script(document: Body) -> Response:
     """The script that trains the request's `plan`, scaled to one node of its cluster."""
     return Response(await run_in_threadpool(_script, document), media_type=JSON)
 
@@ -39,7 +39,7 @@ def _script(document: Any) -> str:
     responses=declare(400, 408, 413, 415, 422),
     openapi_extra=request_body({}, "NodeResults"),
 )
-async def results(document: Files) -> Response:
+async def one_node_report(document: Files) -> Response:
     """What its ranks left, held against the estimate."""
     return Response(await run_in_threadpool(_results, document), media_type=JSON)
 

@@ -71,7 +71,7 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
 )
 @storing
-def save(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
+def save_plan(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
     """Save under a name, over what had it."""
     document = plain(document)
     if not isinstance(document, dict):
@@ -91,7 +91,7 @@ def save(request: Request, response: Response, name: Name, document: Body) -> Sa
 
 @router.delete("/{name:path}", status_code=204, responses=declare(404, 422, 503))
 @storing
-def forget(request: Request, name: Name) -> None:
+def forget_saved_plan(request: Request, name: Name) -> None:
     """Forget a name."""
     if there := _store(request).saved_plans.get(name):
         check_owner(request, there.owner)

@@ -9,7 +9,7 @@ from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
 from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, STREAMED, request_body
-from planner.sensitivities.analysis import parse_sensitivity, sensitivity
+from planner.sensitivities import analysis
 
 router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
 
@@ -20,15 +20,15 @@ router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
     responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED, **STREAMED},
     openapi_extra=request_body(SENSITIVITY_EXAMPLES, "SensitivityRequest"),
 )
-async def sensitivities(document: Body, request: Request, searches: Searches) -> Response:
+async def sensitivity(document: Body, request: Request, searches: Searches) -> Response:
     """Change each input, with the plan held and planned again; where the best plan changes."""
-    asked = await run_in_threadpool(parse_sensitivity, document)
+    asked = await run_in_threadpool(analysis.parse_sensitivity, document)
     return await results.answer(
         request,
         searches,
         "sensitivities",
         asked.document(),
-        sensitivity,
+        analysis.sensitivity,
         asked.request,
         asked.sensitivity,
     )

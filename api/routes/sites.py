@@ -89,7 +89,7 @@ async def learn(request: Request, name: Name, document: Files, searches: Searche
 
 
 @router.delete("/{name}", status_code=204, responses=declare(404, 422))
-def forget(request: Request, name: Name) -> None:
+def forget_site(request: Request, name: Name) -> None:
     """Forget a site with its calibration and all of its runs."""
     _check(name)
     audit(request, "forget", name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.documents import parse_cluster, parse_model
 from planner.frameworks.launch_files import Given
@@ -21,22 +22,43 @@ _LONGEST_VALUE = 10_000
 
 @dataclass(frozen=True)
 class Asked:
-    """A launch to judge; framework: None is recognised."""
+    """A launch to judge, or to read; framework: None is recognised."""
 
     files: dict[str, str]
-    cluster: ClusterSpec
+    cluster: ClusterSpec | None
     framework: str | None
     given: Given
 
+    @property
+    def named_cluster(self) -> ClusterSpec:
+        """The cluster, of a launch that is to be judged."""
+        assert self.cluster is not None
+        return self.cluster
 
-def parse_lint(document: Any) -> Asked:
+    def document(self) -> dict[str, Any]:
+        """This launch as plain data that can be asked again."""
+        given = self.given
+        parts = {
+            "files": dict(self.files),
+            "cluster": _plain(self.cluster),
+            "framework": self.framework,
+            "model": _plain(given.model),
+            "set": dict(given.values),
+            "arguments": list(given.arguments),
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+
+def parse_lint(document: Any, *, need_cluster: bool = True) -> Asked:
     """The launch of a document {"files", "cluster", "framework", "model", "set", "arguments"}.
 
     files: text by name, the launch script first; framework and what follows may be left out.
+    need_cluster: it is to be judged, not only read.
     Raises RequestError with every problem found.
     """
     require_object("", document, "an object")
-    problems = field_problems(document, FIELDS, ("files", "cluster"))
+    required = ("files", "cluster") if need_cluster else ("files",)
+    problems = field_problems(document, FIELDS, required)
     files, framework = document.get("files"), document.get("framework")
     if files is not None and not isinstance(files, dict):
         problems.append(wrong_type("/files", "an object of texts by name", files))
@@ -54,7 +76,7 @@ def parse_lint(document: Any) -> Asked:
         given = parse_given({name: document[name] for name in GIVEN if name in document})
     except RequestError as error:
         problems += error.problems
-    if problems or cluster is None:
+    if problems:
         raise RequestError(problems)
     return Asked(checked(cast(dict[str, str], files)), cluster, framework, given)
 
@@ -98,6 +120,10 @@ def _value_problems(values: Any) -> Iterator[Problem]:
             yield Problem(pointer="/set", code="bad_name", detail=detail)
         elif isinstance(value, bool) or not _short(str(value) if _number(value) else value):
             yield wrong_type(join("/set", name), "a text or a number", value)
+
+
+def _plain(spec: Spec | None) -> dict[str, Any] | None:
+    return None if spec is None else spec.model_dump(mode="json", exclude_none=True)
 
 
 def _number(value: Any) -> bool:

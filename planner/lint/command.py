@@ -12,8 +12,10 @@ import typer
 
 from planner.command import Json
 from planner.failures import FINE, NOTHING_FITS
+from planner.server import answered
 
 if TYPE_CHECKING:
+    from cost_models.spec import ClusterSpec
     from planner.frameworks.launch_files import Given
     from planner.frameworks.reading import Setting
     from planner.lint.findings import LintAnswer, ReadAnswer
@@ -65,7 +67,6 @@ def lint(
     from planner import output
     from planner.documents import parse_cluster
     from planner.lint import mending
-    from planner.lint.lint import lint as linted
     from planner.lint.sarif import sarif as document
     from planner.lint.sources import files_at
     from planner.problems import RequestError
@@ -75,7 +76,7 @@ def lint(
     for launch in [[one] for one in files] if each else [files]:
         texts = files_at(launch)
         try:
-            answer = linted(texts, known, framework, given)
+            answer = _linted(texts, known, framework, given)
         except RequestError as error:
             if each and any(one.code == "no_framework" for one in error.problems):
                 continue
@@ -91,6 +92,19 @@ def lint(
         output.print_document(document(one for answer in answers for one in answer.findings))
     refused = any(answer.verdict in ("refused", "does not fit") for answer in answers)
     return NOTHING_FITS if refused else FINE
+
+
+def _linted(
+    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: Given
+) -> LintAnswer:
+    from planner.lint.asked import Asked
+    from planner.lint.lint import lint as linted
+
+    asked = Asked(texts, cluster, framework, given)
+    return answered(
+        lambda: linted(texts, cluster, framework, given),
+        lambda service: service.lint(asked.document()),
+    )
 
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
@@ -133,11 +147,16 @@ def read(
     """What a launch script says, as a request that `planner estimate` takes."""
     from planner import output
     from planner.documents import parse_cluster
+    from planner.lint.asked import Asked
     from planner.lint.lint import read as said
     from planner.lint.sources import files_at
 
     known = None if cluster is None else parse_cluster(cluster)
-    answer = said(files_at(files), known, framework, _given(model, values, argument))
+    asked = Asked(files_at(files), known, framework, _given(model, values, argument))
+    answer = answered(
+        lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
+        lambda service: service.read(asked.document()),
+    )
     if json:
         output.print_json(answer)
     else:

@@ -11,6 +11,7 @@ from planner.command import LIMITS, Json, RequestFile, RequestOption, read_docum
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import request_options
 from planner.progress_bar import bar
+from planner.server import answered, apart
 
 _PANEL = "The step"
 
@@ -81,9 +82,11 @@ def rl(
     }  # fmt: skip
     source = source_of(request_file, request)
     document = read_document(source, given, limits=True, keep_plan=True)
-    asked = parse_reinforcement(_with(document, own))
+    known, names = apart(_with(document, own))
+    asked = parse_reinforcement(known)
+    asked = asked.model_copy(update={"request": asked.request.model_copy(update=names)})
     with bar("searching"):
-        answer = step(asked)
+        answer = answered(lambda: step(asked), lambda service: service.rl(asked.document()))
     output.show(answer, json, lambda screen: reinforcement_screen(answer, asked))
     return FINE if answer.fits else NOTHING_FITS
 

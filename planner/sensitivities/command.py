@@ -24,6 +24,7 @@ from planner.command import (
 from planner.failures import FINE
 from planner.options import request_options
 from planner.progress_bar import bar
+from planner.server import answered
 from planner.timeline_commands import PICTURES, Theme, picture
 
 if TYPE_CHECKING:
@@ -67,7 +68,12 @@ def sensitivity(
     asked = read_request(source, given, limits=True, keep_plan=True, document=document)
     try:
         with bar("changing inputs"):
-            answer = analysis.sensitivity(asked, spec)
+            answer = answered(
+                lambda: analysis.sensitivity(asked, spec),
+                lambda service: service.sensitivity(
+                    asked.document() | {analysis.PART: spec.model_dump(mode="json")}
+                ),
+            )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     written = _draw(answer, svg, {"png": png, "pdf": pdf}, theme)

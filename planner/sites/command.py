@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.command import Json
 from planner.failures import FINE
+from planner.server import answered, chosen, only_here
 
 if TYPE_CHECKING:
+    from planner.server import Client
+    from planner.sites.learned import SiteAnswer
+    from planner.sites.learning import Asked
     from planner.sites.lesson import Lesson
     from planner.sites.site import Site
 
@@ -50,7 +54,7 @@ def learn(
     from planner.documents import parse_cluster
     from planner.lint.sources import files_at
     from planner.sites.learning import Asked, setting
-    from planner.sites.lesson import keep, lesson
+    from planner.sites.lesson import keep
     from planner.sites.screen import lesson_screen
 
     asked = Asked(
@@ -60,17 +64,49 @@ def learn(
         settings=dict(map(setting, set or [])),
         files=files_at(script) if script else None,
     )
-    with ExitStack() as stack:
-        found = lesson([_opened(path, stack) for path in logs], asked)
+    document = {} if chosen() is None else _posted(logs, asked)
+    found = answered(lambda: _lesson(logs, asked), lambda client: client.learn(site, document))
+
+    def kept() -> Lesson:
+        whole = {**document, "keep": True}
+        return answered(lambda: keep(found), lambda client: client.learn(site, whole))
+
     if json:
-        output.print_json(keep(found) if yes else found)
+        output.print_json(kept() if yes else found)
         return FINE
     output.Screen().print(lesson_screen(found))
     if found.new and (yes or _agreed(found)):
-        found = keep(found)
+        found = kept()
     for line in _ending(found):
         print(line)
     return FINE
+
+
+def _lesson(logs: Sequence[str], asked: Asked) -> Lesson:
+    from planner.sites.lesson import lesson
+
+    with ExitStack() as stack:
+        return lesson([_opened(path, stack) for path in logs], asked)
+
+
+def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """What a service is sent to read a log.  Raises RequestError."""
+    if len(logs) > 1:
+        only_here("more than one log")
+    if len(asked.files or ()) > 1:
+        only_here("more than one file of --script")
+    with ExitStack() as stack:
+        name, lines = _opened(logs[0], stack)
+        text = "\n".join(lines)
+    document = {
+        "log": text,
+        "name": name,
+        "cluster": asked.cluster.model_dump(mode="json", exclude_none=True),
+        "script": next(iter((asked.files or {}).values()), None),
+        "model": asked.model,
+        "settings": dict(asked.settings or {}),
+    }
+    return {part: value for part, value in document.items() if value is not None}
 
 
 def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
@@ -118,13 +154,9 @@ def sites(context: typer.Context, json: Json = False) -> int:
     if context.invoked_subcommand is not None:
         return FINE
     from planner import output
-    from planner.sites import kept
-    from planner.sites.learned import site_answer
     from planner.sites.screen import sites_screen
 
-    several = list(kept.everything())
-    found = [site_answer(one) for _, one in several if not isinstance(one, str)]
-    damaged = [one for _, one in several if isinstance(one, str)]
+    found, damaged = answered(_here, _there)
     if json:
         rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
         output.print_document({"sites": rows, "damaged": damaged})
@@ -133,7 +165,7 @@ def sites(context: typer.Context, json: Json = False) -> int:
         output.Screen().print(sites_screen(found))
     for problem in damaged:
         print(problem)
-    if not several:
+    if not (found or damaged):
         print("none yet: `planner learn` or `planner calibrate` makes one")
     return FINE
 
@@ -145,7 +177,7 @@ def show(name: SiteName, json: Json = False) -> int:
     from planner.sites.learned import site_answer
     from planner.sites.screen import site_screen
 
-    answer = site_answer(_found(name))
+    answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
     output.show(answer, json, lambda screen: site_screen(answer))
     return FINE
 
@@ -158,9 +190,27 @@ def forget(
     """Forget a site with its calibration, or one of its runs."""
     from planner.sites import kept
 
-    kept.forget(name, run)
+    if run is not None:
+        only_here("to forget one run")
+    answered(lambda: kept.forget(name, run), lambda client: client.forget_site(name))
     print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
     return FINE
+
+
+def _here() -> tuple[list[SiteAnswer], list[str]]:
+    """The sites of this machine, and what is wrong with the others."""
+    from planner.sites import kept
+    from planner.sites.learned import site_answer
+
+    several = [one for _, one in kept.everything()]
+    found = [site_answer(one) for one in several if not isinstance(one, str)]
+    return found, [one for one in several if isinstance(one, str)]
+
+
+def _there(client: Client) -> tuple[list[SiteAnswer], list[str]]:
+    rows = client.sites().rows
+    found = [client.site(row.name) for row in rows if row.problem is None]
+    return found, [row.problem for row in rows if row.problem is not None]
 
 
 def _found(name: str) -> Site:

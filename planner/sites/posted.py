@@ -1,4 +1,7 @@
-"""A log that comes as a document: {"log", "cluster", "script", "model", "settings", "keep"}."""
+"""A log that comes as a document.
+
+Its parts: {"log", "name", "cluster", "script", "model", "settings", "keep"}.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from io import BytesIO
 from typing import Any
 
 from planner.documents import parse_cluster
+from planner.frameworks.base import one_line
 from planner.lint.sources import checked
 from planner.loading import plain
 from planner.logs import lines_of
@@ -17,9 +21,10 @@ from planner.sites.learning import PARTS, Asked
 from planner.sites.lesson import Lesson, keep, lesson
 from planner.validation import field_problems, looked_up, require_object
 
-FIELDS = ("log", "cluster", "script", "model", "settings", "keep")
-TEXTS = ("log", "script")
+FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
+TEXTS = ("log", "name", "script")
 SCRIPT = "run.sh"
+_LONGEST_NAME = 200
 
 
 def posted(document: Any, site: str) -> Lesson:
@@ -47,7 +52,8 @@ def posted(document: Any, site: str) -> Lesson:
         files=None if script is None else checked({SCRIPT: script}),
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
-    found = lesson([("log", lines_of(text))], asked)
+    name = one_line(document.get("name") or "log")[:_LONGEST_NAME]
+    found = lesson([(name, lines_of(text))], asked)
     return keep(found) if keeps else found
 
 

@@ -23,6 +23,7 @@ from planner.command import (
 from planner.failures import FINE, NOTHING_FITS
 from planner.options import merge, request_options
 from planner.progress_bar import bar
+from planner.server import answered, apart
 
 if TYPE_CHECKING:
     from planner.sizing.request import SizingRequest
@@ -90,7 +91,10 @@ def size(
     source = source_of(request_file, request)
     asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
     with bar("searching clusters"):
-        answer = compute(asked, os.cpu_count() or 1)
+        answer = answered(
+            lambda: compute(asked, os.cpu_count() or 1),
+            lambda service: service.sizing(asked.document()),
+        )
     if report is not None:
         screen = sizing_screen(answer, asked, every_row=True)
         write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
@@ -119,6 +123,7 @@ def _read(
     sizing = {} if sizing is None else sizing
     if not isinstance(sizing, dict):
         return parse_sizing(document)
+    document, names = apart(document)
     for name, text in own.items():
         pointer = join("/sizing", name)
         try:
@@ -133,4 +138,5 @@ def _read(
             raise refuse(at, "usage", f"--price takes NAME=USD, got {pair[:80]!r}")
         table = sizing.setdefault("prices_usd_per_accelerator_hour", {})
         table[kind.strip()] = scalar(usd.strip(), join(at, kind.strip()))
-    return parse_sizing({**document, "sizing": sizing})
+    asked = parse_sizing({**document, "sizing": sizing})
+    return asked.model_copy(update={"base": asked.base.model_copy(update=names)})

@@ -12,8 +12,10 @@ from typer.core import TyperGroup
 
 from planner.command import Json, load, read_model
 from planner.failures import FINE, OUR_FAULT
+from planner.server import as_a_job, only_here, service
 
 if TYPE_CHECKING:
+    from planner.server import Client
     from planner.sweeps.grid import Grid
     from planner.sweeps.question import Result
     from planner.sweeps.run import SweepAnswer
@@ -69,6 +71,10 @@ def sweep(
     from planner.sweeps.run import sweep as run
     from planner.sweeps.workers import WorkersLost
 
+    if (client := service()) is not None:
+        if (results, workers, backend, shard) != (None, None, "local", "1/1"):
+            only_here("--results, --workers, --backend or --shard")
+        return _show(_there(client, grid), csv, parquet, json)
     asked = _grid(grid)
     folder = _results(grid) if results is None else results
     try:
@@ -97,6 +103,17 @@ def merge(
         if not folder.is_dir():
             raise refuse("", "no_file", f"no folder {shown(str(folder))!r}")
     return _show(merged(_grid(grid), results), csv, parquet, json)
+
+
+def _there(client: Client, source: str) -> SweepAnswer:
+    """The rows of a grid that a service asks as one of its jobs."""
+    from planner.sweeps.run import SweepAnswer
+
+    document = load(source)
+    base, folder = document.get("base"), Path() if source == "-" else Path(source).parent
+    if isinstance(base, dict) and isinstance(named := base.get("model"), str):
+        document["base"] = {**base, "model": read_model(named, folder)}
+    return as_a_job(client, "sweeps", document, "sweep", SweepAnswer)
 
 
 def _grid(source: str) -> Grid:

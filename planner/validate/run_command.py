@@ -14,8 +14,11 @@ import typer
 from planner.command import PLAN, Json, RequestFile, RequestOption, read_request, source_of
 from planner.failures import FINE, OUR_FAULT
 from planner.options import request_options
+from planner.server import as_a_job, only_here, service
 
 if TYPE_CHECKING:
+    from planner.request import PlanRequest
+    from planner.server import Client
     from planner.validate.process import RunFailed, Stopped
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
@@ -93,6 +96,16 @@ def validate(
 
     if submit and launcher is None:
         raise typer.BadParameter("--submit needs --launcher")
+    if (client := service()) is not None:
+        if launcher or submit or follow or output or port:
+            only_here("--launcher, --submit, --follow, --output or --port")
+        asked = read_request(source_of(request_file, request), given, need_plan=True)
+        own = {
+            "steps": steps, "warmup_steps": warmup_steps, "check_numerics": check_numerics,
+            "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
+            "wall_s": max_seconds, "silence_s": max_silent_seconds, "memory_bytes": max_memory,
+        }  # fmt: skip
+        return _there(client, asked, own, json)
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
@@ -120,6 +133,19 @@ def validate(
     if said := learn(asked, report, warmup_steps):
         lines.append(said)
     outputs.show(report, json, partial(validation_screen, report), lines)
+    return OUTSIDE if report.verdict == "outside" else FINE
+
+
+def _there(client: Client, asked: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
+    """A validation on the machine of a service."""
+    from planner import output
+    from planner.validate.report import ValidationReport
+    from planner.validate.screen import validation_screen
+
+    spec = {name: value for name, value in own.items() if value is not None}
+    document = asked.document() | {"validation": spec}
+    report = as_a_job(client, "validations", document, "report", ValidationReport)
+    output.show(report, json, partial(validation_screen, report))
     return OUTSIDE if report.verdict == "outside" else FINE
 
 

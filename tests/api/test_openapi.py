@@ -98,6 +98,7 @@ def test_description_is_whole() -> None:
         "/v1/timelines",
         "/v1/ranks",
         "/v1/lints",
+        "/v1/reads",
         "/v1/rl",
         "/v1/sizings",
         "/v1/sensitivities",

@@ -118,6 +118,15 @@ def test_searches(benchmark: BenchmarkFixture, server: Server, framework: str | 
     measured(benchmark, server, calls, 1)
 
 
+@pytest.mark.parametrize("how", ["post", "get", "get-gzip"])
+def test_known_plans(benchmark: BenchmarkFixture, server: Server, how: str) -> None:
+    """A plan that is kept, asked again or by its id, one after the other."""
+    known = server.http.post("/v1/plans", json=SEARCH).json()["links"]["self"]
+    packed = ["Accept-Encoding: gzip"] if how == "get-gzip" else []
+    again = post("/v1/plans", SEARCH) if how == "post" else call("GET", known, b"", *packed)
+    measured(benchmark, server, itertools.repeat(again, count(benchmark, 1000, 3)), 1)
+
+
 SMALL = {
     "model": "gpt2",
     "cluster": "1x4xh100-sxm",

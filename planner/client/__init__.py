@@ -1,0 +1,76 @@
+"""A client of the service: the planner's questions, asked over HTTP.
+
+    >>> from planner.client import Client
+    >>> service = Client("http://localhost:8000")
+
+Every operation of the service is a method (planner.client.operations) that takes the same document
+and returns the same class as the planner's own function:
+
+    answer = service.plan({"model": "llama-3.1-8b", "cluster": "2x8xh100-sxm", "training": {...}})
+    job = service.finished(service.start_sweeps({"base": {...}, "axes": {...}}))
+
+A request that is wrong raises the planner's own RequestError, a service that does not answer
+ServiceError (planner.problems).
+"""
+
+from __future__ import annotations
+
+import time
+
+from pydantic import BaseModel
+
+from planner.client import refusals
+from planner.client.calls import key_of_environment
+from planner.client.documents import JobAnswer
+from planner.client.operations import Operations
+from planner.problems import ServiceError
+from planner.progress import current, step
+
+__all__ = ["Client"]
+_OVER = frozenset({"succeeded", "failed", "cancelled"})
+_PATIENCE_S = 60.0  # of a job's follower, while the service starts again
+_PAUSE_S = 1.0
+
+
+class _Told(BaseModel):
+    done: int
+    total: int
+
+
+class Client(Operations):
+    """One service at an address such as http://localhost:8000, with the key that it wants."""
+
+    @classmethod
+    def of_environment(cls, url: str) -> Client:
+        """With the key in $PLANNER_API_KEY, or in the file that $PLANNER_API_KEY_FILE names."""
+        return cls(url, key_of_environment())
+
+    def finished(self, job: JobAnswer) -> JobAnswer:
+        """The job once it has succeeded; its progress is told to planner.progress meanwhile.
+
+        It is followed by its events, and again where a server ends and another goes on.  Raises
+        ServiceError where it fails, is cancelled, or the service stays away for a minute.
+        """
+        follow = getattr(self, f"follow_{job.kind}")
+        look = getattr(self, f"get_{job.kind}")
+        seen: str | None = None
+        heard = time.monotonic()
+        while True:
+            try:
+                for event in follow(job.id, last_event_id=seen):
+                    seen, heard = event.number or seen, time.monotonic()
+                    if event.name == "progress":
+                        told = self.read_answer(_Told, event.data)
+                        step(told.done, told.total)
+                        if current().enough():
+                            raise KeyboardInterrupt  # the job goes on
+                job = look(job.id)
+                if job.state in _OVER:
+                    break
+            except ServiceError as error:
+                if not error.passing or time.monotonic() - heard > _PATIENCE_S:
+                    raise
+            time.sleep(_PAUSE_S)
+        if job.state != "succeeded":
+            raise refusals.failed_job(self.url, job.id, job.error)
+        return job

@@ -1,0 +1,125 @@
+"""What a service says in place of an answer, as the errors of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.problems import Problem, RequestError, ServiceError, refuse, shown
+from planner.version import __version__
+
+Version = Callable[[], str | None]
+_UNKNOWN = frozenset({"unknown_field"})  # what a service of another version may say
+
+
+def unreachable(url: str, error: Exception) -> ServiceError:
+    """No connection, or one that ended before the answer."""
+    cause = getattr(error, "reason", error)
+    why = "it does not answer in time" if isinstance(cause, TimeoutError) else _said(cause)
+    return ServiceError(f"no answer from {url}: {why}", passing=True)
+
+
+def unreadable(url: str, error: Exception, version: Version) -> ServiceError:
+    """An answer that this planner cannot read."""
+    if (other := _other(url, version)) is not None:
+        return other
+    where = ""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = f" ({'/'.join(map(str, first['loc']))}: {first['msg']})"
+    return ServiceError(f"{url} does not answer as a service of planner {__version__}{where}")
+
+
+def refusal(
+    url: str,
+    status: int,
+    retry_after: str | None,
+    content: bytes,
+    with_key: bool,
+    version: Version,
+) -> Exception:
+    """The error for a problem document: RequestError where the request is wrong."""
+    document = _document(content)
+    detail = str(shown(str(document.get("detail", "")))) if document else ""
+    if status == 422 and document and (problems := _problems(document)):
+        if not _UNKNOWN.isdisjoint(one.code for one in problems):
+            # The same parser read the request here and found nothing.
+            return _other(url, version) or RequestError(problems)
+        return _request_error(problems)
+    if status == 422 and document:
+        return refuse("", "usage", str(document.get("detail")))
+    if status == 401:
+        what = "does not know this key" if with_key else "needs a key"
+        return ServiceError(f"{url} {what}: set PLANNER_API_KEY or PLANNER_API_KEY_FILE", document)
+    if status in (429, 503):
+        when = f"; try again in {retry_after} s" if retry_after else "; try again later"
+        why = detail or HTTPStatus(status).phrase
+        return ServiceError(f"{url} is busy: {why}{when}", document, passing=True)
+    foreign = document is None or status in (404, 405)
+    if foreign and (other := _other(url, version)) is not None:
+        return other
+    if document is None:
+        phrase = f"{status} {_phrase(status)}".strip()
+        return ServiceError(f"{url} answers {phrase}, not as a service of the planner does")
+    number = document.get("request_id")
+    known = f" (request {shown(str(number))})" if number and status >= 500 else ""
+    title = str(shown(str(document.get("title", _phrase(status)))))
+    return ServiceError(f"{url} refuses: {title}: {detail}{known}", document)
+
+
+def failed_job(url: str, id: str, error: Mapping[str, Any] | None) -> ServiceError:
+    """A job that ended without a result."""
+    document = error or {"type": "about:blank", "title": "The job was cancelled", "status": 409}
+    why = ": ".join(str(document[name]) for name in ("title", "detail") if document.get(name))
+    return ServiceError(f"job {id} of {url}: {why}", document)
+
+
+def _other(url: str, version: Version) -> ServiceError | None:
+    """That the service is of another version, where it is."""
+    theirs = version()
+    if theirs is None or theirs == __version__:
+        return None
+    return ServiceError(
+        f"{url} runs planner {theirs} and this is {__version__}, whose documents differ: "
+        f"install version {theirs} here, or ask a service of {__version__}"
+    )
+
+
+def _request_error(problems: tuple[Problem, ...]) -> RequestError:
+    from planner.emission import NothingFits
+
+    if [one.code for one in problems] == ["nothing_fits"]:
+        return NothingFits(problems[0].detail)
+    return RequestError(problems)
+
+
+def _document(content: bytes) -> dict[str, Any] | None:
+    """A problem document; None where the content is something else."""
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) and "title" in document else None
+
+
+def _problems(document: Mapping[str, Any]) -> tuple[Problem, ...]:
+    try:
+        return tuple(Problem.model_validate(one) for one in document.get("errors") or ())
+    except (ValidationError, TypeError):
+        return ()
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _said(error: Any) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(shown(str(text)))

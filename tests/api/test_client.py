@@ -1,0 +1,242 @@
+"""The typed client: its code is that of the OpenAPI document, its answers those of the planner."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import planner
+from api import client_code
+from api.app import create_app
+from api.settings import Settings
+from planner.answer import PlanAnswer
+from planner.client import Client
+from planner.client.events import Event, events
+from planner.client.operations import Operations
+from planner.emission import NothingFits
+from planner.jobs.settings import JobSettings
+from planner.problems import RequestError, ServiceError
+from planner.progress import Step, Watch, watched
+from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
+from tests.fixtures.service import listening
+
+APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run
+ASKED: dict[str, Any] = {
+    "model": "gpt2", "cluster": "1x4xh100-sxm",
+    "training": {"seq_length": 1024, "global_batch_size": 64},
+}  # fmt: skip
+PARTS = {"id": "example", "name": "example"}  # of paths
+
+
+def _name(operation: dict[str, Any], path: str, verb: str) -> str:
+    ending = re.sub(r"\W", "_", path) + f"_{verb}"
+    return str(operation["operationId"]).removesuffix(ending)
+
+
+EXAMPLES = [
+    pytest.param(_name(operation, path, verb), path, verb, example["value"], id=f"{path}-{name}")
+    for path, operations in APP.openapi()["paths"].items()
+    for verb, operation in operations.items()
+    for content in operation.get("requestBody", {"content": {}})["content"].values()
+    for name, example in content["examples"].items()
+]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Client]:
+    with listening(APP) as port:
+        yield Client(f"http://127.0.0.1:{port}")
+
+
+def test_code_is_that_of_the_document() -> None:
+    for name, text in client_code.code(APP).items():
+        assert (client_code.FOLDER / name).read_text() == text, (
+            "python -m api.client_code --write brings planner/client up to date"
+        )
+
+
+def test_code_follows_the_document(tmp_path: Path) -> None:
+    app = create_app(Settings())
+
+    @app.get("/v1/colours/{id}", description="A colour.")
+    def colour(id: str, shade: int = 3) -> dict[str, int]:
+        return {id: shade}
+
+    (text,) = [text for name, text in client_code.code(app).items() if name == "operations.py"]
+    assert "def colour(self, id: str, *, shade: int = 3) -> dict[str, int]:\n" in text
+    assert 'f"/v1/colours/{part(id)}"' in text
+
+
+def test_every_operation_is_a_method() -> None:
+    named = {
+        _name(operation, path, verb)
+        for path, operations in APP.openapi()["paths"].items()
+        for verb, operation in operations.items()
+    }
+    made = {name for name, _ in inspect.getmembers(Operations, inspect.isfunction)}
+    assert named <= made
+    assert len(named) == sum(map(len, APP.openapi()["paths"].values()))  # none hides another
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "path", "verb", "example"), EXAMPLES)
+def test_every_example(
+    service: Client, client: Any, name: str, path: str, verb: str, example: dict[str, Any]
+) -> None:
+    """The client's answer, written out, is what the service sent."""
+    parts = [PARTS[word] for word in re.findall(r"{(\w+)}", path)]
+    answer = getattr(service, name)(*parts, example)
+    sent = client.request(verb, path.format(**PARTS), json=example).json()
+    found = json.loads(answer.model_dump_json())
+    # What differs from call to call: times, and the text of a script that has a new token.
+    own = {"id", "cached", "links", "spent", "created_at", "saved_at", "learned_at", "text"}
+    assert _without(found, own) == _without(sent, own)
+
+
+def _without(document: Any, names: set[str]) -> Any:
+    if isinstance(document, dict):
+        return {
+            name: _without(value, names)
+            for name, value in document.items()
+            if name not in names and not name.endswith("time_s")
+        }
+    return [_without(one, names) for one in document] if isinstance(document, list) else document
+
+
+def _document(answer: BaseModel) -> Any:
+    return _without(json.loads(answer.model_dump_json()), set())
+
+
+def test_answers_are_those_of_the_planner(service: Client) -> None:
+    here, there = planner.plan(ASKED), service.plan(ASKED)
+    assert isinstance(here, PlanAnswer)
+    assert isinstance(there, PlanAnswer)
+    assert _document(there) == _document(here)
+    assert service.kept is not None
+    assert service.kept.id.startswith("pl_")
+    assert service.kept.spent is None
+    assert _document(service.kept_plan(service.kept.id)) == _document(here)
+    rows = service.plan_candidates(service.kept.id, limit=3).rows
+    assert len(rows) == 3
+    asked = ASKED | {"plan": {"dp": 4}}
+    assert _document(service.estimate(asked)) == _document(planner.estimate(asked))
+
+
+def test_errors_are_those_of_the_planner(service: Client) -> None:
+    for document in ({}, ASKED | {"model": "gpt-2-large"}, ASKED | {"search": {"tp": {"max": -1}}}):
+        with pytest.raises(RequestError) as here:
+            planner.plan(document)
+        with pytest.raises(RequestError) as there:
+            service.plan(document)
+        assert there.value.problems == here.value.problems
+    with pytest.raises(NothingFits) as nothing:
+        service.bundle(ASKED | {"model": "llama-3.1-405b"})
+    assert nothing.value.problems[0].code == "nothing_fits"
+    with pytest.raises(ServiceError, match="refuses: Not found: no answer pl_0 is kept"):
+        service.kept_plan("pl_0")
+
+
+def test_tells_progress(service: Client) -> None:
+    seen: list[Step] = []
+    asked = ASKED | {"model": "llama-3.1-8b", "cluster": "8x8xh100-sxm"}
+    with watched(Watch(seen.append)):
+        service.plan(asked)
+    assert seen
+    assert seen[-1].done <= seen[-1].total
+
+
+def test_says_what_a_question_used_up(service: Client) -> None:
+    asked = ASKED | {"model": "gpt3-175b", "cluster": "64x8xh100-sxm"}
+    answer = service.plan(asked, candidates=1000)
+    assert isinstance(answer, PlanAnswer)
+    assert service.kept is not None
+    assert service.kept.spent is not None
+    assert service.kept.spent["allowed"] == 1000
+
+
+def test_jobs_that_wait_can_be_listed_and_deleted(service: Client) -> None:
+    job = service.start_sweeps(SWEEP, idempotency_key="once")
+    assert service.start_sweeps(SWEEP, idempotency_key="once").id == job.id
+    assert job.id in {row.id for row in service.jobs(kind="sweeps", state="queued").rows}
+    assert service.log_of_sweeps(job.id) == ""
+    with pytest.raises(ServiceError, match="Not in this state"):
+        service.delete_sweeps(job.id)
+    service.cancel_sweeps(job.id)
+    with pytest.raises(ServiceError, match=rf"job {job.id} of .*: The job was cancelled"):
+        service.finished(job)
+    service.delete_sweeps(job.id)
+    with pytest.raises(ServiceError, match="no such job"):
+        service.get_sweeps(job.id)
+
+
+class _Following(Client):
+    """Notes behind which event it goes on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.behind: list[str | None] = []
+
+    def follow_sweeps(self, id: str, *, last_event_id: str | None = None) -> Iterator[Event]:
+        self.behind.append(last_event_id)
+        return super().follow_sweeps(id, last_event_id=last_event_id)
+
+
+def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
+    """The one that is asked ends and starts again at its address while the job runs."""
+    (tmp_path / "service").mkdir()
+    place = Place(tmp_path / "service", sweep_step_questions=4)
+    try:
+        first = place.serve()
+        url = str(first.http.base_url).rstrip("/")
+        service, found = _Following(url), list[Any]()
+        few = {**ENDLESS, "axes": {"training.global_batch_size": [4 * n for n in range(1, 60)]}}
+        job = service.start_sweeps(few)
+        seen: list[Step] = []
+
+        def follow() -> None:
+            with watched(Watch(seen.append)):
+                found.append(service.finished(job))
+
+        follower = threading.Thread(target=follow)
+        follower.start()
+        eventually(lambda: seen and seen[-1].done, "progress")
+        first.kill()
+        place.serve(at=url)
+        follower.join(300)
+        assert found
+        assert found[0].state == "succeeded"
+        assert service.behind[0] is None
+        assert int(service.behind[-1] or 0) > 1
+        assert len(found[0].result["sweep"]["rows"]) == 59
+    finally:
+        place.clear()
+
+
+def test_keeps_its_key_to_itself() -> None:
+    service = Client("https://planner.example", "secret-key")
+    assert "secret" not in repr(service)
+    with pytest.raises(RequestError) as refused:
+        Client("https://planner.example", "secret\nkey")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [
+        (b"retry: 1000\n\n: still here\n\n", []),
+        (b"event: done\ndata: {}\n\n", [Event("done", b"{}")]),
+        (b'id: 7\r\nevent: log\r\ndata: {"text": "a: b"}\r\n\r\n',
+         [Event("log", b'{"text": "a: b"}', "7")]),
+        (b"event: done\ndata: {}", []),  # the connection ended within it
+    ],
+)  # fmt: skip
+def test_reads_events(stream: bytes, found: list[Event]) -> None:
+    assert list(events(stream.splitlines(keepends=True))) == found
