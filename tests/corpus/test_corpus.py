@@ -83,6 +83,7 @@ def test_the_tables_are_whole() -> None:
         "deepspeed",
         "gpt-neox",
         "megatron",
+        "megatron-bridge",
         "mindspeed",
         "nanotron",
         "primus",

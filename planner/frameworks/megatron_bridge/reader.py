@@ -1,0 +1,453 @@
+"""Megatron-Bridge's launches read back: a public recipe by its name, and what is laid over it.
+
+The recipe's values come from the stored table, in Megatron-LM's words from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import named_models, scripts
+from planner.frameworks.arguments import Arguments, known_arguments
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import SET, Given, given_with
+from planner.frameworks.megatron import keys
+from planner.frameworks.megatron.namespace import RENAMED
+from planner.frameworks.megatron.reader import Dialect, reading_of
+from planner.frameworks.megatron_bridge import recipes
+from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
+from planner.frameworks.megatron_bridge.settings import TRANSLATION
+from planner.frameworks.megatron_bridge.words import Said, Words, words
+from planner.frameworks.reading import Reading, Setting, Unreadable
+
+TITLE = "Megatron-Bridge"
+PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
+EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
+OWN_RECIPE = (
+    "a recipe of one's own is Python code: what it says is known only when it runs; a public one "
+    "is read by its name"
+)
+_COMMAND = re.compile(r"^.*(?:setup_experiment|run_script|run_recipe)\.py\b.*$", re.MULTILINE)
+_SAYS_RECIPE = re.compile(r"--recipe[\s=]+\w+_config\b")
+# Mixed precision by the name of its function: training/mixed_precision.py.
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "bf16_mixed": {},
+    "MixedPrecisionConfig": {},
+    "bf16_with_fp8_delayed_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "delayed"},
+    "bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "bf16_with_fp8_subchannel_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "blockwise"},
+    "bf16_with_mxfp8_mixed": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "bf16_with_nvfp4_mixed": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+_NO_GATHER = ("bf16_with_fp8_subchannel_scaling_mixed",)
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+# Attributes of a model that say what it is; the first may be laid over a named one.
+_LAID_OVER = ("num_layers", "mtp_num_layers", "vocab_size")
+_SHAPES = frozenset(
+    {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
+    | {"num_moe_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
+    | {
+        "kv_lora_rank",
+        "moe_shared_expert_intermediate_size",
+        "window_size",
+        "window_attn_skip_freq",
+    }
+    | {"hybrid_layer_pattern", "first_k_dense_replace", "gated_linear_unit", "add_bias_linear"}
+    | {"share_embeddings_and_output_weights", "experimental_attention_variant", "normalization"}
+    | {"mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups", "qk_layernorm"}
+    | {"multi_latent_attention", "activation_func", "position_embedding_type", "qk_head_dim"}
+    | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
+    | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
+)
+_OF_THE_PARSER = re.compile(r"--(overlap-param-gather|fp8-param-gather) needs ")
+_SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
+
+
+def _trains(launch: Launch) -> bool:
+    name = launch.program.text.rsplit("/", 1)[-1]
+    said = {word.text.partition("=")[0] for word in launch.arguments}
+    if name.endswith(PROGRAMS):
+        return bool(said & {"-mr", "--model_recipe_name", "--recipe", "-s", "--model_size"})
+    return "--recipe" in said and name.endswith(("train.sh", ".py"))
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a recipe by its name."""
+    if not any(
+        any(program in text for program in PROGRAMS) or _SAYS_RECIPE.search(text)
+        for text in files.values()
+    ):
+        return False
+    try:
+        _call(files)
+    except Unreadable:
+        return False
+    return True
+
+
+def _call(files: Mapping[str, str]) -> scripts.Found:
+    """The call that starts a recipe, also one that stands in a text that another program runs.
+
+    Raises Unreadable where there is none.
+    """
+    try:
+        return scripts.training_call(files, _trains, TITLE)
+    except Unreadable as error:
+        for name in scripts.scripts(files):
+            for match in _COMMAND.finditer(files[name]):
+                line = files[name].count("\n", 0, match.start())
+                alone = "\n" * line + _continued(files[name][match.start() :])
+                try:
+                    return scripts.training_call({**files, name: alone}, _trains, TITLE)
+                except Unreadable:
+                    continue
+        for name, text in files.items():
+            if name.endswith(".py") and "ConfigContainer" in text:
+                raise Unreadable(OWN_RECIPE, name) from None
+        raise error
+
+
+def _continued(text: str) -> str:
+    """The first command of a text: its line, and those that continue it."""
+    rows: list[str] = []
+    for row in text.split("\n"):
+        rows.append(row)
+        if not row.rstrip().endswith("\\"):
+            break
+    return "\n".join(rows) + "\n"
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch of a public recipe says.
+
+    Raises Unreadable where the recipe, an option or what would change the model is not known.
+    """
+    found = _call(files)
+    launch, given = found.launch, given_with(files)
+    said = words(launch.arguments)
+    for name, text in given.values.items():
+        if "." in name and not name.startswith("-"):
+            said.sets[name] = Said(text, SET, 0)
+    recipe = _recipe(said, launch)
+    reached = _world(said, launch, recipe, accelerators)
+    size = scripts.accelerators(found, reached, accelerators or recipe.accelerators or None)
+    place = Said(None, launch.program.file, launch.program.line)
+    values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
+    notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
+    _laid_over(values, said, recipe, size, notes)
+    model = given.model or _model(values, recipe, notes)
+    impl = values.get("model.cross_entropy_fusion_impl")
+    if impl is not None and impl.value == "te":
+        # Only Megatron-LM's parser refuses it.
+        values["model.cross_entropy_fusion_impl"] = replace(impl, value="native")
+        notes.append("Transformer Engine's cross entropy is costed as the native fused one")
+    args = _arguments(values, model, notes)
+    call = replace(launch, arguments=())
+    dialect = Dialect("megatron-bridge", TITLE, keys.PACKAGE, hybrids=True)
+    reading = reading_of(dialect, args, call, reached, size, Given(model=model))
+    return _in_its_words(reading)
+
+
+def _in_its_words(reading: Reading) -> Reading:
+    """The reading with Bridge's settings for options, without what Megatron-LM's parser asks."""
+
+    def own(one: Setting) -> Setting:
+        known = TRANSLATION.get(one.name)
+        told = (one.value,) if isinstance(one.value, str) else one.value or ("0",)
+        names = [name for name, _ in known(told)] if known is not None else []
+        return one.model_copy(update={"name": names[0]}) if names else one
+
+    kept = (one for one in reading.refusals if not _OF_THE_PARSER.match(one.reason.text))
+    return reading.model_copy(
+        update={
+            "assumed": tuple(t for t in reading.assumed if "CUDA_DEVICE_MAX_CONN" not in t),
+            "settings": tuple(map(own, reading.settings)),
+            "unread": tuple(map(own, reading.unread)),
+            "refusals": tuple(
+                one.model_copy(update={"setting": own(one.setting) if one.setting else None})
+                for one in kept
+            ),
+        }
+    )
+
+
+def _recipe(said: Words, launch: Launch) -> Recipe:
+    """The recipe that the options pick."""
+    place = launch.program
+    if "recipe" in said.picks:
+        one = said.picks["recipe"]
+        return recipes.find(str(one.value), one.file, one.line)
+
+    def pick(name: str, usual: str = "") -> str:
+        found = said.picks.get(name)
+        if found is None and not usual and name != "config_variant":
+            raise Unreadable(f"--{name} is missing", place.file, place.line)
+        return usual if found is None else str(found.value)
+
+    task, key = pick("task", "pretrain"), "model_recipe_name"
+    if "model_size" in said.picks:
+        family = "model_name" if "model_name" in said.picks else "model_family_name"
+        key, model = "model_size", f"{pick(family)}_{pick('model_size')}"
+    else:
+        model = pick(key)
+    if task != "pretrain":
+        one = said.picks["task"]
+        raise Unreadable(f"--task {task} is not read; pretrain is", one.file, one.line)
+    named = said.picks[key]
+    if said.picks.get("use_recipes"):
+        return recipes.find(f"{model}_{task}_config", named.file, named.line)
+    count = pick("num_gpus")
+    if not re.fullmatch(r"[1-9]\d{0,6}", count):
+        one = said.picks["num_gpus"]
+        raise Unreadable(f"--num_gpus {count[:40]!r} is no number", one.file, one.line)
+    gpu, precision = pick("gpu").lower(), pick("compute_dtype", "bf16")
+    if precision == "fp8":
+        precision = f"fp8_{pick('fp8_recipe', 'cs')}"
+    variant = pick("config_variant")
+    return Selector(model, task, int(count), gpu, precision, variant).recipe(named.file, named.line)
+
+
+def _world(said: Words, launch: Launch, recipe: Recipe, asked: int | None) -> scripts.World:
+    """The accelerators that the launch asks for."""
+    count = said.picks.get("num_gpus")
+    if count is None:
+        reached = scripts.world(launch)
+        return reached if launch.launcher == "torchrun" else scripts.World(None, None, None)
+    total, each = int(str(count.value)), said.picks.get("gpus_per_node")
+    gpu = said.picks.get("gpu")
+    text = str(each.value) if each is not None else ""
+    usual = EACH.get(str(gpu.value).lower()) if gpu is not None else None
+    per_node = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text) else usual
+    if per_node is None or total % per_node:
+        per_node = total if per_node and total < per_node else None
+    return scripts.World(total // per_node if per_node else None, per_node, total)
+
+
+def _laid_over(
+    values: dict[str, Said], said: Words, recipe: Recipe, size: int, notes: list[str]
+) -> None:
+    """The launch's own values over the recipe's, with what the scripts make of them."""
+    performance = recipes.PERFORMANCE in recipe.path and "recipe" not in said.picks
+    base = _replicas(values, recipe.accelerators)
+    for key, one in said.sets.items():
+        section = key.partition(".")[0]
+        known = (*_SECTIONS, "mixed_precision", "dataset", "tokenizer")
+        if section not in known:
+            continue
+        values[key] = one
+        about = key.removeprefix("model.")
+        if about == "tensor_model_parallel_size":
+            values["model.sequence_parallel"] = replace(one, value=_whole(one, key) > 1)
+        elif about == "recompute_num_layers" and performance:
+            values["model.recompute_granularity"] = replace(one, value="full")
+            values["model.recompute_method"] = replace(one, value="block")
+        elif about == "recompute_modules" and performance:
+            values["model.recompute_granularity"] = replace(one, value="selective")
+        elif about == "cpu_offloading_num_layers" and performance:
+            values["model.cpu_offloading"] = replace(one, value=True)
+        elif about == "moe_flex_dispatcher_backend":
+            kind = "flex" if one.value else "alltoall"
+            values["model.moe_token_dispatcher_type"] = replace(one, value=kind)
+        elif key == "ddp.use_megatron_fsdp" and one.value is True:
+            strategy = "ddp.data_parallel_sharding_strategy"
+            values[strategy] = replace(one, value="optim_grads_params")
+    if not performance:
+        return
+    adam = values.get("optimizer.optimizer")
+    precision = said.picks.get("compute_dtype")
+    if (precision is None or precision.value == "bf16") and adam and adam.value == "adam":
+        values["optimizer.use_precision_aware_optimizer"] = replace(adam, value=True)
+    batch, now = values.get("train.global_batch_size"), _replicas(values, size)
+    scaled = "train.global_batch_size" not in said.sets and recipe.accelerators != size
+    if scaled and batch and base and now and now != base:
+        grown = max(batch.value * now // base, 1)
+        values["train.global_batch_size"] = replace(batch, value=grown)
+        notes.append(f"the batch of {batch.value} grows with the replicas to {grown}, as it does")
+
+
+def _whole(one: Said, key: str) -> int:
+    if not isinstance(one.value, int) or isinstance(one.value, bool):
+        text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
+        raise Unreadable(text, one.file, one.line)
+    return one.value
+
+
+def _replicas(values: Mapping[str, Said], size: int) -> int:
+    """Data-parallel replicas of so many accelerators; 0 where they do not come out."""
+    product = 1
+    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
+        one = values.get(f"model.{name}")
+        product *= max(_whole(one, name), 1) if one and one.value is not None else 1
+    context = values.get("model.context_parallel_size")
+    product *= max(_whole(context, "context_parallel_size"), 1) if context else 1
+    return size // product if size % product == 0 else 0
+
+
+def _model(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
+    """The model that a recipe names, with what is laid over it."""
+    name = values["model"]
+    try:
+        model = named_models.find(str(name.value))
+    except UnknownName:
+        text = f"{recipe.name} trains {name.value}, which is no preset: give it (--model)"
+        raise Unreadable(text, name.file, name.line) from None
+    changes: dict[str, Any] = {}
+    for key, one in values.items():
+        about = key.removeprefix("model.")
+        if not key.startswith("model."):
+            continue
+        if about in _SHAPES and one.value is not None:
+            if _same(model, about, one.value):
+                continue
+            text = (
+                f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
+            )
+            raise Unreadable(text, one.file, one.line)
+        if about in _LAID_OVER:
+            changes[about] = _whole(one, key) if one.value is not None else 0
+    null = values.get("tokenizer.tokenizer_type")
+    tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
+    sized = values.get(uses) is not None and values[uses].value is True
+    # Of some it is the vocabulary of the model by its name.
+    apart = tokens is not None and tokens.value not in (None, "vocab_size")
+    if sized and null and null.value == "NullTokenizer" and tokens and apart:
+        changes["vocab_size"] = _whole(tokens, "tokenizer.vocab_size")
+        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
+    if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
+        raise Unreadable(
+            f"num_layers is laid over the pattern of {name.value}", name.file, name.line
+        )
+    if changes.get("mtp_num_layers") == 0:
+        changes["mtp_layer"] = ()
+    return ModelSpec(**{**model.model_dump(), **changes})
+
+
+def _same(model: ModelSpec, name: str, value: Any) -> bool:
+    """Whether an attribute that a recipe sets is what the model has anyway."""
+    if name == "position_embedding_type":
+        return (value in ("rope", "yarn")) == (model.position == "rope")
+    if name == "kv_channels":
+        return model.mla is not None or model.head_dim == value
+    if name in ("num_moe_experts", "num_experts"):
+        return model.moe is not None and model.moe.num_experts == value
+    if name == "normalization":
+        return bool(model.norm == str(value).lower())
+    return bool(getattr(model, name, None) == value)
+
+
+def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:
+    """The values in Megatron-LM's options."""
+    document = known_arguments(keys.PACKAGE)
+    args = Arguments(TITLE, document["flags"], (max(document["versions"]),))
+    for note in notes:
+        args.assume(note)
+    for name, one in _attributes(values).items():
+        option = keys.options().get(RENAMED.get(name, name))
+        if option is None:
+            continue
+        try:
+            said = list(keys.words(option, one.value))
+        except ValueError as error:
+            text = f"{name} {error}, got {str(one.value)[:60]!r}"
+            raise Unreadable(text, one.file, one.line) from None
+        if said:
+            row = args.known[option]
+            wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
+            told = [Argument(word, one.file, one.line) for word in said]
+            args.option(option, told[0], told[1:], wanted)
+    return args
+
+
+def _attributes(values: Mapping[str, Said]) -> dict[str, Said]:
+    """By the names of Megatron-LM's parsed arguments, as the container settles them."""
+    found: dict[str, Said] = {}
+    for key, one in values.items():
+        section, _, name = key.partition(".")
+        if not name or section not in _SECTIONS or name in (*_SHAPES, *_LAID_OVER):
+            continue
+        value = one.value
+        if name.endswith("_dtype"):
+            value = _DTYPES.get(str(value), value)
+        if isinstance(value, list) and not value:
+            continue
+        found[name] = replace(one, value=value)
+    place = next(iter(found.values()))
+    _precision(values, found)
+    _overlap(values, found)
+    _settle(found)
+    found["bf16"] = replace(place, value=True)
+    if "use_megatron_fsdp" in found and found["use_megatron_fsdp"].value:
+        found["ckpt_format"] = replace(place, value="fsdp_dtensor")
+    # What Bridge builds by itself where nothing is said.
+    found.setdefault("micro_batch_size", replace(place, value=1))
+    return found
+
+
+def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+    """Mixed precision, which is written over the other sections."""
+    one = values.get("mixed_precision")
+    if one is None:
+        return
+    kind = str(one.value).replace("-", "_")
+    if kind not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise Unreadable(f"mixed_precision {kind[:80]} is not known ({known})", one.file, one.line)
+    settled = {**PRECISIONS[kind], "grad_reduce_in_fp32": True}
+    settled["fp8_param_gather"] = "fp8" in settled and kind not in _NO_GATHER
+    for key, other in values.items():
+        if key.startswith("mixed_precision."):
+            settled[key.partition(".")[2]] = other.value
+    for name, value in settled.items():
+        found[name] = replace(one, value=value)
+
+
+def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+    """Overlap of traffic, which a CommOverlapConfig turns on unless told otherwise."""
+    container = values.get("comm_overlap")
+    if container is not None:
+        for name in ("overlap_grad_reduce", "overlap_param_gather"):
+            own = values.get(f"comm_overlap.{name}")
+            found[name] = own or replace(container, value=True)
+
+
+def _settle(found: dict[str, Said]) -> None:
+    """Attributes that others decide."""
+
+    def value(name: str) -> Any:
+        return found[name].value if name in found else None
+
+    if value("tp_comm_overlap") and not (
+        (value("tensor_model_parallel_size") or 1) > 1 and value("sequence_parallel")
+    ):
+        del found["tp_comm_overlap"]
+    if not value("cpu_offloading"):
+        found.pop("cpu_offloading_num_layers", None)
+    if not value("use_megatron_fsdp"):
+        found.pop("data_parallel_sharding_strategy", None)
+    if not value("use_precision_aware_optimizer"):
+        for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"):
+            found.pop(name, None)
+    if value("moe_token_dispatcher_type") != "flex":
+        found.pop("moe_flex_dispatcher_backend", None)
+    if value("recompute_granularity") != "selective":
+        found.pop("recompute_modules", None)
+    if value("attention_backend") == "auto":
+        found.pop("attention_backend", None)
+    if value("pipeline_model_parallel_layout"):
+        found.pop("virtual_pipeline_model_parallel_size", None)
+    if not value("optimizer_cpu_offload"):
+        found.pop("optimizer_offload_fraction", None)
+    if value("cuda_graph_impl") == "none":
+        for name in ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules"):
+            found.pop(name, None)
+    if value("grad_reduce_in_fp32") is False:
+        # Megatron-LM's parser accumulates in fp32 unless it is told so.
+        found["grad_reduce_in_bf16"] = replace(found["grad_reduce_in_fp32"], value=True)
+    if not value("use_distributed_optimizer"):
+        found.pop("overlap_param_gather", None)
