@@ -12,14 +12,14 @@ from typing import Any
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import named_models, scripts
+from planner.frameworks import architecture, named_models, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, Given, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.namespace import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
-from planner.frameworks.megatron_bridge import recipes
+from planner.frameworks.megatron_bridge import python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (
     LAID_OVER,
     SECTIONS,
@@ -53,6 +53,8 @@ def _trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts a recipe by its name."""
+    if python_recipe.is_one(files):
+        return True
     if not any(
         any(program in text for program in PROGRAMS) or _SAYS_RECIPE.search(text)
         for text in files.values()
@@ -102,13 +104,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable where the recipe, an option or what would change the model is not known.
     """
-    found = _call(files)
-    launch, given = found.launch, given_with(files)
-    said = words(launch.arguments)
+    given = given_with(files)
+    found, said, own = _said(files, given)
+    launch = found.launch
     for name, text in given.values.items():
         if "." in name and not name.startswith("-"):
             said.sets[name] = Said(text, SET, 0)
-    recipe = _recipe(said, launch)
+    recipe = own or _recipe(said, launch)
+    _understood(said)
     reached = _world(said, launch, recipe, accelerators)
     size = scripts.accelerators(found, reached, accelerators or recipe.accelerators or None)
     place = Said(None, launch.program.file, launch.program.line)
@@ -126,6 +129,33 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     dialect = Dialect("megatron-bridge", TITLE, keys.PACKAGE, hybrids=True)
     reading = reading_of(dialect, args, call, reached, size, Given(model=model))
     return _in_its_words(reading)
+
+
+def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words, Recipe | None]:
+    """The call with its words, and the recipe where a Python file of one's own takes one."""
+    if not python_recipe.is_one(files):
+        found = _call(files)
+        return found, words(found.launch.arguments), None
+    recipe, sets, file = python_recipe.told(files, given)
+    said = Words({"recipe": Said(recipe.name, file, 1)}, sets, {})
+    last = file.rsplit("/", 1)[-1]
+    try:
+        found = scripts.training_call(files, lambda one: one.program.text.endswith(last), TITLE)
+    except Unreadable:
+        program = Argument(file, file, 1)
+        found = scripts.Found(Launch((), program, (), {}, ()), file, files, {}, ())
+    return found, said, recipe
+
+
+def _understood(said: Words) -> None:
+    """Raises Unreadable where something may change the model and is not understood."""
+    for key, one in said.sets.items():
+        section, _, name = key.partition(".")
+        known = key in recipes.relevant() or name in (*SHAPES, *LAID_OVER)
+        if section != "model" or known or RENAMED.get(name, name) in keys.options():
+            continue
+        shown = Setting(name=key, value=str(one.value), file=one.file, line=one.line)
+        architecture.refuse([shown])
 
 
 def _in_its_words(reading: Reading) -> Reading:

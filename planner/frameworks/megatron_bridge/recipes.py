@@ -45,6 +45,12 @@ def document() -> dict[str, Any]:
     return found
 
 
+@cache
+def relevant() -> frozenset[str]:
+    """Every `section.attribute` that some recipe sets and that matters to a step."""
+    return frozenset(key for row in document()["recipes"].values() for key in row)
+
+
 def find(name: str, file: str, line: int) -> Recipe:
     """The recipe of that name, or of that alias.  Raises Unreadable with the nearest names."""
     table = document()

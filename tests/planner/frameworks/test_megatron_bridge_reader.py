@@ -122,6 +122,7 @@ def test_a_command_inside_a_text_that_another_program_runs() -> None:
         ),
         (SETUP.format(count=64) + " --hidden_size 4096", "model.hidden_size 4096 makes"),
         (SETUP.format(count=64) + " model.hybrid_layer_pattern=MMM", "makes .* another model"),
+        (SETUP.format(count=64) + " model.odd_expert_layers=4", "model.odd_expert_layers 4: not"),
         (SETUP.format(count=64) + " -tp nan", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp true", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp [1", "tensor_model_parallel_size must be a whole number"),
@@ -168,6 +169,73 @@ def test_a_recipe_of_ones_own_is_refused_by_its_file() -> None:
     assert not BRIDGE.reads_back
     with pytest.raises(Unreadable, match=r"^recipe.py: a recipe of one's own is Python code"):
         BRIDGE.read({"recipe.py": "def config() -> ConfigContainer: ..."}, 8)
+
+
+RECIPE = """\
+from megatron.bridge.recipes.llama import llama3_70b_pretrain_config
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed
+from megatron.bridge.training.pretrain import pretrain
+
+DEGREE = 4
+
+
+def smaller(cfg):
+    cfg.train.micro_batch_size = 2
+
+
+def main():
+    cfg = llama3_70b_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 2 * DEGREE
+    cfg.model.context_parallel_size = 1
+    cfg.mixed_precision = bf16_with_mxfp8_mixed()
+    cfg.train.train_iters = steps
+    smaller(cfg)
+    pretrain(cfg, forward_step)
+"""
+
+
+def of_python(text: str, **more: str) -> Reading:
+    assert BRIDGE.read is not None
+    files = {"train.py": text, **more}
+    assert BRIDGE.recognises(files)
+    return BRIDGE.read(LaunchFiles(files), None if more else 64)
+
+
+def test_a_python_file_that_sets_some_of_a_public_recipe() -> None:
+    reading = of_python(RECIPE)
+    plan, training = reading.plan, reading.training
+    assert (plan.tp, plan.pp, plan.cp, plan.micro_batch_size) == (8, 4, 1, 2)
+    assert (training.precision, training.fp8_recipe) == ("fp8", "mxfp8")
+    settings = {one.name: one.line for one in reading.settings}
+    assert settings["model.tensor_model_parallel_size"] == 15
+    script = "torchrun --nproc_per_node 8 --nnodes 16 train.py\n"
+    assert of_python(RECIPE, **{"run.sh": script}).plan.dp == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("2 * DEGREE", "degree", "model.tensor_model_parallel_size is `degree`, which the file"),
+        ("smaller(cfg)\n    pre", "wide(cfg)\n    pre", r"train.py:19: `wide\(cfg\)` may change"),
+        ("cfg.mixed_precision = ", "cfg.model = ", "train.py:17: the whole model is replaced"),
+        (
+            "70b_pretrain_config()",
+            "70b_pretrain_config(tp=2)",
+            r"\(tp=...\): recipes take no",
+        ),
+        ("context_parallel_size = 1", "hidden_size = 64", "model.hidden_size 64 makes .* another"),
+        (
+            "context_parallel_size = 1",
+            "odd_expert_layers = 4",
+            "odd_expert_layers 4: not und",
+        ),
+        ("llama3_70b_pre", "llama9_70b_pre", r"which function is the recipe\? \(none\)"),
+    ],
+)
+def test_what_a_python_file_leaves_open_is_named(before: str, after: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        of_python(RECIPE.replace(before, after))
 
 
 def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
