@@ -133,7 +133,7 @@ def _framework(name: str, framework: Framework) -> FrameworkEntry:
         title=framework.title,
         aliases=tuple(alias for alias, own in frameworks.ALIASES.items() if own == name),
         versions=framework.versions,
-        read_back=framework.read is not None,
+        read_back=framework.reads_back,
         no_reader=framework.no_reader,
         fields={
             field: FieldEntry(names=said.names, note=said.note)

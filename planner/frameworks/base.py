@@ -152,7 +152,8 @@ class Framework:
     field; one value fixes the field, the first one is the plainest.
     splits: (model, pp, tp) to the layers of each stage, where the framework takes no wish.
     read: from files by name, and the number of accelerators where the files leave it open, to what
-    they say; raises planner.frameworks.reading.Unreadable.  None: no_reader says why.
+    they say; raises planner.frameworks.reading.Unreadable.  no_reader: why what is written for it
+    cannot be read back, where it cannot; launches of others may still be read.
     recognises: whether files look like a launch of this framework.
     blocks: kinds that it has words for where a model's layers follow a pattern of their own;
     parts: the same of planner.frameworks.parts.PARTS; lacks: sentences on what it cannot say of
@@ -185,6 +186,11 @@ class Framework:
     untuned: str = "what is written for it trains every weight"
     training: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether what is written for it can be read."""
+        return self.read is not None and not self.no_reader
 
     def __post_init__(self) -> None:
         tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning

@@ -12,6 +12,8 @@ from planner.frameworks.reading import Setting
 
 # The file of a setting that was given and stands in none.
 SET = "--set"
+# The value that names a function of a file of configurations.
+CONFIG = "--config"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ _NAMES: tuple[tuple[str, int], ...] = (
     (r"glm-?_?5", 154_880),
     (r"glm-?_?4", 151_552),
     (r"chatglm", 65_024),
-    (r"nemotron-?_?4", 256_000),
+    (r"nemotron-?_?(2_256k|4)", 256_000),
     (r"nemotron|apertus|longcat", 131_072),
     (r"falcon", 65_024),
     (r"minimax", 200_064),

@@ -41,6 +41,10 @@ Values = Annotated[
         "(--vocab-size=32000) or a key; several times",
     ),
 ]
+Config = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="which function of a file of configurations is meant"),
+]
 Words = Annotated[
     list[str] | None,
     typer.Option("--argument", metavar="WORD", help="of the script; all of them after a --"),
@@ -53,6 +57,7 @@ def lint(
     cluster: Annotated[str, typer.Option(metavar="NAME", help=_CLUSTER)],
     framework: FrameworkName = None,
     model: Model = None,
+    config: Config = None,
     values: Values = None,
     argument: Words = None,
     fix: Annotated[bool, typer.Option("--fix", help="write the changes into the files")] = False,
@@ -71,7 +76,7 @@ def lint(
     from planner.lint.sources import files_at
     from planner.problems import RequestError
 
-    known, given = parse_cluster(cluster), _given(model, values, argument)
+    known, given = parse_cluster(cluster), _given(model, config, values, argument)
     answers = []
     for launch in [[one] for one in files] if each else [files]:
         texts = files_at(launch)
@@ -140,6 +145,7 @@ def read(
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help=_CLUSTER)] = None,
     framework: FrameworkName = None,
     model: Model = None,
+    config: Config = None,
     values: Values = None,
     argument: Words = None,
     json: Json = False,
@@ -152,7 +158,7 @@ def read(
     from planner.lint.sources import files_at
 
     known = None if cluster is None else parse_cluster(cluster)
-    asked = Asked(files_at(files), known, framework, _given(model, values, argument))
+    asked = Asked(files_at(files), known, framework, _given(model, config, values, argument))
     answer = answered(
         lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
         lambda service: service.read(asked.document()),
@@ -173,12 +179,15 @@ def script_arguments(words: Sequence[str]) -> list[str]:
     return [*before, *(f"--argument={word}" for word in after)]
 
 
-def _given(model: str | None, values: list[str] | None, words: list[str] | None) -> Given:
+def _given(
+    model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
+) -> Given:
     from planner.command import read_model
+    from planner.frameworks.launch_files import CONFIG
     from planner.lint.asked import parse_given
     from planner.problems import refuse
 
-    said: dict[str, str] = {}
+    said = {} if config is None else {CONFIG: config}
     for text in values or ():
         name, equals, value = text.partition("=")
         if not (name and equals):

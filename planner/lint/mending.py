@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from planner.lint.findings import Better, FlagChange, LintAnswer
 
+# An option of a command line as a key of YAML.
+_OPTION_KEY = re.compile(r"""(\s*)["']?--[\w-]+["']?\s*:""")
 # A value as it stands after an option: quoted, a variable with what is in its braces, or plain.
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s"'\\)#]+)"""
 
@@ -104,7 +106,7 @@ def _changed(line: str, change: FlagChange, inside: bool) -> str | None:
 
     inside: the line begins in double quotes.
     """
-    if not change.option.startswith("-"):
+    if not change.option.startswith("-") or _OPTION_KEY.match(line):
         return _key_changed(line, change)
     value = "" if change.before in (None, "") else rf"(?P<gap>\s+|=){_VALUE}"
     found = re.search(rf"(?<![\w-]){re.escape(change.option)}(?![\w-]){value}", line)
@@ -132,6 +134,8 @@ def _key_changed(line: str, change: FlagChange) -> str | None:
 
 def _with(line: str, change: FlagChange, inside: bool) -> str:
     """The line with an option more, before what ends or continues it."""
+    if key := _OPTION_KEY.match(line):
+        return f"{line}\n{key[1]}{change.option}: {change.after or 'true'}"
     end = re.search(r"""\s*(?:["')]+|\\)?\s*(?:#.*)?$""", line)
     assert end is not None  # the pattern may be empty
     inside ^= _inside((), line[: end.start()])

@@ -83,9 +83,11 @@ def test_the_tables_are_whole() -> None:
         "deepspeed",
         "gpt-neox",
         "megatron",
+        "megatron-bridge",
         "mindspeed",
         "nanotron",
         "primus",
+        "torchtitan",
     }
 
 

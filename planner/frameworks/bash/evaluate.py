@@ -270,6 +270,8 @@ class Shell:
             return default
         if sign == "+":
             return () if empty else self.value(part.argument)
+        if sign in (",", "^") and (said := self.known(text or "")):
+            return ((said.lower() if sign == "," else said.upper(), part.line),)
         if value is None and not self.settled(part.name):
             return ((self.unknown(part.source, unset=True), part.line),)
         return value or ()

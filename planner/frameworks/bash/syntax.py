@@ -388,7 +388,11 @@ class _Parser:
                     raise self.error("an index is not closed", line)
                 index = self.part(self.position, close)
                 self.position = close + 1
-            operator = re.compile(r"\}|:?[-=?+]").match(self.text, self.position)
+            operator = re.compile(r"\}|:?[-=?+]|,,(?=\})|\^\^(?=\})").match(
+                self.text, self.position
+            )
+            if operator is not None and index is not None and operator[0][0] in ",^":
+                operator = None
             if operator is not None and not (length and operator[0] != "}"):
                 self.position = operator.end()
                 argument: Word = ()

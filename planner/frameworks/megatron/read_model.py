@@ -33,6 +33,9 @@ def _required(args: Arguments, launch: Launch, name: str, old: str = "") -> int:
     for option in (name, old):
         if option and args.has(option):
             return args.positive(option)
+    wrong = next((one for one in args.refusals if one.setting and one.setting.name == name), None)
+    if wrong is not None and wrong.setting is not None:
+        raise Unreadable(wrong.reason.text, wrong.setting.file, wrong.setting.line)
     raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)
 
 

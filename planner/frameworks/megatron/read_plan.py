@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
@@ -111,6 +112,16 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
     return float(samples * seq if samples > 0 else iterations * batch * seq)
 
 
+def _batch(args: Arguments, otherwise: int) -> int:
+    """Sequences of a step, after the last one of a schedule of sizes."""
+    if args.has("--rampup-batch-size", "--step-batch-size-schedule"):
+        args.assume("the batch is costed at its full size, after the ramp")
+    schedule = args.text("--step-batch-size-schedule")
+    if last := re.search(r":\s*([1-9]\d{0,14})[\s\"']*$", schedule):
+        otherwise = int(last[1])
+    return args.positive("--global-batch-size", otherwise)
+
+
 def plan_and_training(
     args: Arguments, model: ModelSpec, size: int
 ) -> tuple[ParallelPlan, TrainingSpec]:
@@ -121,9 +132,7 @@ def plan_and_training(
     if not args.has("--micro-batch-size"):
         args.refuse("--micro-batch-size is missing; 1 taken", code="batch_identity")
     micro = args.positive("--micro-batch-size")
-    if args.has("--rampup-batch-size", "--step-batch-size-schedule"):
-        args.assume("the batch is costed at its full size, after the ramp")
-    batch = args.positive("--global-batch-size", micro * dp)
+    batch = _batch(args, micro * dp)
     training = TrainingSpec(**_training(args, batch))
     etp = args.positive("--expert-tensor-parallel-size", tp)
     zero, shard = _sharding(args, dp * cp)

@@ -23,6 +23,7 @@ from planner.frameworks.megatron import (
     swift,
     unplanned,
     verl_actor,
+    yaml_config,
 )
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
@@ -103,7 +104,7 @@ def trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
-    if namespace.is_one(files) or _other(files) is not None:
+    if namespace.is_one(files) or yaml_config.is_one(files) or _other(files) is not None:
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
@@ -163,6 +164,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """
     if (found := namespace.of_files(files)) is not None:
         return _read_namespace(found, files, accelerators)
+    if (config := yaml_config.of_files(files)) is not None:
+        return _read_yaml(config, files, accelerators)
     if (other := _other(files)) is not None:
         return _read_other(other, files, accelerators)
     launch = scripts.training_call(files, trains, TITLE).launch
@@ -178,6 +181,19 @@ def _read_namespace(
     found = scripts.Found(launch, launch.program.file, files, {}, ())
     dialect = replace(UPSTREAM, world=lambda args, reached: told.world)
     return _reading(dialect, found, given_with(files), accelerators)
+
+
+def _read_yaml(
+    config: yaml_config.Config, files: Mapping[str, str], accelerators: int | None
+) -> Reading:
+    """What Megatron-LM's settings in YAML say."""
+    given = given_with(files)
+    launch = yaml_config.launch(config)
+    args = yaml_config.arguments(config, given)
+    found = scripts.Found(launch, launch.program.file, files, {}, ())
+    reached = scripts.world(launch)
+    size = scripts.accelerators(found, reached, accelerators)
+    return reading_of(UPSTREAM, args, launch, reached, size, given)
 
 
 def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | None:
@@ -301,7 +317,7 @@ def _refused(args: Arguments, model: ModelSpec) -> None:
         ):
             args.refuse(f"{option} is no longer valid, {instead} is", option)
     for one, other in EXCLUSIVE:
-        if one in args.given and other in args.given:
+        if one in args.given and other in args.given and args.given[other].value != "0":
             args.refuse(f"{one} and {other} exclude each other", one)
     for option, others in NEEDS:
         if option in args.given and not any(other in args.given for other in others):

@@ -11,6 +11,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks import megatron, python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Framework, grouped
+from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
 from planner.frameworks.megatron_bridge.tuning import TUNING, adapter_class
@@ -205,5 +206,7 @@ FRAMEWORK = Framework(
     blocks=megatron.patterns.BLOCKS,
     parts=megatron.patterns.PARTS,
     lacks=megatron.patterns.lacks,
-    no_reader="a recipe is Python code: what it says is known only when it runs",
+    no_reader=OWN_RECIPE,
+    read=read,
+    recognises=recognises,
 )

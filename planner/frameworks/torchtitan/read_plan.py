@@ -18,6 +18,7 @@ from planner.layouts import layout_fields
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}
 _DISPATCHERS = {theirs: ours for ours, theirs in DISPATCHERS.items()}
+_RECIPES = {"tensorwise": "tensorwise"}  # up to 0.2.2; the others are by rows
 MAX_PARTS = 4096
 _SINGLE = ("1f1b", "gpipe")
 
@@ -208,13 +209,14 @@ def _training(told: Told, architecture: Architecture, batch: int, pp: int) -> Tr
 
 
 def _precision(told: Told, architecture: Architecture) -> dict[str, Any]:
-    names = {one.short.removesuffix(".Config") for one in architecture.converters}
+    names = {one.short.removesuffix(".Config"): one for one in architecture.converters}
     if "NVFP4LinearConverter" in names:
         return {"precision": "fp4"}
     if "MXFP8LinearConverter" in names:
         return {"precision": "fp8", "fp8_recipe": "mxfp8"}
     if "Float8LinearConverter" in names:
-        return {"precision": "fp8", "fp8_recipe": "rowwise"}
+        recipe = names["Float8LinearConverter"].kwargs.get("recipe_name", "rowwise")
+        return {"precision": "fp8", "fp8_recipe": _RECIPES.get(recipe, "rowwise")}
     for name in sorted(names):
         told.assume(f"converter {name} is not costed")
     return {}

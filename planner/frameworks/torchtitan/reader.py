@@ -1,21 +1,25 @@
 """torchtitan launches read back: the registry module, and what the command line overrides.
 
-The module is Python and is never imported: python.py follows it, tree.py reads the model.
+The module is Python and is never imported: python.py follows it, tree.py reads the model.  What
+configured it up to 0.2.2 is toml_config.py's.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.frameworks import scripts
 from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import CONFIG, Given, given_with
 from planner.frameworks.reading import Reading, Setting, Unreadable
-from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.python import Call, Program
+from planner.frameworks.torchtitan import registry, toml_config
+from planner.frameworks.torchtitan.python import Call, Program, Value
 from planner.frameworks.torchtitan.read_plan import plan_and_training
 from planner.frameworks.torchtitan.told import Told, apply_overrides, gather_settings, value_shown
 from planner.frameworks.torchtitan.tree import Architecture, Tree
@@ -26,7 +30,10 @@ PROGRAM = "torchtitan.train"
 
 def _trains(launch: Launch) -> bool:
     name = launch.program.text
-    return name == PROGRAM or name.endswith("torchtitan/train.py")
+    words = {word.text.partition("=")[0] for word in launch.arguments}
+    return (
+        name == PROGRAM or name.endswith("torchtitan/train.py") or toml_config.FILE_OPTION in words
+    )
 
 
 def _modules(files: Mapping[str, str]) -> list[str]:
@@ -43,7 +50,8 @@ def recognises(files: Mapping[str, str]) -> bool:
     try:
         scripts.training_call(files, _trains, TITLE)
     except Unreadable:
-        return bool(_modules(files)) and not scripts.scripts(files)
+        alone = not scripts.scripts(files)
+        return alone and bool(_modules(files) or toml_config.is_one(files))
     return True
 
 
@@ -63,19 +71,22 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes, per_node, words = reached.nodes, reached.per_node, found.launch.arguments
         size = scripts.accelerators(found, reached, accelerators)
         notes, launcher = found.notes, scripts.options(found.launch.before)
-    module, function, rest = _named(words)
-    told = _config(files, module, function)
+    given = given_with(files)
+    old = toml_config.is_one(files) or toml_config.names_one(words)
+    told = (
+        toml_config.told(files, words, given.model is not None)
+        if old
+        else _of_module(files, words, given)
+    )
     for note in notes:
         told.assume(note)
-    gather_settings(told)
-    apply_overrides(told, rest)
     if size is None:
         raise Unreadable(
             "the files do not say how many accelerators run it: give a cluster", told.file
         )
     try:
-        architecture = _architecture(told)
-        model = ModelSpec(**architecture.model)
+        architecture = _architecture(told, given.model)
+        model = given.model or ModelSpec(**architecture.model)
         plan, training = plan_and_training(told, architecture, model, size)
     except ValidationError as error:
         first = error.errors()[0]
@@ -96,7 +107,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         ),
         assumed=tuple(told.assumed),
         refusals=tuple(told.refusals),
+        written=not old,
     )
+
+
+def _of_module(files: Mapping[str, str], words: Sequence[Argument], given: Given) -> Told:
+    """What the registry module and the command line say."""
+    module, function, rest = _named(words)
+    told = _config(files, module, function or given.values.get(CONFIG, ""))
+    gather_settings(told)
+    apply_overrides(told, rest)
+    return told
 
 
 def _named(words: Sequence[Argument]) -> tuple[str, str, list[Argument]]:
@@ -133,11 +154,6 @@ def _config(files: Mapping[str, str], module: str, function: str) -> Told:
         return Told(registry.config(package, stored[function], 0), f"{package}.{function}")
     if not names:
         shown = ", ".join(files) or "none"
-        if any(name.endswith(".toml") for name in files):
-            raise Unreadable(
-                "TOML configures torchtitan up to 0.2.2, which is not read; a registry module of "
-                f"0.3.0 is (files: {shown})"
-            )
         raise Unreadable(
             f"no file holds the registry module {module or 'of a Trainer.Config'} (files: {shown})"
         )
@@ -171,10 +187,13 @@ def _returning(program: Program) -> list[str]:
     ]
 
 
-def _architecture(told: Told) -> Architecture:
+def _architecture(told: Told, given: ModelSpec | None) -> Architecture:
+    """The model; given: whose it is not asked for, only for what of it belongs to the plan."""
     tree = Tree(told.file)
     told.asked |= {"model_spec", "activation_checkpoint", "loss", "optimizer"}
     spec = told.config.kwargs.get("model_spec")
+    if given is not None:
+        return Architecture("", {}, **_backends(tree, spec))
     if isinstance(spec, Call) and spec.short == "ModelSpec":
         found = tree.architecture(spec.kwargs.get("model"))
     elif isinstance(spec, Call) and spec.short == "model_registry":
@@ -209,14 +228,21 @@ def _flavor(tree: Tree, call: Call) -> Architecture:
         )
     model = dict(row["flavors"][flavor])
     model["mtp_num_layers"] = tree.number(call, "num_mtp_layers", 0)
+    named = {**model, "name": f"{package} {flavor}"}
+    return Architecture(package, named, **_backends(tree, call, row))
+
+
+def _backends(tree: Tree, call: Value, row: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """What a call of a model registry says of kernels, experts' traffic and converters."""
+    if not isinstance(call, Call):
+        return {}
     converters = call.kwargs.get("converters") or []
-    return Architecture(
-        package,
-        {**model, "name": f"{package} {flavor}"},
-        attention=str(tree.get(call, "attn_backend", row["attn_backend"])),
-        dispatcher=str(tree.get(call, "moe_comm_backend", row.get("moe_comm_backend", "standard"))),
-        converters=[one for one in converters if isinstance(one, Call)],
-    )
+    usual = row.get("moe_comm_backend", "standard")
+    return {
+        "attention": str(tree.get(call, "attn_backend", row.get("attn_backend", "flex"))),
+        "dispatcher": str(tree.get(call, "moe_comm_backend", usual)),
+        "converters": [one for one in converters if isinstance(one, Call)],
+    }
 
 
 # The pipeline.

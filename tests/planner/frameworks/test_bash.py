@@ -203,6 +203,10 @@ CALL = "torchrun pretrain_gpt.py"
         ("A=1\n( A=2 )\n{c} $A", "1"),
         ("{c} --freq [0]*3+[1]*2", "--freq [0]*3+[1]*2"),
         ("X=1 {c} --n ${X:-unset}", "--n unset"),
+        (
+            'D=Fp8\n{c} --low ${D,,} --high "${D^^}_X" --open ${E,,}',
+            "--low fp8 --high FP8_X --open ${E,,}",
+        ),
         ('{c} --x "$@"', "--x"),
         ("cat <<'E' >/dev/null\n{c} --no $(x\nE\n{c} --yes", "--yes"),
     ],

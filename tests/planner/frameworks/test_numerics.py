@@ -30,7 +30,7 @@ from tests.fixtures.frameworks.primus import INSTINCT
 FILE = Path(__file__).parents[2] / "fixtures" / "configurations" / "stated.jsonl"
 CONFIGS = [json.loads(line) for line in FILE.read_text().splitlines()]
 DEVICES = {"mindspeed": ASCEND, "primus": INSTINCT}
-READ = [name for name in NAMES if frameworks.get(name).read is not None]
+READ = [name for name in NAMES if frameworks.get(name).reads_back]
 
 
 @cache
@@ -99,7 +99,7 @@ def test_what_is_stated_is_written_or_named(name: str) -> None:
         bundle = framework.write(*case)
         stated, unsaid = model.numerics.stated, lost(bundle)
         assert unsaid <= stated, model.name
-        if framework.read is None:
+        if framework.read is None or not framework.reads_back:
             continue
         reading = framework.read(bundle.files, None).model
         for field in stated - unsaid:

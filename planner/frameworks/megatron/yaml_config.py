@@ -1,0 +1,249 @@
+"""Megatron-LM's settings in YAML: the file of its --yaml-cfg, and MODEL_ARGS of its own runs.
+
+By megatron/training/yaml_arguments.py of core 0.15 to main and by _run_training.sh of its tests
+(d98e8a6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.frameworks import scripts, yaml_files
+from planner.frameworks.arguments import Arguments, known_arguments
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import Given
+from planner.frameworks.megatron import forks, keys
+from planner.frameworks.reading import Unreadable
+from planner.frameworks.yaml_files import YamlFile
+
+OPTION = "--yaml-cfg"
+SECTIONS = ("language_model", "model_parallel")
+MODEL_ARGS = "MODEL_ARGS"
+_MARK = re.compile(rf"^(?:{MODEL_ARGS}|language_model):[ \t]*(?:[#&].*)?$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+# Fields of TransformerConfig and ModelParallelConfig that no option of the parser sets, and that
+# a step's time and memory do not tell apart or other keys say; None: any value.
+_IDLE: dict[str, Any] = {
+    "layernorm_zero_centered_gamma": None,  # as apply_layernorm_1p
+    "bias_activation_fusion": None,
+    "masked_softmax_fusion": None,
+    "bias_dropout_fusion": None,
+    "memory_efficient_layer_norm": None,
+    "rotary_interleaved": None,
+    "init_method": None,
+    "output_layer_init_method": None,
+    "clone_scatter_output_in_embedding": None,
+    "moe_token_dropping": False,
+    "cpu_offloading": False,
+    "perform_initialization": None,
+    "variable_seq_lengths": None,  # set to false once the file is read
+    "params_dtype": None,
+    "virtual_pipeline_model_parallel_size": None,  # follows from the layers of a virtual stage
+    "batch_p2p_comm": None,
+    "batch_p2p_sync": None,
+    "tp_comm_atomic_ag": None,
+    "tp_comm_atomic_rs": None,
+    "cpu_offloading_activations": None,  # where cpu_offloading is on
+    "barrier_with_L1_time": None,
+    "bert_binary_head": None,
+    "enable_one_logger": None,
+    "lr_warmup_iters": 0,
+    "lr_warmup_samples": 0,
+}
+# Activation -> the option that builds it.
+_ACTIVATIONS = {"swiglu": "--swiglu", "squaredrelu": "--squared-relu", "gelu": ""}
+# Options of the file that its model is not built by.
+_REPEATED = ("swiglu", "squared_relu", "openai_gelu", "group_query_attention")
+_NESTED = {"num_moe_experts": "num_experts", "attention_variant": "experimental_attention_variant"}
+_OF_OTHERS = re.compile(
+    r"^--(bert|vocab-extra-ids|encoder-|decoder-(num|seq)|retro|vision|img|num-tokens-to-generate|"
+    r"prompts?$|prompt-file|incoming-requests|export-)"
+)
+_MASKED = re.compile(r"_text_sentence$|(^|[/_-])(bert|t5)[_-]")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A YAML of settings, and the call that names it where a script is at hand."""
+
+    file: YamlFile
+    call: scripts.Found | None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it lists options of the command line."""
+        return MODEL_ARGS in self.file.values
+
+
+def is_one(files: Mapping[str, str]) -> bool:
+    """Whether some YAML says a model as one of the two does."""
+    return any(_marked(name, text) for name, text in files.items())
+
+
+def _marked(name: str, text: str) -> bool:
+    return name.endswith((".yaml", ".yml")) and _MARK.search(text) is not None
+
+
+def of_files(files: Mapping[str, str]) -> Config | None:
+    """The first of them in the files; None where there is none.  Raises Unreadable."""
+    name = next((name for name, text in files.items() if _marked(name, text)), None)
+    if name is None:
+        return None
+    file = yaml_files.read(files[name], name)
+    wanted = (MODEL_ARGS,) if MODEL_ARGS in file.values else SECTIONS
+    for section in wanted:
+        if not isinstance(file.values.get(section), dict):
+            text = f"{section} must be a mapping of settings"
+            raise Unreadable(text, name, file.lines.get(section, 0))
+    return Config(file, _call(files))
+
+
+def _call(files: Mapping[str, str]) -> scripts.Found | None:
+    """The call of a training program with --yaml-cfg."""
+
+    def named(launch: Launch) -> bool:
+        return any(word.text.partition("=")[0] == OPTION for word in launch.arguments)
+
+    try:
+        return scripts.training_call(files, named, "Megatron-LM")
+    except Unreadable:
+        return None
+
+
+def launch(config: Config) -> Launch:
+    """The call that it belongs to, without its words, which it is read instead of."""
+    if config.call is not None:
+        found = config.call.launch
+        return Launch(found.before, found.program, (), found.environment, found.slurm)
+    values = config.file.values.get("ENV_VARS")
+    said = values if config.plain and isinstance(values, dict) else {}
+    environment = {str(name): str(value) for name, value in said.items()}
+    program = Argument("pretrain_gpt.py", config.file.name, 1)
+    return Launch((), program, (), environment, ())
+
+
+def arguments(config: Config, given: Given) -> Arguments:
+    """Its settings as options, with what is given beside it.  Raises Unreadable."""
+    document = known_arguments(keys.PACKAGE)
+    known = {**document["flags"], **forks.OPTIONS}
+    args = Arguments("Megatron-LM", known, tuple(document["versions"]))
+    for note in config.file.notes():
+        args.assume(note)
+    if config.plain:
+        args.take(list(_words(config.file, given)))
+        _decoder(args)
+    else:
+        _take_sections(config.file, args, given)
+        if config.call is not None and len(config.call.launch.arguments) > 2:
+            args.assume(f"with {OPTION} the other options of the call are ignored, as it does")
+    extra = (one for one in given.settings() if one.name.startswith("--"))
+    for one in extra:
+        value = [Argument(one.value, one.file, 0)] if isinstance(one.value, str) else []
+        args.take([Argument(one.name, one.file, 0), *value])
+    args.one_version()
+    return args
+
+
+# Options by their names on the command line.
+
+
+def _words(file: YamlFile, given: Given) -> Iterator[Argument]:
+    """The words of MODEL_ARGS, as the runner of its tests makes them."""
+    for name, value in file.values[MODEL_ARGS].items():
+        line = file.lines.get(f"{MODEL_ARGS}.{name}", 0)
+        yield Argument(str(name), file.name, line)
+        if value is True or value is None or value == "":
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value).strip()
+        text = _VARIABLE.sub(lambda one: given.variables.get(one[1], one[0]), text)
+        listed = isinstance(value, list) or re.fullmatch(r"\[[^\]]+\]", text)
+        parts = re.split(r"[\s,]+", text.strip("[] ")) if listed else [text]
+        for part in parts:
+            yield Argument(part.strip("\"'"), file.name, line, "${" not in part)
+
+
+def _decoder(args: Arguments) -> None:
+    """Raises Unreadable where the options are of another program than pretrain_gpt.py."""
+    for one in args.settings:
+        text = one.value if isinstance(one.value, str) else " ".join(one.value or ())
+        data = one.name == "--data-path" and _MASKED.search(text)
+        if data or _OF_OTHERS.match(one.name):
+            shown = f"{one.name} {text}".rstrip()
+            raise Unreadable(
+                f"{shown}: is of another program than pretrain_gpt.py", one.file, one.line
+            )
+    args.assume(f"the program is pretrain_gpt.py: {MODEL_ARGS} does not name it")
+
+
+# Attributes in sections.
+
+
+def _take_sections(file: YamlFile, args: Arguments, given: Given) -> None:
+    """Every attribute of the file as its option, those of the sections by their own names."""
+    values = {key: one for key, one in file.values.items() if key not in SECTIONS}
+    for key in _REPEATED:
+        values.pop(key, None)
+    places = {key: key for key in values}
+    for section in SECTIONS:
+        for key, value in file.values[section].items():
+            name = _NESTED.get(key, key)
+            values[name], places[name] = value, f"{section}.{key}"
+    _activation(file, args, values)
+    if values.get("num_query_groups") is not None:
+        _take(file, args, "group_query_attention", True, places["num_query_groups"])
+    variables = given.variables
+    for key, value in values.items():
+        if isinstance(value, str):
+            value = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), value)
+        if not _idle(key, value):
+            _take(file, args, key, value, places[key])
+
+
+def _idle(key: str, value: Any) -> bool:
+    if key.startswith("_"):
+        return True
+    return key in _IDLE and (_IDLE[key] is None or value == _IDLE[key])
+
+
+def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None:
+    """The kind of MLP, which activation_func alone decides."""
+    place = "language_model.activation_func"
+    kind, line = values.pop("activation_func", None), file.lines.get(place, 0)
+    if kind not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise Unreadable(f"{place} is {kind!r}; it is one of {known}", file.name, line)
+    if values.pop("gated_linear_unit", False) and kind != "swiglu":
+        text = f"gated_linear_unit with {kind}: not understood, and changes the MLP's widths"
+        raise Unreadable(text, file.name, file.lines.get("language_model.gated_linear_unit", 0))
+    if option := _ACTIVATIONS[kind]:
+        args.option(option, Argument(option, file.name, line), [], 0)
+
+
+def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> None:
+    """One attribute as the option that sets it; of an unknown one its name."""
+    line = file.lines.get(place, 0)
+    if isinstance(value, dict):
+        raise Unreadable(f"{place} is a mapping; a value is needed", file.name, line)
+    option = keys.options().get(key)
+    if option is None:
+        if value is not None and value is not False:
+            name = "--" + str(key).replace("_", "-")
+            args.option(name, Argument(name, file.name, line), [_said(value, file, line)], "*")
+        return
+    try:
+        words = list(keys.words(option, value))
+    except ValueError as error:
+        raise Unreadable(f"{place} {error}, got {value!r}"[:200], file.name, line) from None
+    if words:
+        row = args.known[option]
+        wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
+        said = [_said(word, file, line) for word in words]
+        args.option(option, said[0], said[1:], wanted)
+
+
+def _said(value: Any, file: YamlFile, line: int) -> Argument:
+    text = str(value)
+    return Argument(text, file.name, line, "${" not in text)

@@ -1,0 +1,132 @@
+"""The values of a recipe by the names of Megatron-LM's parsed arguments, as Bridge settles them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.frameworks.megatron_bridge.words import Said
+from planner.frameworks.reading import Unreadable
+
+SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
+# Mixed precision by the name of its function: training/mixed_precision.py.
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "bf16_mixed": {},
+    "MixedPrecisionConfig": {},
+    "bf16_with_fp8_delayed_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "delayed"},
+    "bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "bf16_with_fp8_subchannel_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "blockwise"},
+    "bf16_with_mxfp8_mixed": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "bf16_with_nvfp4_mixed": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+_NO_GATHER = ("bf16_with_fp8_subchannel_scaling_mixed",)
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+# Attributes of a model that say what it is; the first may be laid over a named one.
+LAID_OVER = ("num_layers", "mtp_num_layers", "vocab_size")
+SHAPES = frozenset(
+    {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
+    | {"num_moe_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
+    | {
+        "kv_lora_rank",
+        "moe_shared_expert_intermediate_size",
+        "window_size",
+        "window_attn_skip_freq",
+    }
+    | {"hybrid_layer_pattern", "first_k_dense_replace", "gated_linear_unit", "add_bias_linear"}
+    | {"share_embeddings_and_output_weights", "experimental_attention_variant", "normalization"}
+    | {"mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups", "qk_layernorm"}
+    | {"multi_latent_attention", "activation_func", "position_embedding_type", "qk_head_dim"}
+    | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
+    | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
+)
+
+
+def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
+    """By the names of Megatron-LM's parsed arguments, as the container settles them."""
+    found: dict[str, Said] = {}
+    for key, one in values.items():
+        section, _, name = key.partition(".")
+        if not name or section not in SECTIONS or name in (*SHAPES, *LAID_OVER):
+            continue
+        value = one.value
+        if name.endswith("_dtype"):
+            value = _DTYPES.get(str(value), value)
+        if isinstance(value, list) and not value:
+            continue
+        found[name] = replace(one, value=value)
+    place = next(iter(found.values()))
+    _precision(values, found)
+    _overlap(values, found)
+    _settle(found)
+    found["bf16"] = replace(place, value=True)
+    if "use_megatron_fsdp" in found and found["use_megatron_fsdp"].value:
+        found["ckpt_format"] = replace(place, value="fsdp_dtensor")
+    # What Bridge builds by itself where nothing is said.
+    found.setdefault("micro_batch_size", replace(place, value=1))
+    return found
+
+
+def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+    """Mixed precision, which is written over the other sections."""
+    one = values.get("mixed_precision")
+    if one is None:
+        return
+    kind = str(one.value).replace("-", "_")
+    if kind not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise Unreadable(f"mixed_precision {kind[:80]} is not known ({known})", one.file, one.line)
+    settled = {**PRECISIONS[kind], "grad_reduce_in_fp32": True}
+    settled["fp8_param_gather"] = "fp8" in settled and kind not in _NO_GATHER
+    for key, other in values.items():
+        if key.startswith("mixed_precision."):
+            settled[key.partition(".")[2]] = other.value
+    for name, value in settled.items():
+        found[name] = replace(one, value=value)
+
+
+def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+    """Overlap of traffic, which a CommOverlapConfig turns on unless told otherwise."""
+    container = values.get("comm_overlap")
+    if container is not None:
+        for name in ("overlap_grad_reduce", "overlap_param_gather"):
+            own = values.get(f"comm_overlap.{name}")
+            found[name] = own or replace(container, value=True)
+
+
+def _settle(found: dict[str, Said]) -> None:
+    """Attributes that others decide."""
+
+    def value(name: str) -> Any:
+        return found[name].value if name in found else None
+
+    if value("tp_comm_overlap") and not (
+        (value("tensor_model_parallel_size") or 1) > 1 and value("sequence_parallel")
+    ):
+        del found["tp_comm_overlap"]
+    if not value("cpu_offloading"):
+        found.pop("cpu_offloading_num_layers", None)
+    if not value("use_megatron_fsdp"):
+        found.pop("data_parallel_sharding_strategy", None)
+    if not value("use_precision_aware_optimizer"):
+        for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"):
+            found.pop(name, None)
+    if value("moe_token_dispatcher_type") != "flex":
+        found.pop("moe_flex_dispatcher_backend", None)
+    if value("recompute_granularity") != "selective":
+        found.pop("recompute_modules", None)
+    if value("attention_backend") == "auto":
+        found.pop("attention_backend", None)
+    if value("pipeline_model_parallel_layout"):
+        found.pop("virtual_pipeline_model_parallel_size", None)
+    if not value("optimizer_cpu_offload"):
+        found.pop("optimizer_offload_fraction", None)
+    if value("cuda_graph_impl") == "none":
+        for name in ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules"):
+            found.pop(name, None)
+    if value("grad_reduce_in_fp32") is False:
+        # Megatron-LM's parser accumulates in fp32 unless it is told so.
+        found["grad_reduce_in_bf16"] = replace(found["grad_reduce_in_fp32"], value=True)
+    if not value("use_distributed_optimizer"):
+        found.pop("overlap_param_gather", None)

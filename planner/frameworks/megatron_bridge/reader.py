@@ -1,0 +1,368 @@
+"""Megatron-Bridge's launches read back: a public recipe by its name, and what is laid over it.
+
+The recipe's values come from the stored table, in Megatron-LM's words from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import architecture, named_models, scripts
+from planner.frameworks.arguments import Arguments, known_arguments
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import SET, Given, given_with
+from planner.frameworks.megatron import keys
+from planner.frameworks.megatron.namespace import RENAMED
+from planner.frameworks.megatron.reader import Dialect, reading_of
+from planner.frameworks.megatron_bridge import python_recipe, recipes
+from planner.frameworks.megatron_bridge.attributes import (
+    LAID_OVER,
+    SECTIONS,
+    SHAPES,
+    attributes,
+)
+from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
+from planner.frameworks.megatron_bridge.settings import TRANSLATION
+from planner.frameworks.megatron_bridge.words import Said, Words, words
+from planner.frameworks.reading import Reading, Setting, Unreadable
+
+TITLE = "Megatron-Bridge"
+PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
+EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
+OWN_RECIPE = (
+    "a recipe of one's own is Python code: what it says is known only when it runs; a public one "
+    "is read by its name"
+)
+_COMMAND = re.compile(r"^.*(?:setup_experiment|run_script|run_recipe)\.py\b.*$", re.MULTILINE)
+_SAYS_RECIPE = re.compile(r"--recipe[\s=]+\w+_config\b")
+_OF_THE_PARSER = re.compile(r"--(overlap-param-gather|fp8-param-gather) needs ")
+
+
+def _trains(launch: Launch) -> bool:
+    name = launch.program.text.rsplit("/", 1)[-1]
+    said = {word.text.partition("=")[0] for word in launch.arguments}
+    if name.endswith(PROGRAMS):
+        return bool(said & {"-mr", "--model_recipe_name", "--recipe", "-s", "--model_size"})
+    return "--recipe" in said and name.endswith(("train.sh", ".py"))
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a recipe by its name."""
+    if python_recipe.is_one(files):
+        return True
+    if not any(
+        any(program in text for program in PROGRAMS) or _SAYS_RECIPE.search(text)
+        for text in files.values()
+    ):
+        return False
+    try:
+        _call(files)
+    except Unreadable:
+        return False
+    return True
+
+
+def _call(files: Mapping[str, str]) -> scripts.Found:
+    """The call that starts a recipe, also one that stands in a text that another program runs.
+
+    Raises Unreadable where there is none.
+    """
+    try:
+        return scripts.training_call(files, _trains, TITLE)
+    except Unreadable as error:
+        for name in scripts.scripts(files):
+            for match in _COMMAND.finditer(files[name]):
+                line = files[name].count("\n", 0, match.start())
+                alone = "\n" * line + _continued(files[name][match.start() :])
+                try:
+                    return scripts.training_call({**files, name: alone}, _trains, TITLE)
+                except Unreadable:
+                    continue
+        for name, text in files.items():
+            if name.endswith(".py") and "ConfigContainer" in text:
+                raise Unreadable(OWN_RECIPE, name) from None
+        raise error
+
+
+def _continued(text: str) -> str:
+    """The first command of a text: its line, and those that continue it."""
+    rows: list[str] = []
+    for row in text.split("\n"):
+        rows.append(row)
+        if not row.rstrip().endswith("\\"):
+            break
+    return "\n".join(rows) + "\n"
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch of a public recipe says.
+
+    Raises Unreadable where the recipe, an option or what would change the model is not known.
+    """
+    given = given_with(files)
+    found, said, own = _said(files, given)
+    launch = found.launch
+    for name, text in given.values.items():
+        if "." in name and not name.startswith("-"):
+            said.sets[name] = Said(text, SET, 0)
+    recipe = own or _recipe(said, launch)
+    _understood(said)
+    reached = _world(said, launch, recipe, accelerators)
+    size = scripts.accelerators(found, reached, accelerators or recipe.accelerators or None)
+    place = Said(None, launch.program.file, launch.program.line)
+    values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
+    notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
+    _laid_over(values, said, recipe, size, notes)
+    model = given.model or _model(values, recipe, notes)
+    impl = values.get("model.cross_entropy_fusion_impl")
+    if impl is not None and impl.value == "te":
+        # Only Megatron-LM's parser refuses it.
+        values["model.cross_entropy_fusion_impl"] = replace(impl, value="native")
+        notes.append("Transformer Engine's cross entropy is costed as the native fused one")
+    args = _arguments(values, model, notes)
+    call = replace(launch, arguments=())
+    dialect = Dialect("megatron-bridge", TITLE, keys.PACKAGE, hybrids=True)
+    reading = reading_of(dialect, args, call, reached, size, Given(model=model))
+    return _in_its_words(reading)
+
+
+def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words, Recipe | None]:
+    """The call with its words, and the recipe where a Python file of one's own takes one."""
+    if not python_recipe.is_one(files):
+        found = _call(files)
+        return found, words(found.launch.arguments), None
+    recipe, sets, file = python_recipe.told(files, given)
+    said = Words({"recipe": Said(recipe.name, file, 1)}, sets, {})
+    last = file.rsplit("/", 1)[-1]
+    try:
+        found = scripts.training_call(files, lambda one: one.program.text.endswith(last), TITLE)
+    except Unreadable:
+        program = Argument(file, file, 1)
+        found = scripts.Found(Launch((), program, (), {}, ()), file, files, {}, ())
+    return found, said, recipe
+
+
+def _understood(said: Words) -> None:
+    """Raises Unreadable where something may change the model and is not understood."""
+    for key, one in said.sets.items():
+        section, _, name = key.partition(".")
+        known = key in recipes.relevant() or name in (*SHAPES, *LAID_OVER)
+        if section != "model" or known or RENAMED.get(name, name) in keys.options():
+            continue
+        shown = Setting(name=key, value=str(one.value), file=one.file, line=one.line)
+        architecture.refuse([shown])
+
+
+def _in_its_words(reading: Reading) -> Reading:
+    """The reading with Bridge's settings for options, without what Megatron-LM's parser asks."""
+
+    def own(one: Setting) -> Setting:
+        known = TRANSLATION.get(one.name)
+        told = (one.value,) if isinstance(one.value, str) else one.value or ("0",)
+        names = [name for name, _ in known(told)] if known is not None else []
+        return one.model_copy(update={"name": names[0]}) if names else one
+
+    kept = (one for one in reading.refusals if not _OF_THE_PARSER.match(one.reason.text))
+    return reading.model_copy(
+        update={
+            "assumed": tuple(t for t in reading.assumed if "CUDA_DEVICE_MAX_CONN" not in t),
+            "settings": tuple(map(own, reading.settings)),
+            "unread": tuple(map(own, reading.unread)),
+            "refusals": tuple(
+                one.model_copy(update={"setting": own(one.setting) if one.setting else None})
+                for one in kept
+            ),
+        }
+    )
+
+
+def _recipe(said: Words, launch: Launch) -> Recipe:
+    """The recipe that the options pick."""
+    place = launch.program
+    if "recipe" in said.picks:
+        one = said.picks["recipe"]
+        return recipes.find(str(one.value), one.file, one.line)
+
+    def pick(name: str, usual: str = "") -> str:
+        found = said.picks.get(name)
+        if found is None and not usual and name != "config_variant":
+            raise Unreadable(f"--{name} is missing", place.file, place.line)
+        return usual if found is None else str(found.value)
+
+    task, key = pick("task", "pretrain"), "model_recipe_name"
+    if "model_size" in said.picks:
+        family = "model_name" if "model_name" in said.picks else "model_family_name"
+        key, model = "model_size", f"{pick(family)}_{pick('model_size')}"
+    else:
+        model = pick(key)
+    if task != "pretrain":
+        one = said.picks["task"]
+        raise Unreadable(f"--task {task} is not read; pretrain is", one.file, one.line)
+    named = said.picks[key]
+    if said.picks.get("use_recipes"):
+        return recipes.find(f"{model}_{task}_config", named.file, named.line)
+    count = pick("num_gpus")
+    if not re.fullmatch(r"[1-9]\d{0,6}", count):
+        one = said.picks["num_gpus"]
+        raise Unreadable(f"--num_gpus {count[:40]!r} is no number", one.file, one.line)
+    gpu, precision = pick("gpu").lower(), pick("compute_dtype", "bf16")
+    if precision == "fp8":
+        precision = f"fp8_{pick('fp8_recipe', 'cs')}"
+    variant = pick("config_variant")
+    return Selector(model, task, int(count), gpu, precision, variant).recipe(named.file, named.line)
+
+
+def _world(said: Words, launch: Launch, recipe: Recipe, asked: int | None) -> scripts.World:
+    """The accelerators that the launch asks for."""
+    count = said.picks.get("num_gpus")
+    if count is None:
+        reached = scripts.world(launch)
+        return reached if launch.launcher == "torchrun" else scripts.World(None, None, None)
+    total, each = int(str(count.value)), said.picks.get("gpus_per_node")
+    gpu = said.picks.get("gpu")
+    text = str(each.value) if each is not None else ""
+    usual = EACH.get(str(gpu.value).lower()) if gpu is not None else None
+    per_node = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text) else usual
+    if per_node is None or total % per_node:
+        per_node = total if per_node and total < per_node else None
+    return scripts.World(total // per_node if per_node else None, per_node, total)
+
+
+def _laid_over(
+    values: dict[str, Said], said: Words, recipe: Recipe, size: int, notes: list[str]
+) -> None:
+    """The launch's own values over the recipe's, with what the scripts make of them."""
+    performance = recipes.PERFORMANCE in recipe.path and "recipe" not in said.picks
+    base = _replicas(values, recipe.accelerators)
+    for key, one in said.sets.items():
+        section = key.partition(".")[0]
+        known = (*SECTIONS, "mixed_precision", "dataset", "tokenizer")
+        if section not in known:
+            continue
+        values[key] = one
+        about = key.removeprefix("model.")
+        if about == "tensor_model_parallel_size":
+            values["model.sequence_parallel"] = replace(one, value=_whole(one, key) > 1)
+        elif about == "recompute_num_layers" and performance:
+            values["model.recompute_granularity"] = replace(one, value="full")
+            values["model.recompute_method"] = replace(one, value="block")
+        elif about == "recompute_modules" and performance:
+            values["model.recompute_granularity"] = replace(one, value="selective")
+        elif about == "cpu_offloading_num_layers" and performance:
+            values["model.cpu_offloading"] = replace(one, value=True)
+        elif about == "moe_flex_dispatcher_backend":
+            kind = "flex" if one.value else "alltoall"
+            values["model.moe_token_dispatcher_type"] = replace(one, value=kind)
+        elif key == "ddp.use_megatron_fsdp" and one.value is True:
+            strategy = "ddp.data_parallel_sharding_strategy"
+            values[strategy] = replace(one, value="optim_grads_params")
+    if not performance:
+        return
+    adam = values.get("optimizer.optimizer")
+    precision = said.picks.get("compute_dtype")
+    if (precision is None or precision.value == "bf16") and adam and adam.value == "adam":
+        values["optimizer.use_precision_aware_optimizer"] = replace(adam, value=True)
+    batch, now = values.get("train.global_batch_size"), _replicas(values, size)
+    scaled = "train.global_batch_size" not in said.sets and recipe.accelerators != size
+    if scaled and batch and base and now and now != base:
+        grown = max(batch.value * now // base, 1)
+        values["train.global_batch_size"] = replace(batch, value=grown)
+        notes.append(f"the batch of {batch.value} grows with the replicas to {grown}, as it does")
+
+
+def _whole(one: Said, key: str) -> int:
+    if not isinstance(one.value, int) or isinstance(one.value, bool):
+        text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
+        raise Unreadable(text, one.file, one.line)
+    return one.value
+
+
+def _replicas(values: Mapping[str, Said], size: int) -> int:
+    """Data-parallel replicas of so many accelerators; 0 where they do not come out."""
+    product = 1
+    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
+        one = values.get(f"model.{name}")
+        product *= max(_whole(one, name), 1) if one and one.value is not None else 1
+    context = values.get("model.context_parallel_size")
+    product *= max(_whole(context, "context_parallel_size"), 1) if context else 1
+    return size // product if size % product == 0 else 0
+
+
+def _model(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
+    """The model that a recipe names, with what is laid over it."""
+    name = values["model"]
+    try:
+        model = named_models.find(str(name.value))
+    except UnknownName:
+        text = f"{recipe.name} trains {name.value}, which is no preset: give it (--model)"
+        raise Unreadable(text, name.file, name.line) from None
+    changes: dict[str, Any] = {}
+    for key, one in values.items():
+        about = key.removeprefix("model.")
+        if not key.startswith("model."):
+            continue
+        if about in SHAPES and one.value is not None:
+            if _same(model, about, one.value):
+                continue
+            text = (
+                f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
+            )
+            raise Unreadable(text, one.file, one.line)
+        if about in LAID_OVER:
+            changes[about] = _whole(one, key) if one.value is not None else 0
+    null = values.get("tokenizer.tokenizer_type")
+    tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
+    sized = values.get(uses) is not None and values[uses].value is True
+    # Of some it is the vocabulary of the model by its name.
+    apart = tokens is not None and tokens.value not in (None, "vocab_size")
+    if sized and null and null.value == "NullTokenizer" and tokens and apart:
+        changes["vocab_size"] = _whole(tokens, "tokenizer.vocab_size")
+        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
+    if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
+        raise Unreadable(
+            f"num_layers is laid over the pattern of {name.value}", name.file, name.line
+        )
+    if changes.get("mtp_num_layers") == 0:
+        changes["mtp_layer"] = ()
+    return ModelSpec(**{**model.model_dump(), **changes})
+
+
+def _same(model: ModelSpec, name: str, value: Any) -> bool:
+    """Whether an attribute that a recipe sets is what the model has anyway."""
+    if name == "position_embedding_type":
+        return (value in ("rope", "yarn")) == (model.position == "rope")
+    if name == "kv_channels":
+        return model.mla is not None or model.head_dim == value
+    if name in ("num_moe_experts", "num_experts"):
+        return model.moe is not None and model.moe.num_experts == value
+    if name == "normalization":
+        return bool(model.norm == str(value).lower())
+    return bool(getattr(model, name, None) == value)
+
+
+def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:
+    """The values in Megatron-LM's options."""
+    document = known_arguments(keys.PACKAGE)
+    args = Arguments(TITLE, document["flags"], (max(document["versions"]),))
+    for note in notes:
+        args.assume(note)
+    for name, one in attributes(values).items():
+        option = keys.options().get(RENAMED.get(name, name))
+        if option is None:
+            continue
+        try:
+            said = list(keys.words(option, one.value))
+        except ValueError as error:
+            text = f"{name} {error}, got {str(one.value)[:60]!r}"
+            raise Unreadable(text, one.file, one.line) from None
+        if said:
+            row = args.known[option]
+            wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
+            told = [Argument(word, one.file, one.line) for word in said]
+            args.option(option, told[0], told[1:], wanted)
+    return args

@@ -1,0 +1,171 @@
+"""Options of Megatron-Bridge's performance scripts, and what they set of a recipe.
+
+By scripts/performance/argument_parser.py and utils/overrides.py (067f987).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from planner.frameworks.arguments import variables
+from planner.frameworks.bash import Argument
+from planner.frameworks.reading import Unreadable
+from planner.frameworks.values import hint
+
+# Short name -> long.
+SHORT = {
+    "-m": "model_family_name", "-mr": "model_recipe_name", "-ng": "num_gpus", "-g": "gpu",
+    "-c": "compute_dtype", "-gn": "gpus_per_node", "-gb": "global_batch_size",
+    "-mb": "micro_batch_size", "-sl": "seq_length", "-ms": "max_steps", "-nh": "nemo_home",
+    "-tp": "tensor_model_parallel_size", "-pp": "pipeline_model_parallel_size",
+    "-cp": "context_parallel_size", "-vp": "virtual_pipeline_model_parallel_size",
+    "-ep": "expert_model_parallel_size", "-et": "expert_tensor_parallel_size",
+    "-a": "account", "-p": "partition", "-t": "time_limit", "-i": "container_image",
+    "-cm": "custom_mounts", "-ce": "custom_env_vars", "-E": "env", "-cs": "custom_srun_args",
+    "-cb": "custom_bash_cmds", "-hf": "hf_token", "-d": "dryrun", "-vb": "enable_vboost",
+    "-lgc": "lock_gpu_freq", "-lmc": "peak_mem_clk", "-en": "enable_nsys",
+    "-s": "model_size", "-fr": "fp8_recipe", "-l": "log_dir", "-wdk": "wandb_key",
+    "-wdp": "wandb_project_name", "-wdj": "wandb_experiment_name", "-pyp": "pytorch_profiler",
+    "-cv": "config_variant", "-lv": "list_config_variants",
+}  # fmt: skip
+# Long name -> what of the recipe it sets.
+SETS = {
+    "tensor_model_parallel_size": "model.tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "model.pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size": "model.virtual_pipeline_model_parallel_size",
+    "context_parallel_size": "model.context_parallel_size",
+    "expert_model_parallel_size": "model.expert_model_parallel_size",
+    "expert_tensor_parallel_size": "model.expert_tensor_parallel_size",
+    "global_batch_size": "train.global_batch_size",
+    "micro_batch_size": "train.micro_batch_size",
+    "seq_length": "model.seq_length",
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "num_moe_experts": "model.num_moe_experts",
+    "first_k_dense_replace": "model.first_k_dense_replace",
+    "pipeline_model_parallel_layout": "model.pipeline_model_parallel_layout",
+    "cuda_graph_impl": "model.cuda_graph_impl",
+    "cuda_graph_scope": "model.cuda_graph_scope",
+    "use_megatron_fsdp": "ddp.use_megatron_fsdp",
+    "nccl_ub": "ddp.nccl_ub",
+    "moe_a2a_overlap": "comm_overlap.overlap_moe_expert_parallel_comm",
+    "recompute_num_layers": "model.recompute_num_layers",
+    "activation_offload_layers": "model.cpu_offloading_num_layers",
+    "recompute_modules": "model.recompute_modules",
+    "moe_flex_dispatcher_backend": "model.moe_flex_dispatcher_backend",
+}
+# Those that pick the recipe or the job, and those that cost nothing.
+PICKS = (
+    "model_family_name", "model_recipe_name", "num_gpus", "gpu", "compute_dtype", "gpus_per_node",
+    "task", "config_variant", "use_recipes", "recipe", "domain", "optimizer_type",
+    # Up to 0.2: the family and the size, whose names together are the recipe's.
+    "model_name", "model_size", "fp8_recipe",
+)  # fmt: skip
+_IDLE = re.compile(
+    r"^(account|partition|time_limit|container|custom_|env|hf_token|dryrun|enable_|lock_|peak_mem|"
+    r"pytorch_profiler|profiling|nsys|nemo_home|detach|max_|lr|min_lr|warmup|pretrained|save|load|"
+    r"most_recent|data|c4_|index_mapping|head_only|tokenizer|vocab_size|offline|wandb|log_dir|"
+    r"dump_env|list_config|is_long|retry|golden|\w*threshold|skip_first|\w*tolerance|eval_|csp|"
+    r"kubeflow|gres|additional|packager|preempt|export_nsys|distributed_timeout|deterministic|"
+    r"use_tokendrop|mode|dataset|step|mock|nodes|nproc|script|gpus-per-node|hydra)"
+)
+_SWITCHES = frozenset(
+    {"use_recipes", "dryrun", "head_only", "enable_nsys", "list_config_variants", "dump_env"}
+    | {"packed_sequence", "offline", "export_nsys_sqlite", "use_tokendrop"}
+)
+_SEVERAL = frozenset({"dataset_paths", "c4_train_shards"})
+# Options that split their value at commas.
+_LISTS = frozenset({"recompute_modules", "cuda_graph_scope"})
+_OVERRIDE = re.compile(r"\+{0,2}([a-z_]+\.[\w.]+)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value of the launch and where it stands."""
+
+    value: Any
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a launch says: options that pick, and what is set over the recipe."""
+
+    picks: dict[str, Said]
+    sets: dict[str, Said]
+    idle: dict[str, Said]
+
+
+def words(arguments: Sequence[Argument]) -> Words:
+    """The words of a call.  Raises Unreadable where one is not understood."""
+    found = Words({}, {}, {})
+    for name, word, texts in _options(arguments):
+        text = ",".join(one.text for one in texts) if texts else "true"
+        if not all(one.known for one in texts) and not _IDLE.match(name):
+            asked = ", ".join(f"--set {one}=..." for one in variables(text)) or "write it out"
+            unsaid = f"--{name} is {text[:200]}, which the files do not say: {asked}"
+            raise Unreadable(unsaid, word.file, word.line)
+        if match := _OVERRIDE.fullmatch(name):
+            found.sets[match[1]] = Said(_value(match[2]), word.file, word.line)
+        elif name in SETS:
+            value = text.split(",") if name in _LISTS else _value(text)
+            found.sets[SETS[name]] = Said(value, word.file, word.line)
+        elif name in PICKS:
+            found.picks[name] = Said(text, word.file, word.line)
+        elif _IDLE.match(name):
+            found.idle[name] = Said(text, word.file, word.line)
+        else:
+            known = hint(name, (*SETS, *PICKS))
+            raise Unreadable(
+                f"--{name} is no option of it that is known{known}", word.file, word.line
+            )
+    return found
+
+
+def _options(
+    arguments: Sequence[Argument],
+) -> Iterator[tuple[str, Argument, list[Argument]]]:
+    """Long name without dashes, the word, its values; of an override the whole of it."""
+    place = 0
+    while place < len(arguments):
+        word = arguments[place]
+        place += 1
+        if not word.text.startswith("-"):
+            if not word.known:
+                continue
+            if _OVERRIDE.fullmatch(word.text) is None:
+                text = f"{word.text[:80]!r} is no option and sets nothing (section.name=value)"
+                raise Unreadable(text, word.file, word.line)
+            yield word.text, word, [word]
+            continue
+        name, equals, value = word.text.partition("=")
+        name = SHORT.get(name, name.lstrip("-"))
+        if equals:
+            yield name, word, [Argument(value, word.file, word.line, word.known)]
+            continue
+        values: list[Argument] = []
+        while place < len(arguments) and not re.match(r"--?[A-Za-z]", arguments[place].text):
+            taken = arguments[place]
+            full = values and name not in _SEVERAL
+            if name in _SWITCHES or full or (values and _OVERRIDE.fullmatch(taken.text)):
+                break
+            values.append(taken)
+            place += 1
+        yield name, word, values
+
+
+def _value(text: str) -> Any:
+    """A value as Hydra and argparse make it: a number, a truth, a list, none or a text."""
+    if len(text) > 2000:
+        return text[:2000]
+    try:
+        made = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    return made if isinstance(made, int | float | str | bool | list | None) else text

@@ -1,0 +1,266 @@
+"""Megatron-Bridge's launches read back: recipes by name, and what is laid over them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from planner.documents import parse_cluster, parse_model
+from planner.frameworks import get
+from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.megatron_bridge import recipes
+from planner.frameworks.reading import Reading, Unreadable
+from planner.lint.lint import lint
+
+BRIDGE = get("megatron-bridge")
+SETUP = (
+    "uv run python scripts/performance/setup_experiment.py --account me --partition batch "
+    "-m llama -mr llama3_70b -ng {count} -g h100 -c bf16"
+)
+
+
+def read(text: str, size: int | None = None, given: Given | None = None) -> Reading:
+    assert BRIDGE.read is not None
+    files = LaunchFiles({"run.sh": text + "\n"}, given)
+    assert BRIDGE.recognises(files)
+    return BRIDGE.read(files, size)
+
+
+def setup(words: str = "", count: str = "64") -> Reading:
+    return read(f"{SETUP.format(count=count)} {words}")
+
+
+def test_the_recipe_that_the_options_pick() -> None:
+    reading = setup()
+    plan, training = reading.plan, reading.training
+    assert (reading.model.num_layers, reading.model.vocab_size) == (80, 128_256)
+    assert (plan.tp, plan.pp, plan.cp, plan.vpp, plan.dp) == (4, 4, 2, 5, 2)
+    assert (plan.zero_stage, plan.sequence_parallel, plan.overlap_tp) == (1, True, True)
+    assert (training.global_batch_size, training.seq_length) == (256, 8192)
+    assert (training.precision, training.gradient_dtype) == ("bf16", "bf16")
+    assert (reading.nodes, reading.accelerators_per_node) == (8, 8)
+    assert (reading.refusals, reading.unknown) == ((), ())
+    assert any("067f987df03b, src/megatron/bridge/perf_recipes/llama/h100" in one
+               for one in reading.assumed)  # fmt: skip
+
+
+def test_the_family_and_the_size_of_older_scripts() -> None:
+    old = "python scripts/performance/setup_experiment.py -m llama3 -s 70b -ng 64 -g h100 -c bf16"
+    assert read(old).plan == setup().plan
+
+
+def test_precision_and_accelerator_pick_another_recipe() -> None:
+    text = SETUP.format(count=64).replace("bf16", "fp8_cs")
+    training = read(text).training
+    assert (training.precision, training.fp8_recipe) == ("fp8", "tensorwise")
+    blackwell = read(SETUP.format(count=64).replace("h100", "gb200"))
+    assert (blackwell.nodes, blackwell.accelerators_per_node) == (16, 4)
+
+
+def test_another_number_of_accelerators_scales_the_batch() -> None:
+    reading = setup(count="128")
+    assert (reading.plan.dp, reading.training.global_batch_size) == (4, 512)
+    assert any("the batch of 256 grows" in one for one in reading.assumed)
+    assert setup("-gb 256", count="128").training.global_batch_size == 256
+
+
+def test_options_and_overrides_win_over_the_recipe() -> None:
+    plan = setup("-tp 8 -pp 2 -cp 1 -vp 4 -mb 2").plan
+    assert (plan.tp, plan.pp, plan.cp, plan.vpp, plan.micro_batch_size) == (8, 2, 1, 4, 2)
+    assert setup("model.tensor_model_parallel_size=2 ++train.micro_batch_size=2").plan.tp == 2
+    full = setup("--recompute_num_layers 5").plan
+    assert (full.recompute, full.recompute_method, full.recompute_num_layers) == (
+        "full",
+        "block",
+        5,
+    )
+    some = setup("--recompute_modules core_attn,mlp").plan
+    assert (some.recompute, set(some.recompute_modules)) == ("selective", {"core_attn", "mlp"})
+    sharded = setup("-pp 1 -vp null --use_megatron_fsdp true").plan
+    assert (sharded.zero_stage, sharded.pp) == (3, 1)
+    assert setup("--num_layers 40").model.num_layers == 40
+    given = Given(values={"train.global_batch_size": "128"})
+    assert read(SETUP.format(count=64), given=given).training.global_batch_size == 128
+
+
+def test_a_recipe_by_the_name_of_its_function() -> None:
+    text = "torchrun --nproc_per_node 8 --nnodes 4 scripts/training/run_recipe.py --recipe "
+    reading = read(text + "llama3_70b_pretrain_config model.context_parallel_size=1")
+    assert (reading.plan.tp, reading.plan.pp, reading.plan.cp, reading.plan.dp) == (4, 4, 1, 2)
+    # From its NullTokenizer, since the recipe asks for the tokenizer's size.
+    assert (reading.model.vocab_size, reading.training.global_batch_size) == (32_000, 512)
+    by_option = SETUP.format(count=32).replace("-g h100", "--use_recipes -g h100")
+    assert read(by_option).plan.cp == 2
+
+
+def test_experts_and_layouts() -> None:
+    text = SETUP.format(count=256).replace("llama3_70b", "deepseek_v3").replace("h100", "gb300")
+    reading = read(text)
+    plan, model = reading.plan, reading.model
+    assert model.moe is not None
+    assert (plan.ep, plan.etp, model.mtp_num_layers) == (64, 1, 1)
+    assert sum(plan.stage_layers) in (0, model.num_layers)
+    assert plan.moe_dispatcher == "hybridep"
+
+
+def test_a_command_inside_a_text_that_another_program_runs() -> None:
+    command = SETUP.format(count=64).replace(" -g h100", " \\\n    -g h100")
+    text = f"worker=$(cat <<- EOM\n  cd x ;\n  numactl nice {command}\nEOM\n)\ntorchrun x.sh"
+    reading = read(text)
+    assert (reading.plan.tp, reading.plan.pp) == (4, 4)
+    assert any(one.line == 3 for one in reading.settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SETUP.format(count=64).replace("llama3_70b", "llama3_71b"), "nearest are llama3_70b_pre"),
+        (
+            SETUP.format(count=64) + " --num_experts 8",
+            "--num_experts is no option.*num_moe_experts",
+        ),
+        (SETUP.format(count=64) + " --hidden_size 4096", "model.hidden_size 4096 makes"),
+        (SETUP.format(count=64) + " model.hybrid_layer_pattern=MMM", "makes .* another model"),
+        (SETUP.format(count=64) + " model.odd_expert_layers=4", "model.odd_expert_layers 4: not"),
+        (SETUP.format(count=64) + " -tp nan", "tensor_model_parallel_size must be a whole number"),
+        (SETUP.format(count=64) + " -tp true", "tensor_model_parallel_size must be a whole number"),
+        (SETUP.format(count=64) + " -tp [1", "tensor_model_parallel_size must be a whole number"),
+        (SETUP.format(count="many"), "--num_gpus 'many' is no number"),
+        (SETUP.format(count=64) + " --task sft", "--task sft is not read; pretrain is"),
+        (SETUP.format(count=64) + " stray", "'stray' is no option and sets nothing"),
+        (SETUP.format(count="$COUNT"), r"--num_gpus is \$COUNT.*--set COUNT="),
+        (
+            SETUP.format(count=64) + " mixed_precision=bf16_with_int4",
+            "'mixed_precision=bf16_with_int4' is no option",
+        ),
+        ("python run_recipe.py --recipe nemotronh_4b_pretrain_config", "give it \\(--model\\)"),
+    ],
+)
+def test_what_is_not_understood_is_named(text: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=f"run.sh:1: .*{says}"):
+        read(text, 64)
+
+
+def test_a_value_beyond_all_bounds_is_an_error_and_no_crash() -> None:
+    with pytest.raises(Unreadable):
+        setup("-sl 999999999999999999999")
+    with pytest.raises(Unreadable, match="less than or equal to 1000000"):
+        setup("-tp 999999999")
+    assert "world_size" in {one.reason.code for one in setup("-tp 128").refusals}
+
+
+def test_a_model_that_is_given_is_taken_for_one_that_is_no_preset() -> None:
+    model, _ = parse_model("llama-3.1-8b")
+    text = "torchrun --nproc_per_node 8 run_recipe.py --recipe nemotronh_4b_pretrain_config"
+    assert read(text, given=Given(model=model)).model == model
+
+
+def test_lint_judges_a_published_recipe_without_an_error() -> None:
+    answer = lint({"run.sh": SETUP.format(count=64) + "\n"}, parse_cluster("8x8xh100-sxm"))
+    assert answer.framework == "Megatron-Bridge"
+    assert [one for one in answer.findings if one.severity == "error"] == []
+    larger = lint({"run.sh": SETUP.format(count=64) + " -tp 3\n"}, parse_cluster("8x8xh100-sxm"))
+    assert any("divis" in one.text or "multiple" in one.text for one in larger.findings)
+
+
+def test_a_recipe_of_ones_own_is_refused_by_its_file() -> None:
+    assert BRIDGE.read is not None
+    assert not BRIDGE.reads_back
+    with pytest.raises(Unreadable, match=r"^recipe.py: a recipe of one's own is Python code"):
+        BRIDGE.read({"recipe.py": "def config() -> ConfigContainer: ..."}, 8)
+
+
+RECIPE = """\
+from megatron.bridge.recipes.llama import llama3_70b_pretrain_config
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed
+from megatron.bridge.training.pretrain import pretrain
+
+DEGREE = 4
+
+
+def smaller(cfg):
+    cfg.train.micro_batch_size = 2
+
+
+def main():
+    cfg = llama3_70b_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 2 * DEGREE
+    cfg.model.context_parallel_size = 1
+    cfg.mixed_precision = bf16_with_mxfp8_mixed()
+    cfg.train.train_iters = steps
+    smaller(cfg)
+    pretrain(cfg, forward_step)
+"""
+
+
+def of_python(text: str, **more: str) -> Reading:
+    assert BRIDGE.read is not None
+    files = {"train.py": text, **more}
+    assert BRIDGE.recognises(files)
+    return BRIDGE.read(LaunchFiles(files), None if more else 64)
+
+
+def test_a_python_file_that_sets_some_of_a_public_recipe() -> None:
+    reading = of_python(RECIPE)
+    plan, training = reading.plan, reading.training
+    assert (plan.tp, plan.pp, plan.cp, plan.micro_batch_size) == (8, 4, 1, 2)
+    assert (training.precision, training.fp8_recipe) == ("fp8", "mxfp8")
+    settings = {one.name: one.line for one in reading.settings}
+    assert settings["model.tensor_model_parallel_size"] == 15
+    script = "torchrun --nproc_per_node 8 --nnodes 16 train.py\n"
+    assert of_python(RECIPE, **{"run.sh": script}).plan.dp == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("2 * DEGREE", "degree", "model.tensor_model_parallel_size is `degree`, which the file"),
+        ("smaller(cfg)\n    pre", "wide(cfg)\n    pre", r"train.py:19: `wide\(cfg\)` may change"),
+        ("cfg.mixed_precision = ", "cfg.model = ", "train.py:17: the whole model is replaced"),
+        (
+            "70b_pretrain_config()",
+            "70b_pretrain_config(tp=2)",
+            r"\(tp=...\): recipes take no",
+        ),
+        ("context_parallel_size = 1", "hidden_size = 64", "model.hidden_size 64 makes .* another"),
+        (
+            "context_parallel_size = 1",
+            "odd_expert_layers = 4",
+            "odd_expert_layers 4: not und",
+        ),
+        ("llama3_70b_pre", "llama9_70b_pre", r"which function is the recipe\? \(none\)"),
+    ],
+)
+def test_what_a_python_file_leaves_open_is_named(before: str, after: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        of_python(RECIPE.replace(before, after))
+
+
+def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
+    table, count, told = recipes.document()["recipes"], 0, set[str]()
+    fields = {
+        "tp": "model.tensor_model_parallel_size",
+        "pp": "model.pipeline_model_parallel_size",
+        "cp": "model.context_parallel_size",
+        "ep": "model.expert_model_parallel_size",
+        "micro_batch_size": "train.micro_batch_size",
+    }
+    for name, row in table.items():
+        found = re.search(r"_(\d+)gpu", name)
+        size = int(found[1]) if found else 512
+        each = min(size, 8)
+        launch = f"torchrun --nproc_per_node {each} --nnodes {size // each} run_recipe.py"
+        try:
+            reading = read(f"{launch} --recipe {name}")
+        except Unreadable as error:
+            told.add(re.sub(r".*(--model|--seq-length is missing).*", r"\1", str(error)))
+            continue
+        count += 1
+        for field, key in fields.items():
+            assert getattr(reading.plan, field) == (row.get(key) or 1), (name, field)
+        assert reading.training.global_batch_size == row["train.global_batch_size"], name
+        assert reading.training.seq_length == row["model.seq_length"], name
+    assert count > 300
+    assert told == {"--model", "--seq-length is missing"}
