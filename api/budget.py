@@ -54,6 +54,10 @@ class OverBudget(Exception):
         super().__init__(f"{spent.bound} of {spent.allowed:,g} is used up: {spent.advice}")
         self.spent, self.best = spent, best
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), (self.spent, self.best)
+
 
 def used(pid: int) -> tuple[float, int]:
     """CPU seconds that a process has used, and its private memory in bytes."""

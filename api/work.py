@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from api.budget import Budget, Looking
+from api.budget import Budget, Looking, OverBudget
 from planner import mixed, sensitivities, sizing, solve  # noqa: F401  (ready before the first work)
 from planner.documents import parse_request
 from planner.drawing.trace import trace
@@ -23,7 +23,7 @@ from planner.frameworks.base import Unsupported
 from planner.identity import answer_id, build
 from planner.pipelines import read_timeline
 from planner.problems import RequestError
-from planner.progress import Stopped, Watch, watched
+from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.search import SpaceTooLarge
 from planner.solve import IllegalPlan
 
@@ -102,6 +102,9 @@ def _done(
         with watched(Watch(looking.show, connection.poll, looking.enough)):
             content = work(*asked)
             return "answer", (content, looking.spent)
+    except NothingYet:
+        assert looking.spent is not None
+        return "error", OverBudget(looking.spent)
     except _ANSWERS as error:
         return "error", error
     except Exception as error:

@@ -31,6 +31,10 @@ class Stopped(Exception):
     """Nobody wants the answer any more."""
 
 
+class NothingYet(Exception):
+    """A search that was told to stop before it had found a plan that fits."""
+
+
 def ignore(step: Step) -> None:
     """Show it to nobody."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from planner.progress import Step, Watch, watched
+from planner.progress import NothingYet, Step, Watch, watched
 
 PATIENCE_S = 1.0
 
@@ -17,7 +17,8 @@ PATIENCE_S = 1.0
 def bar(what: str) -> Iterator[None]:
     """A bar for the work inside; nothing where no terminal is watching.
 
-    Ctrl-C ends a search with the best that it has found; a second one ends the command.
+    Ctrl-C ends a search with the best that it has found; a second one, or one before there is any,
+    ends the command.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -46,6 +47,8 @@ def bar(what: str) -> Iterator[None]:
     try:
         with watched(Watch(show, enough=lambda: bool(asked))):
             yield
+    except NothingYet:
+        raise KeyboardInterrupt from None
     finally:
         if own:
             signal.signal(signal.SIGINT, before)

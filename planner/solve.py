@@ -39,11 +39,11 @@ from planner.memory_risk import room_of
 from planner.nearest_runs import evidence
 from planner.orders import rank_orders
 from planner.picks import picks
-from planner.progress import within_a_step
+from planner.progress import NothingYet, within_a_step
 from planner.request import Bounds, PlanRequest
 from planner.rivals import rival
 from planner.scored_runs import Evidence
-from planner.search import Outcome, changed_fields, cost_model, search
+from planner.search import Outcome, SpaceTooLarge, changed_fields, cost_model, search
 from planner.sites import kept as sites
 from planner.space import Space
 from planner.version import __version__
@@ -70,9 +70,15 @@ class IllegalPlan(ValueError):
 
 
 def find(request: PlanRequest) -> PlanAnswer:
-    """The fastest plans that fit, explained: those of the framework whose best is the fastest."""
+    """The fastest plans that fit, explained: those of the framework whose best is the fastest.
+
+    Raises SpaceTooLarge, and NothingYet where the search was stopped before it found any.
+    """
     model = cost_model(request)
     entries = compete(request)
+    counts = [entry.outcome.counts for entry in entries]
+    if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
+        raise NothingYet
     with within_a_step():
         return _explained(request, model, entries)
 
@@ -338,9 +344,8 @@ def near_misses(
             if name in request.search.limits:
                 continue
             wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
-            rows = search(wider, rules, top_k=1).best
-            if rows:
-                changes.append(_change(wider, model, rows[0], {name: True}))
+            if plan := _best(wider, rules):
+                changes.append(_change(wider, model, plan, {name: True}))
     found = []
     for plan in outcome.nearest:
         own = report(model, request, plan)
@@ -370,10 +375,17 @@ def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
             update={"groups": (group.model_copy(update={"nodes": nodes}),)}
         )
         wider = request.model_copy(update={"cluster": larger})
-        rows = search(wider, rules, top_k=1).best
-        if rows:
-            return [_change(wider, cost_model(wider), rows[0], {"nodes": nodes})]
+        if plan := _best(wider, rules):
+            return [_change(wider, cost_model(wider), plan, {"nodes": nodes})]
     return []
+
+
+def _best(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
+    """The best plan of a changed request; None also where that leaves too many to price."""
+    try:
+        return next(iter(search(request, rules, top_k=1).best), None)
+    except SpaceTooLarge:
+        return None
 
 
 def _baseline(

@@ -26,6 +26,8 @@ EXPLOSIVE: dict[str, Any] = {
     "training": {"seq_length": 4096, "global_batch_size": 1024},
     "search": {"framework": "megatron"},
 }
+# Nothing fits, which is known after all of them.
+HOPELESS = EXPLOSIVE | {"cluster": "16x8xh100-sxm"}
 # A million actions and more.
 LONG_PIPELINE: dict[str, Any] = {
     "model": "gpt3-175b",
@@ -42,20 +44,20 @@ SMALL = {
 
 
 def test_a_question_ends_at_its_budget_and_says_what_to_bound() -> None:
-    with serving(Settings(max_question_cpu_s=2, max_concurrency=1)) as client:
+    with serving(Settings(max_question_cpu_s=0.5, max_concurrency=1)) as client:
         client.post("/v1/plans", json=SMALL)  # the process is there
-        # Nothing that fits is found in so little time.
-        answer = client.post("/v1/plans?cpu_s=0.05", json=EXPLOSIVE | {"cluster": "16x8xh100-sxm"})
+        answer = client.post("/v1/plans?cpu_s=0.05", json=HOPELESS)
         document = answer.json()
         assert (answer.status_code, document["type"]) == (422, "/problems/over-budget")
         assert document["spent"]["bound"] == "cpu_s"
-        assert document["spent"]["allowed"] == 0.05 < document["spent"]["used"] < 1
+        # A search stops at half of its budget; what is not one of its steps, at the whole.
+        assert document["spent"]["allowed"] == 0.05 < 2 * document["spent"]["used"] < 2
         assert "search.limits" in document["detail"]
-        memory = client.post("/v1/plans?memory_mib=64", json=EXPLOSIVE).json()
+        memory = client.post("/v1/plans?memory_mib=64", json=HOPELESS).json()
         assert memory["spent"]["bound"] == "memory_mib"
         # What a call states over the service's bound does not count.
-        most = client.post("/v1/plans?cpu_s=500", json=EXPLOSIVE).json()
-        assert (most["spent"]["bound"], most["spent"]["allowed"]) == ("cpu_s", 2)
+        most = client.post("/v1/plans?cpu_s=500", json=HOPELESS).json()
+        assert (most["spent"]["bound"], most["spent"]["allowed"]) == ("cpu_s", 0.5)
         assert client.post("/v1/plans", json=SMALL).status_code == 200
 
 

@@ -250,3 +250,20 @@ def test_samples_of_many_lengths_may_be_dealt_to_ranks() -> None:
     assert estimate(request, whole).estimate.iteration_time_s > best.iteration_time_s
     told = find(request.for_framework("torchtitan"))
     assert told.best is None or not told.best.plan.dynamic_cp
+
+
+def test_a_change_that_leaves_too_many_plans_is_not_offered() -> None:
+    """Offloaded activations try every count of recomputed layers: too many of 10,000."""
+    model = preset("llama-3.1-8b").model_copy(update={"num_layers": 10_000})
+    request = parse_request(
+        {
+            "model": model.model_dump(mode="json"),
+            "cluster": "2x8xh100-sxm",
+            "training": {"seq_length": 4096, "global_batch_size": 16},
+            "search": {"framework": "megatron", "micro_batch_size": 1},
+        }
+    )
+    found = find(request)
+    assert found.best is None
+    changes = [change for near in found.nearest for change in near.changes]
+    assert not any("offload_activations" in change.set for change in changes)
