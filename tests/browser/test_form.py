@@ -9,6 +9,7 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from tests.browser.links import SMALL, link
+from tests.browser.waiting import until
 
 OWN = {
     "model_type": "llama",
@@ -27,7 +28,7 @@ def test_back_and_forward_undo_what_was_edited(page: Page) -> None:
     batch = page.get_by_label("Global batch", exact=True)
     batch.fill("128")
     batch.blur()
-    page.wait_for_function("history.length > 1 && location.hash.length > 3")
+    until(page, "history.length > 1 && location.hash.length > 3")
     expect(page.locator(".asked")).to_contain_text("128 ×")
     page.wait_for_timeout(1600)  # what comes later is a step of its own
     sequence = page.get_by_label("Sequence length", exact=True)
@@ -83,9 +84,10 @@ def test_the_form_scrolls_with_the_page_and_prints_its_colours(
     page.get_by_text("Optimizer and formats").click()
     assert page.evaluate(inside)
     # At the end of the page the end of the form is there too.
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for_function(
-        "document.querySelector('.form-column').getBoundingClientRect().bottom <= innerHeight"
+    until(
+        page,
+        "scrollTo(0, document.body.scrollHeight),"
+        "document.querySelector('.form-column').getBoundingClientRect().bottom <= innerHeight",
     )
     page.emulate_media(media="print")
     expect(page.locator(".form-column")).to_be_hidden()

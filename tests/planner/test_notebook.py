@@ -32,8 +32,9 @@ ASKED: dict[str, Any] = {
     "training": {"seq_length": 8192, "global_batch_size": 64},
 }
 PIPELINE = {"stages": 4, "micro_batches": 8, "forward_s": 1, "input_grad_s": 1, "weight_grad_s": 1}
-# Shown as their document: a request to go on with, and what the page alone draws.
-PLAIN = {"ReadAnswer", "LayersAnswer"}
+# Shown as their document: a request to go on with, what the page alone draws, and what the service
+# keeps.
+PLAIN = {"ReadAnswer", "LayersAnswer", "JobAnswer", "SavedPlanAnswer"}
 
 
 def _ranks() -> BaseModel:
