@@ -203,7 +203,11 @@ def _default_counts(checkout: Path) -> dict[str, int]:
 
 
 def table(checkout: Path, commit: str) -> dict[str, Any]:
-    """Every recipe that takes no arguments, once: by the name under which it is launched."""
+    """Every recipe that takes no arguments, once: by the name under which it is launched.
+
+    What cannot be built is left out, and said on standard error: its launches are refused by name.
+    """
+    left_out = 0
     sys.meta_path.insert(0, Finder(checkout / "src"))
     recipes: dict[str, Any] = {}
     aliases: dict[str, str] = {}
@@ -213,7 +217,8 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
             try:
                 module = importlib.import_module(info.name)
             except Exception as error:
-                print(f"{info.name}: {error}", file=sys.stderr)
+                print(f"{info.name}: {type(error).__name__} {error}", file=sys.stderr)
+                left_out += 1
                 continue
             for name, value in sorted(vars(module).items()):
                 if not inspect.isfunction(value) or not name.endswith("_config"):
@@ -230,11 +235,13 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
                     made = value()
                 except Exception as error:
                     print(f"{name}: {type(error).__name__} {error}", file=sys.stderr)
+                    left_out += 1
                     continue
                 if not isinstance(made, Kept) or made.made_by != "ConfigContainer":
                     continue
                 path = Path(inspect.getfile(value)).relative_to(checkout)
                 recipes[name] = {"path": str(path), **said(made)}
+    print(f"{len(recipes)} recipes, {left_out} modules and recipes left out", file=sys.stderr)
     aliases = {name: target for name, target in aliases.items() if target in recipes}
     return {
         "repository": "NVIDIA-NeMo/Megatron-Bridge",
