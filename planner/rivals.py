@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.parts import TIME_PARTS
-from cost_models.plans import FIELDS, ParallelPlan
+from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answer import PlanReport, Rival
 from planner.contenders import compared
 from planner.dealt_plans import dealt_plans
@@ -69,7 +69,7 @@ def _dealt(
     if not space.deals:
         return [plan]
     room = room_of(request)
-    now_s = model.evaluate(space.legal([plan])).iteration_time_s
+    now_s = model.evaluate(Plans.from_rows([plan])).iteration_time_s
     found = [each for _, each in dealt_plans(model, [plan], now_s, FASTER * float(now_s[0]), room)]
     plans = space.legal(found)
     if not len(plans):
