@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from api.problems import Refused, declare
 from cost_models.catalog.names import UnknownName
-from planner import listing
+from planner.answers import catalog
 
 router = APIRouter(prefix="/catalog", tags=["catalog"])
 Name = Annotated[str, Path()]
@@ -18,67 +18,67 @@ Name = Annotated[str, Path()]
 class Models(BaseModel):
     """All model presets."""
 
-    models: tuple[listing.ModelEntry, ...]
+    models: tuple[catalog.ModelEntry, ...]
 
 
 class Accelerators(BaseModel):
     """All accelerators."""
 
-    accelerators: tuple[listing.AcceleratorEntry, ...]
+    accelerators: tuple[catalog.AcceleratorEntry, ...]
 
 
 class Clusters(BaseModel):
     """All cluster presets."""
 
-    clusters: tuple[listing.ClusterEntry, ...]
+    clusters: tuple[catalog.ClusterEntry, ...]
 
 
 class Frameworks(BaseModel):
     """All frameworks."""
 
-    frameworks: tuple[listing.FrameworkEntry, ...]
+    frameworks: tuple[catalog.FrameworkEntry, ...]
 
 
 class Schedules(BaseModel):
     """All pipeline schedules."""
 
-    schedules: tuple[listing.ScheduleEntry, ...]
+    schedules: tuple[catalog.ScheduleEntry, ...]
 
 
 @router.get("/models")
 def models() -> Models:
     """Model presets: their dims, parameters and source."""
-    return Models(models=listing.model_entries())
+    return Models(models=catalog.model_entries())
 
 
 @router.get("/accelerators")
 def accelerators() -> Accelerators:
     """Accelerators: what one rank sees, and the node it usually comes in."""
-    return Accelerators(accelerators=listing.accelerator_entries())
+    return Accelerators(accelerators=catalog.accelerator_entries())
 
 
 @router.get("/clusters")
 def clusters() -> Clusters:
     """Cluster presets: a node, its links and its network."""
-    return Clusters(clusters=listing.cluster_entries())
+    return Clusters(clusters=catalog.cluster_entries())
 
 
 @router.get("/frameworks")
 def frameworks() -> Frameworks:
     """Frameworks: versions, how each says every field of a plan, and whether it is read back."""
-    return Frameworks(frameworks=listing.framework_entries())
+    return Frameworks(frameworks=catalog.framework_entries())
 
 
 @router.get("/schedules")
 def schedules() -> Schedules:
     """Pipeline schedules: chunks, memory, what they do to the weights, and who has them."""
-    return Schedules(schedules=listing.schedule_entries())
+    return Schedules(schedules=catalog.schedule_entries())
 
 
 def _add(kind: str, entry: type[BaseModel]) -> None:
     def one(id: Name) -> Any:
         try:
-            return listing.find_entry(kind, id)
+            return catalog.find_entry(kind, id)
         except UnknownName as error:
             raise Refused("not-found", str(error)[:300]) from None
 
@@ -92,8 +92,8 @@ def _add(kind: str, entry: type[BaseModel]) -> None:
     )
 
 
-_add("models", listing.ModelEntry)
-_add("accelerators", listing.AcceleratorEntry)
-_add("clusters", listing.ClusterEntry)
-_add("frameworks", listing.FrameworkEntry)
-_add("schedules", listing.ScheduleEntry)
+_add("models", catalog.ModelEntry)
+_add("accelerators", catalog.AcceleratorEntry)
+_add("clusters", catalog.ClusterEntry)
+_add("frameworks", catalog.FrameworkEntry)
+_add("schedules", catalog.ScheduleEntry)

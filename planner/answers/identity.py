@@ -1,0 +1,78 @@
+"""Ids of answers: the same question to the same build and the same sites has the same id."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cost_models
+from cost_models import profiles
+from cost_models.catalog.names import UnknownName
+from planner.sites import kept as sites
+from planner.version import __version__
+
+_DECIDING = (".py", ".json")  # files of the packages that an answer follows from
+
+
+@cache
+def build() -> str:
+    """A digest of the code and the catalog, which two builds of one version may not share."""
+    return digest(Path(cost_models.__file__).parent, Path(__file__).parents[1])
+
+
+def digest(*packages: Path) -> str:
+    """Of all that answers follow from in these folders, by name and content."""
+    found = hashlib.sha256(__version__.encode())
+    for package in packages:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in _DECIDING:
+                found.update(path.relative_to(package.parent).as_posix().encode())
+                found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
+    """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters."""
+    content = json.dumps(basis(question), sort_keys=True, separators=(",", ":"))
+    return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+
+def sites_of(question: Any) -> Iterator[str]:
+    """The sites that a question or a part of it names, as such or as the profile of one."""
+    parts = question
+    if isinstance(question, Mapping):
+        for named in (question.get("site"), question.get("profile")):
+            if isinstance(named, str) and named not in profiles.profiles():
+                yield named
+        parts = question.values()
+    if not isinstance(parts, str) and isinstance(parts, Iterable):
+        for part in parts:
+            yield from sites_of(part)
+
+
+def _digest(site: str) -> str | None:
+    """Of what a site has learned; None where there is none."""
+    try:
+        return sites.find(site).digest
+    except (UnknownName, ValueError):
+        return None
+
+
+def basis(question: Any) -> list[Any]:
+    """All that decides an answer: the build, the question, and what its sites have learned."""
+    learned = {name: _digest(name) for name in sites_of(question)}
+    return [build(), question, learned] if learned else [build(), question]
+
+
+def packed(request: Mapping[str, Any]) -> str:
+    """A request as the page has it in its address: canonical JSON, deflated, base64url."""
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"))
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    data = squeeze.compress(text.encode()) + squeeze.flush()
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

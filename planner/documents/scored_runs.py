@@ -1,0 +1,76 @@
+"""Published runs with what is predicted of them: the evidence that answers point at.
+
+The catalog's file is made by `python -m planner.accuracy.scored --write`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, TypeAdapter
+
+FILE = Path(__file__).parents[2] / "cost_models" / "catalog" / "scored_runs.json"
+
+
+class ScoredRun(BaseModel, frozen=True, extra="forbid"):
+    """A published run in the headline of `planner accuracy`, and the time predicted of it.
+
+    source: key of its source, of which `title` is the name.  accelerator: the catalog's id;
+    family: its kin.  runtime: whose kernels and overlaps it is priced with; stack: the software of
+    its row.  experts: whether it has a mixture of experts.  intervals_s: by per cent of runs that
+    they are to hold, predicted as if no run of the source were known; None of toy sizes, which
+    teach nothing.
+    """
+
+    id: str
+    source: str
+    title: str
+    year: int
+    model: str
+    parameters: int
+    experts: bool
+    accelerator: str
+    family: str
+    accelerators: int
+    runtime: str
+    stack: str
+    precision: str
+    seq_length: int
+    global_batch_size: int
+    tp: int
+    cp: int
+    pp: int
+    vpp: int
+    ep: int
+    dp: int
+    zero_stage: int
+    micro_batch_size: int
+    recompute: str
+    predicted_s: float
+    measured_s: float
+    intervals_s: dict[str, tuple[float, float]] | None
+
+
+Ground = Literal["measured", "extrapolated", "unseen"]
+
+
+class Evidence(BaseModel, frozen=True, extra="forbid"):
+    """The published runs nearest to a plan, and on what ground its estimate stands.
+
+    ground: measured where runs have its accelerator and its runtime, extrapolated where they have
+    its accelerator alone, unseen where none has; `text` says so with their numbers, and what the
+    interval rests on where it is not such runs.  alike: those of its kind of model too.
+    """
+
+    ground: Ground
+    text: str
+    alike: int
+    nearest: tuple[ScoredRun, ...]
+
+
+@cache
+def scored_runs() -> tuple[ScoredRun, ...]:
+    """All of them, in the order of the published table."""
+    return TypeAdapter(tuple[ScoredRun, ...]).validate_json(FILE.read_bytes())
