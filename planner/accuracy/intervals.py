@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from planner.documents.answer import Document
-from planner.uncertainty.error_band import interval_of
 from planner.uncertainty.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
 
 DRAWS = 50
+LEAST_OF_KIND = 5
 
 
 class IntervalScore(Document):
@@ -45,10 +45,12 @@ class IntervalSummary(Document):
 class Shots(Document):
     """Median |ln(predicted / measured)| of a source's other rows once K of its rows were seen.
 
-    Each source of enough rows, the mean over draws; mean: over sources.
+    Each source of enough rows, the mean over draws; mean: over sources.  mean_by_kind: of the other
+    rows that are dense or mixtures of experts, over sources with LEAST_OF_KIND of them and more.
     """
 
     mean: FiniteFloat
+    mean_by_kind: dict[str, FiniteFloat]
     by_source: dict[str, FiniteFloat]
 
 
@@ -69,7 +71,7 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
     by_source, by_kind = defaultdict(list), defaultdict(list)
     for i, run in enumerate(runs):
         by_source[run.leaning.groups[3]].append(i)
-        by_kind["mixture of experts" if run.leaning.experts else "dense"].append(i)
+        by_kind[_kind(run)].append(i)
 
     def score(rows: list[int]) -> IntervalScore:
         return IntervalScore(
@@ -90,8 +92,8 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 def intervals(run: SeenRun) -> list[tuple[float, float]]:
     """Low and high of ln(measured / estimated) for each of SHARES, the run's source left out."""
     known = left_out(run.leaning.groups[3])
-    found = known.predictive(run.leaning)
-    return [interval_of(found, known.quantiles[share]) for share in SHARES]
+    deviation = known.predictive(run.leaning).deviation
+    return [(-known.quantiles[s] * deviation, known.quantiles[s] * deviation) for s in SHARES]
 
 
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
@@ -106,33 +108,47 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
         by_source[run.leaning.groups[3]].append(run)
     enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
     found: dict[str, dict[str, float]] = {str(count): {} for count in counts}
+    of_kind: dict[str, dict[str, list[float]]] = {str(count): defaultdict(list) for count in counts}
     for source, own in enough.items():
-        _, shared = left_out(source).joint([run.leaning for run in own])
-        experts = np.array([run.leaning.experts for run in own])
-        noise = posterior().scales.noise_variance(experts)
+        leanings = [run.leaning for run in own]
+        _, shared = left_out(source).joint(leanings)
+        noise = posterior().scales.noise_variance(leanings)
         ln = np.array([run.ln for run in own])
+        kinds = np.array([_kind(run) for run in own])
         for count in counts:
             random = Random(count)
             draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-            errors = [_of_the_others(ln, shared, noise, draw) for draw in draws]
-            found[str(count)][source] = float(np.mean(errors))
+            errors = np.array([_of_the_others(ln, shared, noise, draw) for draw in draws])
+            found[str(count)][source] = float(np.mean(np.nanmedian(errors, 1)))
+            for kind in set(kinds.tolist()):
+                if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
+                    middle = np.nanmedian(errors[:, kinds == kind], 1)
+                    of_kind[str(count)][kind].append(float(np.mean(middle)))
     return {
-        count: Shots(mean=float(np.mean(list(errors.values()))), by_source=errors)
+        count: Shots(
+            mean=float(np.mean(list(errors.values()))),
+            mean_by_kind={kind: float(np.mean(own)) for kind, own in of_kind[count].items()},
+            by_source=errors,
+        )
         for count, errors in found.items()
         if errors
     }
 
 
-def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> float:
-    """Median |ln| of the rows that were not seen."""
+def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> Array:
+    """|ln| of the rows that were not seen, shape (rows,); NaN of those that were."""
     if not seen:
-        return float(np.median(np.abs(ln)))
-    others = np.setdiff1d(np.arange(len(ln)), seen)
+        return np.abs(ln)
     known = shared[seen][:, seen]
     more = doubted(known, noise[seen], ln[seen])
     weighted = np.linalg.solve(known + np.diag(noise[seen] * more), ln[seen])
-    learned = shared[others][:, seen] @ weighted
-    return float(np.median(np.abs(ln[others] - learned)))
+    errors = np.abs(ln - shared[:, seen] @ weighted)
+    errors[seen] = np.nan
+    return np.asarray(errors)
+
+
+def _kind(run: SeenRun) -> str:
+    return "mixture of experts" if run.leaning.experts else "dense"
 
 
 def _named(values: Sequence[float] | Array) -> dict[str, float]:

@@ -114,7 +114,12 @@ def _intervals(summary: Summary) -> Iterator[RenderableType]:
         yield Text()
         yield Flow(pieces, indent=2)
     if summary.shots:
-        words = [f"{count}: {share(errors.mean)}" for count, errors in summary.shots.items()]
+        words = [
+            f"{count}: {share(errors.mean)} ("
+            + ", ".join(f"{kind} {share(own)}" for kind, own in errors.mean_by_kind.items())
+            + ")"
+            for count, errors in summary.shots.items()
+        ]
         first = next(iter(summary.shots.values()))
         yield Flow(
             [

@@ -3,8 +3,8 @@
 A group is the plans of one model, cluster, batch and precision that a source measured, at least
 LEAST of them; the posterior has not seen its source.  The judge knows all times: how many runs
 until a plan within 1 % of the best was measured, by the policy of `planner tune` and in the order
-of predicted times; and after how many runs either is known to be that good: when the policy ends by
-its own rule, or when no interval of a plan that is left reaches below the best measured time.
+of predicted times; and after how many runs either is known to be that good: when the rule of the
+policy ends it, by what runs tell of other plans or, in predicted order, without that.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
 from planner.documents.answer import Document
-from planner.tune.policy import WORTH, advised, believed
-from planner.uncertainty.error_band import COVERED, interval_of
+from planner.tune.policy import UNLIKELY, WORTH, advised, believed
 from planner.uncertainty.posterior import Array, Leaning, Posterior
 
 LEAST = 4  # plans of a group
@@ -73,7 +72,7 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
     predicted = np.array([_mean(one.iteration_time_s for one in plan) for plan in plans])
     true = np.array([_mean(one.run.iteration_time_s for one in plan) for plan in plans])
     # As a site begins: over what is answered, by the other sources' runs.
-    known = left_out(leanings[0].groups[3]).as_answered()
+    known = left_out(leanings[0].groups[3])
     order, ends = tried(known, leanings, predicted, true)
     in_order = np.argsort(predicted, kind="stable").tolist()
     best_then = float(true[order[:ends]].min())
@@ -111,14 +110,13 @@ def _runs_until_good(order: Sequence[int], true: Array) -> int:
 def _runs_until_known(
     known: Posterior, leanings: Sequence[Leaning], predicted: Array, true: Array, order: list[int]
 ) -> int:
-    """Runs until no plan that is left may be worth it by its own interval: nothing is learned."""
-    low = [interval_of(known.predictive(one), known.quantiles[COVERED])[0] for one in leanings]
-    lowest = predicted * np.exp(low)
-    return next(
-        count
-        for count in range(1, len(order) + 1)
-        if lowest[order[count:]].min(initial=np.inf) >= (1.0 - WORTH) * true[order[:count]].min()
-    )
+    """Runs until the policy's own rule ends them, where a run tells of no other plan."""
+    drawn = believed(known, leanings, predicted, {}).draws()
+    for count in range(1, len(order)):
+        worth = np.log(true[order[:count]].min()) + log1p(-WORTH)
+        if np.mean(drawn[:, order[count:]].min(axis=1) < worth) < UNLIKELY:
+            return count
+    return len(order)
 
 
 def _mean(seconds: Iterable[float | None]) -> float:

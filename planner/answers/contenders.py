@@ -28,13 +28,9 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
     leans = [_leaning(request, priced) for priced in first]
-    site = sites.named(request.site)
-    known = known_to(site)
-    mean, shared = known.together(leans)
-    if site is not None:
-        mean = mean - site.correction.together(leans)[0]  # the times have it already
-    noise = known.repeated(leans)
-    middle = np.log(seconds) + mean
+    known = known_to(sites.named(request.site))
+    shared, noise = known.together(leans), known.repeated(leans)
+    middle = np.log(seconds)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
     found = []

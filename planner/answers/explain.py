@@ -178,7 +178,7 @@ def _report(
         layers_per_stage=tuple(s.layers for s in memory.stages),
         layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
-        error_band=_band(model, request, plan, parts, corrected),
+        error_band=_band(model, request, plan, parts),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_accelerator=tokens_per_s / world,
         model_flop_per_s_per_accelerator=rate,
@@ -209,13 +209,11 @@ def _band(
     request: PlanRequest,
     plan: ParallelPlan,
     parts: dict[str, float],
-    corrected: float,
 ) -> ErrorBand:
     site = sites.named(request.site)
-    usual = {name: value / corrected for name, value in parts.items()}
     source = site.source if site else ""
-    leans = leaning(request.model, request.cluster, request.training, plan, usual, source)
-    found = band(sum(usual.values()), leans, model.setting.profile, corrected, site)
+    leans = leaning(request.model, request.cluster, request.training, plan, parts, source)
+    found = band(sum(parts.values()), leans, model.setting.profile, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         basis=found.basis,

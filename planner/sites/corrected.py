@@ -12,7 +12,7 @@ from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.sites.site import Site
-from planner.uncertainty.posterior import shares_of
+from planner.uncertainty.posterior import groups_of, shares_of
 
 
 class SiteCostModel(CostModel):
@@ -47,7 +47,15 @@ class SiteCostModel(CostModel):
         runtimes = np.broadcast_to(plans.runtime, found.iteration_time_s.shape)
         ln = np.zeros(found.iteration_time_s.shape)
         for code in np.unique(runtimes).tolist():
-            groups = (family, accelerator.id, VOCABULARIES["runtime"][code], self.site.source)
+            runtime = VOCABULARIES["runtime"][code]
+            groups = groups_of(
+                family,
+                accelerator.id,
+                runtime,
+                self.site.source,
+                self.setting.model.hidden_size,
+                self.setting.model.num_layers,
+            )
             mean, _ = self.site.correction.off(groups)
             ln = np.where(runtimes == code, shares @ mean, ln)
         return ln

@@ -109,7 +109,7 @@ def _held_without(site: Site) -> Held:
     """As anybody is answered."""
     known = posterior()
     of_runs = [known.predictive(run.leaning) for run in site.runs]
-    missed = [(run.ln - of.mean) / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]
+    missed = [run.ln / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]
     return _held(np.array(missed))
 
 
@@ -144,17 +144,17 @@ def kinds(site: Site) -> tuple[LearnedKind, ...]:
     return tuple(
         LearnedKind(
             accelerator=groups[1], runtime=groups[2], runs=len(runs),
-            factors=_factors(site, groups, runs),
+            factors=_factors(site, runs),
         )
         for groups, runs in several
     )  # fmt: skip
 
 
-def _factors(
-    site: Site, groups: tuple[str, str, str, str], runs: list[LearnedRun]
-) -> tuple[LearnedFactor, ...]:
-    mean, shared = site.correction.off(groups)
-    _, before = posterior().off(groups)
+def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
+    """How far each factor is off, on average over these runs."""
+    several = [run.leaning.groups for run in runs]
+    mean, shared = site.correction.off(*several)
+    _, before = posterior().off(*several)
     deviations, usual = (np.sqrt(np.maximum(np.diag(one), 0.0)) for one in (shared, before))
     most = np.max([run.leaning.shares for run in runs], axis=0)
     found = []
@@ -197,7 +197,7 @@ def left_out(site: Site) -> tuple[Array, Array]:
     known = posterior()
     leanings = [run.leaning for run in site.seen]
     _, shared = known.joint(leanings)
-    noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
+    noise = known.scales.noise_variance(leanings)
     ln, count = np.array([run.ln for run in site.seen]), len(leanings)
     if count == 1:
         return ln, np.sqrt(np.diag(shared) + noise)

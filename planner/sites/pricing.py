@@ -36,7 +36,7 @@ class Price:
             "estimated_s": self.seconds,
             "estimated_peak_bytes": self.peak_bytes.get(quantity or ""),
             "shares": dict(zip(FACTORS, self.leaning.shares, strict=True)),
-            "groups": self.leaning.groups,
+            "groups": self.leaning.groups[:4],
             "experts": self.leaning.experts,
         }
 

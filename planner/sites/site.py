@@ -20,7 +20,14 @@ from pydantic import Field
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import EfficiencyProfile
-from planner.uncertainty.posterior import FACTORS, Leaning, Posterior, SeenRun, posterior
+from planner.uncertainty.posterior import (
+    FACTORS,
+    Leaning,
+    Posterior,
+    SeenRun,
+    groups_of,
+    posterior,
+)
 
 MOST_RUNS = 1_000
 Share = Annotated[float, Field(ge=0.0, le=10.0)]
@@ -61,7 +68,9 @@ class LearnedRun(Spec):
     def leaning(self) -> Leaning:
         """The shares of its estimate by factor, and its groups."""
         shares = tuple(self.shares.get(name, 0.0) for name in FACTORS)
-        return Leaning(shares, self.groups, self.experts)
+        model = self.request["model"]
+        groups = groups_of(*self.groups, model["hidden_size"], model["num_layers"])
+        return Leaning(shares, groups, self.experts, model["hidden_size"])
 
     @property
     def ln(self) -> float:
@@ -120,14 +129,9 @@ class Site(Spec):
         return posterior().weighed([SeenRun(run.leaning, run.ln) for run in self.runs])
 
     @cached_property
-    def posterior(self) -> Posterior:
-        """The posterior of estimates at this site, before the correction."""
-        return posterior().given(self.seen)
-
-    @cached_property
     def correction(self) -> Posterior:
         """The posterior whose mean is ln(time at this site / time estimated without it)."""
-        return posterior().as_answered().given(self.seen)
+        return posterior().given(self.seen)
 
 
 def source_of(name: str) -> str:

@@ -62,7 +62,7 @@ def believed(
     """
     missed, covariance = known.joint(leanings)
     mean = np.log(seconds) + missed
-    noise = known.scales.noise_variance(np.array([one.experts for one in leanings]))
+    noise = known.scales.noise_variance(leanings)
     repeated = known.repeated(leanings)
     places = np.column_stack([np.array([one.shares for one in leanings]), np.log(seconds)])
     apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)

@@ -31,7 +31,7 @@ from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.posterior import Array, Leaning, shares_of
+from planner.uncertainty.posterior import Array, Leaning, groups_of, shares_of
 from planner.version import __version__
 
 MOST_CANDIDATES = 64
@@ -172,9 +172,21 @@ def _priced(
     found = pricing.cost_model(request, site.unlearned).evaluate(rows)
     shares = shares_of(model, request.training, rows, found.time_parts_s)
     accelerator = request.cluster.groups[0].accelerator
-    family, experts = profile_for(accelerator).family, model.moe is not None
+    family = profile_for(accelerator).family
     leanings = tuple(
-        Leaning(tuple(row), (family, accelerator.id, plan.runtime, site.source), experts)
+        Leaning(
+            tuple(row),
+            groups_of(
+                family,
+                accelerator.id,
+                plan.runtime,
+                site.source,
+                model.hidden_size,
+                model.num_layers,
+            ),
+            model.moe is not None,
+            model.hidden_size,
+        )
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
     return found.iteration_time_s, leanings

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, exp, log, sqrt
 
-import numpy as np
-
 from cost_models.profiles import EfficiencyProfile
 from planner.sites.site import Site
-from planner.uncertainty.posterior import FACTORS, Leaning, Posterior, Predictive, posterior
+from planner.uncertainty.posterior import FACTORS, Leaning, Posterior, posterior
 
 # Per cent of runs that intervals are to hold.
 COVERED = "80"
@@ -56,18 +54,14 @@ def band(
     seconds: float,
     leans: Leaning,
     profile: EfficiencyProfile,
-    corrected: float = 1.0,
     site: Site | None = None,
 ) -> Band:
-    """The interval of an estimated iteration time.
-
-    corrected: what the site's runs multiply it by, which is answered.
-    """
+    """The interval around an estimated iteration time; at a site, around the corrected one."""
     known = known_to(site)
     found = known.predictive(leans)
     wider = WIDER if profile.kind in UNMEASURED else 1.0
-    low, high = interval_of(found, wider * known.quantiles[COVERED], log(corrected))
-    _, accelerator, runtime, _ = leans.groups
+    reach = exp(wider * known.quantiles[COVERED] * found.deviation)
+    _, accelerator, runtime, *_ = leans.groups
     alike = known.numbers[accelerator, runtime, leans.experts]
     kind = "mixture of experts" if leans.experts else "dense"
     own = len(site.runs) if site is not None else 0
@@ -84,24 +78,12 @@ def band(
         basis += f"; twice as wide: {UNMEASURED[profile.kind]}"
     if found.main != "noise":
         basis += f"; least sure of {FACTORS[found.main]}"
-    return Band(
-        seconds * float(np.exp(low)), seconds * float(np.exp(high)), len(known.runs), known.sources,
-        basis,
-    )  # fmt: skip
+    return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, basis)
 
 
 def known_to(site: Site | None) -> Posterior:
     """What is expected of estimates at a site, or of anybody's."""
-    return posterior() if site is None else site.posterior
-
-
-def interval_of(found: Predictive, deviations: float, answered: float = 0.0) -> tuple[float, float]:
-    """Low and high of ln(measured / estimated); what is answered is always inside.
-
-    deviations: how many of them it reaches to either side.
-    """
-    reach = deviations * found.deviation
-    return min(found.mean - reach, answered), max(found.mean + reach, answered)
+    return posterior() if site is None else site.correction
 
 
 def comparison(
@@ -112,11 +94,9 @@ def comparison(
     site: whose runs have corrected both times.
     """
     known = known_to(site)
-    mean, deviation = known.difference(one, other)
-    if site is not None:
-        mean -= site.correction.difference(one, other)[0]
+    deviation = known.difference(one, other)
     reach = known.quantiles[COVERED] * deviation
-    gap = float(np.log(other_s / one_s)) + mean
+    gap = log(other_s / one_s)
     return Comparison(exp(gap - reach), exp(gap + reach), chance_above(gap, deviation))
 
 

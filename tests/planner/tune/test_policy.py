@@ -10,16 +10,16 @@ import pytest
 from planner.accuracy.tune import tried
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.posterior import FACTORS, Leaning, posterior
+from planner.uncertainty.posterior import FACTORS, Leaning, groups_of, posterior
 
-KNOWN = posterior().as_answered()
+KNOWN = posterior()
 
 
 def leans(**shares: float) -> Leaning:
     """What a plan leans on; the rest of its time is kernels."""
     shares["compute"] = 1.0 - sum(shares.values())
-    groups = ("ampere", "a100-sxm-80gb", "megatron", "site:lab")
-    return Leaning(tuple(shares.get(name, 0.0) for name in FACTORS), groups, experts=False)
+    groups = groups_of("ampere", "a100-sxm-80gb", "megatron", "site:lab", 8192, 80)
+    return Leaning(tuple(shares.get(name, 0.0) for name in FACTORS), groups, False, 8192)
 
 
 # Six plans that lean on tensor parallelism, predicted fastest, and six that have none.
@@ -56,9 +56,9 @@ def test_where_nothing_is_off_it_ends_soon() -> None:
 
 def test_a_measured_time_is_believed_and_tells_of_plans_alike() -> None:
     before = believed(KNOWN, PLANS, PREDICTED, {})
-    after = believed(KNOWN, PLANS, PREDICTED, {0: 1.2})
+    after = believed(KNOWN, PLANS, PREDICTED, {0: 1.1})
     assert np.exp(before.mean) == pytest.approx(PREDICTED)
-    assert np.exp(after.mean[0]) == pytest.approx(1.2, rel=2e-3)
+    assert np.exp(after.mean[0]) == pytest.approx(1.1, rel=2e-3)
     assert after.deviation[0] < 0.006
     moved = after.mean - before.mean
     assert moved[1] > 0.9 * moved[0] > 1.5 * moved[-1] > 0

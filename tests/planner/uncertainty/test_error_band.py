@@ -9,7 +9,7 @@ from cost_models.catalog.hardware import accelerator
 from cost_models.profiles import profile_for
 from planner import plan
 from planner.uncertainty.error_band import COVERED, WIDER, band, comparison
-from planner.uncertainty.posterior import FACTORS, Leaning, posterior
+from planner.uncertainty.posterior import FACTORS, Leaning, groups_of, posterior
 
 H100 = "h100-sxm-80gb"
 
@@ -20,9 +20,8 @@ def leans(
     """Nearly all of the time in long kernels, and what is given."""
     shares = {"compute": 1.0 - sum(shares.values()), **shares}
     family = profile_for(accelerator(H100)).family
-    return Leaning(
-        tuple(shares.get(factor, 0.0) for factor in FACTORS), (family, name, runtime, ""), experts
-    )
+    groups = groups_of(family, name, runtime, "", 8192, 80)
+    return Leaning(tuple(shares.get(factor, 0.0) for factor in FACTORS), groups, experts, 8192)
 
 
 def width(of: Leaning) -> float:

@@ -14,23 +14,32 @@ from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.posterior import (
     FACTORS,
-    LEVELS,
+    USUAL_HIDDEN_SIZE,
     Leaning,
     Posterior,
     Scales,
     SeenRun,
+    groups_of,
     posterior,
+    published,
     read,
     written,
 )
 
-SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0), 0.05, 0.1)
+SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0, 1.0), 0.05, 0.1, 0.3)
 QUANTILES = {"50": 0.7, "80": 1.3, "95": 2.0}
 
 
-def lean(source: str = "", accelerator: str = "a", experts: bool = False, **of: float) -> Leaning:
+def lean(
+    source: str = "",
+    accelerator: str = "a",
+    experts: bool = False,
+    num_layers: int = 32,
+    **of: float,
+) -> Leaning:
     shares = tuple(of.get(name, 0.0) for name in FACTORS)
-    return Leaning(shares, ("family", accelerator, "runtime", source), experts)
+    groups = groups_of("family", accelerator, "runtime", source, USUAL_HIDDEN_SIZE, num_layers)
+    return Leaning(shares, groups, experts, USUAL_HIDDEN_SIZE)
 
 
 KNOWN = Posterior(
@@ -71,15 +80,39 @@ def test_a_run_of_a_source_teaches_most_about_that_source() -> None:
     assert after.without("source", "site").predictive(lean("site", compute=1.0)) == before
 
 
+def test_a_run_teaches_most_about_its_own_model() -> None:
+    after = KNOWN.given([SeenRun(lean("site", compute=1.0), 0.3)])
+    same = after.predictive(lean("site", compute=1.0))
+    other = after.predictive(lean("site", num_layers=80, compute=1.0))
+    before = KNOWN.predictive(lean("site", num_layers=80, compute=1.0))
+    assert abs(same.mean - 0.3) < abs(other.mean - 0.3) < abs(before.mean - 0.3)
+    assert same.deviation < other.deviation < before.deviation
+
+
+def test_narrow_models_are_noisier() -> None:
+    wide = lean(compute=1.0)
+    narrow = replace(wide, hidden_size=USUAL_HIDDEN_SIZE // 4)
+    variances = SCALES.noise_variance([wide, narrow])
+    assert variances == pytest.approx([0.05**2, (0.05 * 4**0.3) ** 2])
+
+
+def test_published_runs_move_no_estimate() -> None:
+    """They say how sure it is; what they missed stays in the table."""
+    some = next(run.leaning for run in published().runs if run.ln > 0.1)
+    assert published().predictive(some).mean != 0.0
+    assert posterior().predictive(some).mean == 0.0
+    assert posterior().predictive(some).deviation == published().predictive(some).deviation
+
+
 def test_without_runs_it_is_the_prior() -> None:
     found = Posterior(SCALES, (), QUANTILES).predictive(lean(compute=1.0))
     assert found.mean == 0.0
-    assert found.deviation**2 == pytest.approx(0.01 * (1 + 0.25 + 0.25 + 1 + 4) + 0.05**2)
+    assert found.deviation**2 == pytest.approx(0.01 * (1 + 0.25 + 0.25 + 1 + 4 + 1) + 0.05**2)
 
 
 def test_it_is_written_and_read() -> None:
-    document = json.loads(json.dumps(written(posterior())))
-    assert read(document) == posterior()
+    document = json.loads(json.dumps(written(published())))
+    assert read(document) == published()
 
 
 def test_scales_are_found_again() -> None:
@@ -102,15 +135,23 @@ def test_scales_are_found_again() -> None:
 
 
 def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
-    for level in LEVELS[1:]:
-        assert 0.75 <= held(posterior(), level)["80"] <= 0.88, level
+    for level in ("accelerator", "runtime", "source"):
+        assert 0.75 <= held(published(), level)["80"] <= 0.88, level
+
+
+def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
+    """Than one of constant width that holds as many rows."""
+    found = interval_summary(published().runs)
+    assert found is not None
+    for share in ("80", "95"):
+        assert found.rows.mean_width_ln[share] < found.constant_width_ln[share]
 
 
 def test_the_shipped_runs_are_those_of_the_table() -> None:
     """What the catalog holds is what the code predicts now."""
     rows = [run for run in runs_in(PUBLISHED_RUNS) if run.source_key in ("korth_t5", "sc21_t2")]
     now = seen(predict(run) for run in rows)
-    kept = [run for run in posterior().runs if run.leaning.groups[3] in ("korth_t5", "sc21_t2")]
+    kept = [run for run in published().runs if run.leaning.groups[3] in ("korth_t5", "sc21_t2")]
     assert len(now) == len(kept) == 15
     for ours, theirs in zip(now, kept, strict=True):
         assert ours.ln == pytest.approx(theirs.ln, abs=1e-4)
@@ -118,7 +159,7 @@ def test_the_shipped_runs_are_those_of_the_table() -> None:
 
 
 def test_intervals_of_rows_are_scored() -> None:
-    runs = posterior().runs
+    runs = published().runs
     near = interval_summary([replace(run, ln=0.0) for run in runs])
     far = interval_summary([replace(run, ln=9.0) for run in runs])
     assert near is not None
@@ -141,7 +182,7 @@ def test_runs_that_are_shown_teach_the_others() -> None:
 
 def test_one_run_of_a_source_makes_its_others_no_worse() -> None:
     """In the mean over sources that were left out; three and five make them better."""
-    found = shots(posterior().runs, (0, 1, 3, 5))
+    found = shots(published().runs, (0, 1, 3, 5))
     none, one, three, five = (found[count].mean for count in "0135")
     assert one < 1.01 * none
     assert five < three < one
