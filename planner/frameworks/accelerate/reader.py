@@ -229,7 +229,9 @@ def _plan(
     dp = sizes["dp_replicate"] * sizes["dp_shard"] if meshed else world
     if dp * inner != world:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
-        refusals.append(_refusal(f"ParallelismConfig: {product or 1} is not num_processes {world}"))
+        text = f"ParallelismConfig: {product or 1} is not num_processes {world}"
+        widest = max(sizes, key=lambda name: sizes[name])
+        refusals.append(_refusal(text, values.settings.get(f"{MESH}{widest}_size")))
     if sizes["cp"] > 1 and sizes["sp"] > 1:
         refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
     precision = values.choice("mixed_precision", choices=PRECISIONS, default="no")

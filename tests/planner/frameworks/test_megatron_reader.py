@@ -396,6 +396,16 @@ def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_ve
             "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
             {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3},
         ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 0",
+            {"recompute": "none"},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split "
+            "--account-for-loss-in-pipeline-split --num-layers 6 "
+            "--num-virtual-stages-per-pipeline-rank 2",
+            {"stage_layers": (1, 2, 2, 1), "vpp": 2, "first_stage_layers": 0},
+        ),
         ("--attention-backend unfused", {"attention_kernel": "unfused"}),
         (
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",

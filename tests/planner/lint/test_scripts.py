@@ -52,7 +52,7 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
         },
     ),
     "llama3_8b": ("2x8xh100-sxm", {("environment", 26), ("recompute_needless", 24)}),
-    "padded": ("1x8xh100-sxm", {("environment", 7), ("offload_needless", 11)}),
+    "padded": ("1x8xh100-sxm", {("environment", 3), ("offload_needless", 11)}),
     "ds_zero3": ("2x8xh100-sxm", {("unknown_option", 20)}),
     "ds_zero3_pipeline": ("4x8xh100-sxm", {("zero_stage", 4)}),
     "ds_ulysses": ("2x8xh100-sxm", {("batch_identity", 2), ("unknown_key", 9)}),
