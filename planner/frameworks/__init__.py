@@ -25,6 +25,7 @@ FRAMEWORKS: dict[str, str] = {
     "primus": "planner.frameworks.primus",
     "gpt-neox": "planner.frameworks.gpt_neox",
     "maxtext": "planner.frameworks.maxtext",
+    "slime": "planner.frameworks.slime",
 }
 ALIASES: dict[str, str] = {
     "bridge": "megatron-bridge",

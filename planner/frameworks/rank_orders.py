@@ -51,6 +51,7 @@ ORDERS: dict[str, Order] = {
     "megatron-bridge": _megatron("Megatron-Bridge"),
     "mindspeed": _megatron("MindSpeed"),
     "primus": _megatron("Primus"),
+    "slime": _megatron("slime"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),
