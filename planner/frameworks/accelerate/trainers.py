@@ -17,10 +17,11 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, yaml_files
-from planner.frameworks.accelerate.engines import Engine, engine, of_document
+from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
+from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.accelerate.tuning import NAMES
 from planner.frameworks.launch_files import Given, given_with
-from planner.frameworks.named_models import find
+from planner.frameworks.named_models import find, of_config
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.values import Values, malformed
 
@@ -78,10 +79,15 @@ TRAINERS = (
         ("lora_target_modules",),
         usual_length=1024,
         usual_rank=16,
+        checkpoints=True,
     ),
 )
 YAML = (".yaml", ".yml")
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
+ATTENTION = {
+    "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
+}  # fmt: skip
+OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
 EIGHT_BITS = re.compile(r"8bit")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
 # Keys of vision and sound towers that are not asked for, and of data, beside the model's.
@@ -111,11 +117,13 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     settings = (*config.settings(), *given.settings())
     values = Values({one.name: one for one in settings}, name)
     assumed = config.notes()
-    if not accelerators:
+    beside = _beside(files)
+    world = beside.integer("num_processes", default=accelerators or 0, least=0)
+    if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
-    model = _model(values, trainer, given)
+    model = _model(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, config.values, model, files, accelerators, assumed)
+        training, plan = _plan(values, trainer, config.values, model, files, world, assumed, beside)
     except ValidationError as error:
         raise malformed(error, name) from None
     unread = [one for one in settings if one.name not in values.asked]
@@ -126,14 +134,24 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         model=model,
         training=training,
         plan=plan,
-        settings=tuple(settings),
+        settings=(*beside.settings.values(), *settings),
         unread=tuple(unread),
         assumed=tuple(assumed),
         written=False,
     )
 
 
-def _model(values: Values, trainer: Trainer, given: Given) -> ModelSpec:
+def _beside(files: Mapping[str, str]) -> Values:
+    """Accelerate's configuration that starts it, by the last part of each key; empty: none."""
+    for name, text in files.items():
+        if name.endswith(YAML) and "distributed_type:" in text:
+            found = yaml_files.read(text, name).settings()
+            return Values({one.name.rpartition(".")[2]: one for one in found}, name)
+    return Values({}, "")
+
+
+def _model(values: Values, trainer: Trainer, given: Given, files: Mapping[str, str]) -> ModelSpec:
+    """The model that is given, or of that name, or of the config.json beside the configuration."""
     if given.model is not None:
         values.has(*trainer.model)
         return given.model
@@ -141,6 +159,8 @@ def _model(values: Values, trainer: Trainer, given: Given) -> ModelSpec:
     try:
         return find(name)
     except UnknownName as error:
+        if "config.json" in files:
+            return of_config(files, "config.json")
         raise Unreadable(
             f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
             "config.json (--model)"
@@ -155,6 +175,7 @@ def _plan(
     files: Mapping[str, str],
     world: int,
     assumed: list[str],
+    beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
     tp = values.integer("tensor_parallel_size", default=1)
     cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
@@ -168,17 +189,17 @@ def _plan(
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
     half = "fp16" if values.boolean("fp16") else "bf16"
-    shards = _engine(values, tree, files, half, assumed)
+    shards = _engine(values, tree, files, half, assumed, beside)
     values.has("bf16", "tf32", "pure_bf16")
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
-    full = _recomputes(values, trainer)
+    full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
         gradient_dtype=shards.kept,
         gradient_reduce_dtype=shards.reduced,
-        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else "adam",
+        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
         loss=LOSSES.get(values.text("stage", "rl") or "", "next_token"),
         **_adapters(values, trainer, tree),
     )
@@ -190,11 +211,20 @@ def _plan(
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
-        attention_kernel="unfused" if values.text(*KERNELS) in ("eager", "disabled") else "flash",
+        attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
         cross_entropy="unfused",
-        **{"runtime": "torch", "zero_stage": 0, **shards.fields},
+        compile=values.boolean("torch_compile"),
+        **{"runtime": "torch", "zero_stage": 0, **_mesh(beside), **shards.fields},
     )
     return training, plan
+
+
+def _mesh(beside: Values) -> dict[str, int]:
+    """The ranks of one shard group, where copies of it are asked for."""
+    prefix = "parallelism_config_dp_"
+    copies = beside.integer(f"{prefix}replicate_size", default=1)
+    shards = beside.integer(f"{prefix}shard_size", default=1)
+    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
 
 
 def _recomputes(values: Values, trainer: Trainer) -> bool:
@@ -205,9 +235,14 @@ def _recomputes(values: Values, trainer: Trainer) -> bool:
 
 
 def _engine(
-    values: Values, tree: dict[str, Any], files: Mapping[str, str], half: str, assumed: list[str]
+    values: Values,
+    tree: dict[str, Any],
+    files: Mapping[str, str],
+    half: str,
+    assumed: list[str],
+    beside: Values,
 ) -> Engine:
-    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, or nothing."""
+    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, accelerate's, or nothing."""
     named = values.text("deepspeed")
     if named:
         name = named.rsplit("/", 1)[-1]
@@ -232,7 +267,13 @@ def _engine(
         if values.has("fsdp_version"):
             inner["fsdp_version"] = values.settings["fsdp_version"]
         return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
-    return engine("NO", values, files, half, 1, assumed)
+    kind = beside.choice("distributed_type", choices=TYPES, default="NO")
+    if kind in ENGINES:
+        raise beside.fault(
+            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+        )
+    each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
+    return engine(kind, beside, files, half, max(each, 1), assumed)
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
