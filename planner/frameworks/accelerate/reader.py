@@ -63,7 +63,9 @@ Keyed = list[tuple[str, Setting]]
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script calls accelerate's launcher, or a config of it stands alone."""
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
-    if trainers.trainer_of(files) is not None or verl.call(files, verl.on_fsdp) is not None:
+    if (found := trainers.trainer_of(files)) is not None:
+        return found[0].title not in trainers.NAMED
+    if verl.call(files, verl.on_fsdp) is not None:
         return True
     if scripts:
         return any("accelerate launch" in text for text in scripts)

@@ -23,7 +23,7 @@ from planner.frameworks.accelerate.tuning import NAMES
 from planner.frameworks.launch_files import Given, given_with
 from planner.frameworks.named_models import find, of_config
 from planner.frameworks.reading import Reading, Unreadable
-from planner.frameworks.values import Values, malformed
+from planner.frameworks.values import DEGREE, Values, malformed, only_launch, options
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,16 @@ TRAINERS = (
     ),
 )
 YAML = (".yaml", ".yml")
+PLAIN = ("NO", "MULTI_GPU")
+NAMED = ("LLaMA-Factory", "TRL")  # frameworks of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
 }  # fmt: skip
 OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
 EIGHT_BITS = re.compile(r"8bit")
+# Algorithms that make their samples themselves, and those whose step is near a plain one's.
+GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
 # Keys of vision and sound towers that are not asked for, and of data, beside the model's.
 HARMLESS = re.compile(
@@ -124,6 +128,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     model = _model(values, trainer, given, files)
     try:
         training, plan = _plan(values, trainer, config.values, model, files, world, assumed, beside)
+        nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
     unread = [one for one in settings if one.name not in values.asked]
@@ -134,11 +139,22 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         model=model,
         training=training,
         plan=plan,
+        nodes=nodes,
+        accelerators_per_node=world // nodes if nodes else None,
         settings=(*beside.settings.values(), *settings),
         unread=tuple(unread),
         assumed=tuple(assumed),
-        written=False,
+        written=beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN,
     )
+
+
+def _nodes(files: Mapping[str, str]) -> int | None:
+    """The machines that a call of accelerate beside the configuration speaks of."""
+    if not any("accelerate launch" in text for text in files.values()):
+        return None
+    launch = only_launch(files, "accelerate")
+    said = {one.name: one for one in options(launch.before)} if launch is not None else {}
+    return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
 
 
 def _beside(files: Mapping[str, str]) -> Values:
@@ -182,6 +198,14 @@ def _plan(
     if world % (tp * cp):
         raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
     dp = world // (tp * cp)
+    shards, copies = (
+        values.integer(f"dp_{one}_size", default=0, least=0) for one in ("shard", "replicate")
+    )
+    if shards and max(shards, 1) * max(copies, 1) != dp:
+        raise Unreadable(
+            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} are not the {dp} ranks "
+            f"that tp {tp} x cp {cp} leave of {world}: give the cluster that it is for"
+        )
     for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
         if not values.has(name) and usual is not None:
             assumed.append(f"{name}: not stated, {usual} as {trainer.title} has it")
@@ -189,7 +213,7 @@ def _plan(
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
     half = "fp16" if values.boolean("fp16") else "bf16"
-    shards = _engine(values, tree, files, half, assumed, beside)
+    sharding = _engine(values, tree, files, half, assumed, beside)
     values.has("bf16", "tf32", "pure_bf16")
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
     full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
@@ -197,10 +221,10 @@ def _plan(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
-        gradient_dtype=shards.kept,
-        gradient_reduce_dtype=shards.reduced,
+        gradient_dtype=sharding.kept,
+        gradient_reduce_dtype=sharding.reduced,
         optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
-        loss=LOSSES.get(values.text("stage", "rl") or "", "next_token"),
+        loss=_loss(values, assumed),
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
@@ -214,9 +238,25 @@ def _plan(
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
         cross_entropy="unfused",
         compile=values.boolean("torch_compile"),
-        **{"runtime": "torch", "zero_stage": 0, **_mesh(beside), **shards.fields},
+        **{
+            "runtime": "torch",
+            "zero_stage": 0,
+            **_mesh(beside),
+            **({"dp_shard": shards * cp} if copies > 1 else {}),
+            **sharding.fields,
+        },
     )
     return training, plan
+
+
+def _loss(values: Values, assumed: list[str]) -> Any:
+    """What a step minimises; raises Unreadable where it generates samples too."""
+    said = (values.text("stage", "rl") or "sft").lower()
+    if said in GENERATING:
+        raise values.fault(("stage", "rl"), f"{said} generates samples too: that step is not read")
+    if said not in (*LOSSES, "sft", "pt"):
+        assumed.append(f"{said} is costed as training on the next token")
+    return LOSSES.get(said, "next_token")
 
 
 def _mesh(beside: Values) -> dict[str, int]:
@@ -267,6 +307,8 @@ def _engine(
         if values.has("fsdp_version"):
             inner["fsdp_version"] = values.settings["fsdp_version"]
         return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
+    if not beside.settings:
+        assumed.append("nothing shards: the files name no DeepSpeed, FSDP or accelerate config")
     kind = beside.choice("distributed_type", choices=TYPES, default="NO")
     if kind in ENGINES:
         raise beside.fault(

@@ -106,7 +106,12 @@ class Tuner:
         if trainers.trainer_of(files) is None:
             raise Unreadable(f"no YAML of {self.title} among the files: {', '.join(files)}")
         found = trainers.read(files, accelerators)
-        return found.model_copy(update={"framework": self.name, "written": True})
+        return found.model_copy(update={"framework": self.name})
+
+    def recognises(self, files: Mapping[str, str]) -> bool:
+        """Whether its YAML is among the files."""
+        found = trainers.trainer_of(files)
+        return found is not None and found[0].title == self.title
 
 
 def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:

@@ -223,6 +223,8 @@ def _recompute(args: Arguments) -> dict[str, Any]:
     if args.has("--recompute-activations"):
         kind = "selective"
     method, layers = args.text("--recompute-method"), args.integer("--recompute-num-layers")
+    if args.has("--checkpoint-activations"):  # before core: every layer by itself
+        kind, method, layers = "full", "uniform", 1
     modules = args.words("--recompute-modules") or ("core_attn",)
     none = args.text("--recompute-num-layers") == "0"
     if kind == "full" and method == "block" and none:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.answer import Note
-from planner.frameworks import megatron, shell, uncarried
+from planner.frameworks import megatron, scripts, shell, uncarried
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.base import (
     Bundle,
@@ -24,9 +24,9 @@ from planner.frameworks.base import (
     in_group,
     says,
 )
-from planner.frameworks.megatron import reader
+from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.reading import Reading
+from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.slime.rules import RULES
 from planner.request import PlanRequest
@@ -141,6 +141,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a training of slime's."""
+    try:
+        found = scripts.training_call(files, reader.trains, "slime")
+    except Unreadable:
+        return False
+    return slime.launches(found.launch)
+
+
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """What a launch of slime's says; raises Unreadable as Megatron-LM's reader, which reads it."""
     found = reader.read(files, accelerators)
@@ -156,7 +165,7 @@ FRAMEWORK: Framework = replace(
     fields=FIELDS,
     render=render,
     read=read,
-    recognises=lambda files: False,  # as Megatron-LM's, whose options they are
+    recognises=recognises,
     untuned="it trains every weight",
     blocks=(),
     parts=(),

@@ -65,7 +65,7 @@ FRAMEWORK: Framework = replace(
     ),
     render=TUNER.render,
     read=TUNER.read,
-    recognises=lambda files: False,  # as accelerate's, which starts it
+    recognises=TUNER.recognises,
     tuning=tuned.TUNING,
     axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
     training={"gradient_reduce_dtype": "bf16"},

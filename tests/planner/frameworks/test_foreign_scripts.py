@@ -80,6 +80,13 @@ def test_other_unknown_options_are_said_to_be_a_forks(words: str) -> None:
     assert f"unknown upstream, of a fork of Megatron-LM: {name}" in reading.assumed
 
 
+def test_a_sentence_piece_model_has_no_vocabulary_file() -> None:
+    words = (
+        "--tokenizer-type Llama2Tokenizer --tokenizer-model t.model --vocab-file gpt2-vocab.json"
+    )
+    assert read(words, f"{SHAPE} --micro-batch-size 1 --bf16").model.vocab_size == 32_000
+
+
 def test_a_named_model_takes_the_place_of_the_options() -> None:
     given = parse_given({"model": "llama-3.1-8b"})
     reading = read("--vision-model-type internvit", given=given)

@@ -494,6 +494,15 @@ def test_what_megatron_would_refuse_is_listed_and_the_rest_is_read(words: str, t
     assert found[0].setting is None or found[0].setting.line == 2
 
 
+def test_the_old_switch_of_recompute_is_refused_and_its_meaning_kept() -> None:
+    reading = read(script("--checkpoint-activations"))
+    plan = reading.plan
+    assert (plan.recompute, plan.recompute_method, plan.recompute_num_layers) == (
+        "full", "uniform", 1,
+    )  # fmt: skip
+    assert any("no longer valid" in one.reason.text for one in reading.refusals)
+
+
 def test_a_missing_micro_batch_is_refused_and_one_taken() -> None:
     reading = read(script(without=("--micro-batch-size",)))
     assert "--micro-batch-size is missing" in refusals(reading)

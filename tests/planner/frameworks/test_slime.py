@@ -44,8 +44,8 @@ def test_what_is_written_reads_back(case: str) -> None:
 
 
 def test_drawn_plans_read_back() -> None:
-    legal = legal_cases("slime", 400)
-    assert len(legal) > 15
+    legal = legal_cases("slime", 600)
+    assert len(legal) > 8
     for case in legal:
         same(case)
 
@@ -65,9 +65,9 @@ def test_the_first_node_submits_and_the_others_join(tmp_path: Path) -> None:
     assert joined[:4] == ["ray", "start", "--address", "node-0:6379"]
 
 
-def test_it_is_judged_as_megatron_lm_whose_options_it_takes() -> None:
+def test_it_is_judged_by_its_own_rules() -> None:
     answer = lint(dict(SLIME.write(*CASES["llama-uneven"]).files), parse_cluster("2x8xh100-sxm"))
-    assert answer.framework == MEGATRON.title
+    assert answer.framework == SLIME.title
     assert [one for one in answer.findings if one.severity == "error"] == []
 
 

@@ -128,7 +128,7 @@ def test_a_model_may_be_the_config_beside_the_yaml() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_judged_under_its_own_name(name: str) -> None:
     files = dict(frameworks.get(name).write(*CASES["llama-fsdp"]).files)
-    answer = lint(files, parse_cluster("2x8xh100-sxm"), name)
+    answer = lint(files, parse_cluster("2x8xh100-sxm"))
     assert [one for one in answer.findings if one.severity == "error"] == []
     assert answer.framework == frameworks.get(name).title
 

@@ -47,6 +47,7 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
         {
             ("unknown_option", 29),
             ("framework_unsupported", 30),
+            ("recompute_needless", 30),
             ("sequence_parallel_off", 16),
             ("gradient_reduce_exposed", 0),
         },
