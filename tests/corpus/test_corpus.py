@@ -88,6 +88,7 @@ def test_the_tables_are_whole() -> None:
         "mindspeed",
         "nanotron",
         "primus",
+        "slime",
         "torchtitan",
         "trl",
     }

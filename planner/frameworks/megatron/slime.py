@@ -90,8 +90,9 @@ def world(args: Arguments, reached: World) -> World:
 def translate(args: Arguments) -> None:
     """The length and the number of sequences of a step, and what its own defaults set."""
     response = args.integer("--rollout-max-response-len")
-    if "--seq-length" not in args.given and response:
-        longest = response + args.integer("--rollout-max-prompt-len")
+    longest = response + args.integer("--rollout-max-prompt-len")
+    # Its sequences vary in length: what --seq-length says is only a place in Megatron-LM's parser.
+    if response and longest > args.integer("--seq-length"):
         args.say("--seq-length", str(longest), "--rollout-max-response-len")
         args.assume(f"every sequence is as long as the longest response, {longest} tokens")
     if "--seq-length" in args.given and MOST_ROWS not in args.given:
@@ -102,7 +103,8 @@ def translate(args: Arguments) -> None:
         args.say("--global-batch-size", str(max(samples // steps, 1)), "--rollout-batch-size")
     if args.has("--use-dynamic-batch-size"):
         args.assume("micro-batches that --max-tokens-per-gpu fills are costed as one sequence")
-    if "--micro-batch-size" not in args.given and args.given:
+        args.say("--micro-batch-size", "1", "--use-dynamic-batch-size")
+    elif "--micro-batch-size" not in args.given and args.given:
         args.say("--micro-batch-size", "1", next(iter(args.given)))
     for name in ("--bf16", "--use-distributed-optimizer"):
         if name not in args.given and "--fp16" not in args.given:

@@ -365,6 +365,17 @@ def test_the_training_part_of_slime_is_read() -> None:
     assert (reading.plan.tp, reading.plan.dp, reading.plan.zero_stage) == (2, 8, 1)
 
 
+def test_slime_fills_micro_batches_and_varies_lengths_whatever_megatrons_options_say() -> None:
+    more = (
+        "--seq-length 4096 --micro-batch-size 8 --use-dynamic-batch-size --max-tokens-per-gpu 9216"
+    )
+    text = f"ray job submit -- python3 train.py {SLIME} {more}\n"
+    read = get("slime").read
+    assert read is not None
+    reading = read({"run.sh": text}, None)
+    assert (reading.training.seq_length, reading.plan.micro_batch_size) == (8192, 1)
+
+
 def test_a_setting_that_says_something_is_off_changes_nothing() -> None:
     off = Setting(name="--vision-model-type", value="none", file="a", line=1)
     architecture.refuse([off])
