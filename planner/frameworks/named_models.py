@@ -9,10 +9,10 @@ from typing import Any
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
 from planner.frameworks.reading import Unreadable
 from planner.huggingface import ModelImportError, model_from_config
-from planner.loading import parse_json
-from planner.problems import RequestError
 
 # What a release of a model has behind its name and no other shape.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")

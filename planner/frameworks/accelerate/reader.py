@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks import verl, yaml_files
 from planner.frameworks.accelerate import trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
-from planner.constraints import Context, Rule
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, shell, uncarried, yaml_files
 from planner.frameworks.accelerate import rules, settings, trainers, tuning
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
@@ -21,7 +21,7 @@ from planner.frameworks.rules import accumulation, nodes
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.exporter import config_of
 from planner.huggingface.numerics import heard
-from planner.request import PlanRequest
+from planner.search.constraints import Context, Rule
 
 KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 SCRIPT = """\

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, scripts, shell, uncarried
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.base import (
@@ -29,7 +30,6 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.slime.rules import RULES
-from planner.request import PlanRequest
 
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 

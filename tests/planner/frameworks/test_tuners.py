@@ -12,13 +12,13 @@ import yaml
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.documents import parse_cluster
+from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import tuned
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from planner.documents import parse_cluster
+from planner.intake.parsing import parse_cluster
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at, framework_of, launch_files
