@@ -93,7 +93,11 @@ def _schedules(request: PlanRequest, asked: PlanRequest, best: PlanReport) -> It
     if np.isfinite(seconds).any():
         plan = plans[int(np.argmin(seconds))]
         known_to = map(frameworks.get, frameworks.FRAMEWORKS)
-        runs = [one.title for one in known_to if plan.schedule in one.axes.get("schedule", ())]
+        runs = [
+            one.title
+            for one in known_to
+            if one.competes and plan.schedule in one.axes.get("schedule", ())
+        ]
         yield HeldFixed(
             field="schedule",
             value=best.plan.schedule,

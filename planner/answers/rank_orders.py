@@ -38,6 +38,8 @@ def _run_by(request: PlanRequest, rows: list[ParallelPlan]) -> dict[str, BoolArr
     found = {}
     for name in frameworks.FRAMEWORKS:
         framework = frameworks.get(name)
+        if not framework.competes:
+            continue
         own = plans.with_columns(runtime=code("runtime", framework.runtime))
         found[name] = passing((*RULES, *framework.rules), context, own)
     return found

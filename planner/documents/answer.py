@@ -33,6 +33,7 @@ REASONS: dict[str, str] = {
     "zero_stage": "the runtime cannot combine this ZeRO stage with the pipeline",
     "recompute": "the recompute choice does not fit the layers or kernels",
     "offload": "the host has no memory or link for what is offloaded",
+    "fp8_shape": "widths or tokens are no multiples of what kernels in fp8 take",
     "adapters": "the model has none of the matrices that adapters are asked for",
     "framework_unsupported": "the chosen framework cannot run it",
     "user_limit": "a limit of the request",

@@ -25,11 +25,15 @@ FRAMEWORKS: dict[str, str] = {
     "primus": "planner.frameworks.primus",
     "gpt-neox": "planner.frameworks.gpt_neox",
     "maxtext": "planner.frameworks.maxtext",
+    "slime": "planner.frameworks.slime",
+    "llama-factory": "planner.frameworks.llama_factory",
+    "trl": "planner.frameworks.trl",
 }
 ALIASES: dict[str, str] = {
     "bridge": "megatron-bridge",
     "colossal-ai": "colossalai",
     "huggingface-accelerate": "accelerate",
+    "llamafactory": "llama-factory",
     "megatron-core": "megatron",
     "megatron-deepspeed": "deepspeed",
     "megatron-lm": "megatron",

@@ -46,7 +46,7 @@ def able(context: Context) -> tuple[str, ...]:
 def runners(context: Context) -> tuple[str, ...]:
     """The names of the same."""
     every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
-    return tuple(name for name, one in every if _runs(one, context))
+    return tuple(name for name, one in every if one.competes and _runs(one, context))
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:

@@ -160,6 +160,8 @@ class Framework:
     these in a model at hand.
     tuning: what it can train less than all weights with, as rules; None: untuned says why not.
     training: fields of the training that it runs with where the request leaves them open.
+    competes: whether it is searched where no framework is named; False: another one's entry stands
+    for it, whose options it takes.
     starts_on: vendors of planner.frameworks.devices.STACKS whose accelerators it starts on.
     """
 
@@ -186,6 +188,7 @@ class Framework:
     untuned: str = "what is written for it trains every weight"
     training: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
+    competes: bool = True
 
     @property
     def reads_back(self) -> bool:

@@ -52,6 +52,8 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
     """The tokens of the tokenizer that the options name, or a guess with what it weighs."""
     kind = args.text("--tokenizer-type")
     for option in TOKENIZERS:
+        if option == "--vocab-file" and kind == "Llama2Tokenizer":
+            continue  # it reads --tokenizer-model alone
         setting = args.given.get(option)
         text = setting.value if setting is not None and isinstance(setting.value, str) else ""
         if found := tokenizers.named(text):

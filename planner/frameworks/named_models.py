@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
+from planner.frameworks.reading import Unreadable
+from planner.huggingface import ModelImportError, model_from_config
 
 # What a release of a model has behind its name and no other shape.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
@@ -34,3 +40,12 @@ def find(name: str) -> ModelSpec:
         if any(re.sub(r"[-_ ]", "", one.lower()) == bare for one in (entry.id, *entry.aliases)):
             return entry.spec
     raise last
+
+
+def of_config(files: Mapping[str, str], name: str) -> ModelSpec:
+    """The model of a Hugging Face config.json among the files; raises Unreadable."""
+    try:
+        document: Any = parse_json(files[name])
+        return model_from_config(document, "custom").model
+    except (ModelImportError, RequestError, ValueError) as error:
+        raise Unreadable(f"holds no model: {error}", name) from None

@@ -51,6 +51,7 @@ ORDERS: dict[str, Order] = {
     "megatron-bridge": _megatron("Megatron-Bridge"),
     "mindspeed": _megatron("MindSpeed"),
     "primus": _megatron("Primus"),
+    "slime": _megatron("slime"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),
@@ -82,6 +83,13 @@ ORDERS: dict[str, Order] = {
         "accelerate", "accelerate 1.15.0 parallelism_config.py",
         ("tp", "cp", "dp_shard", "dp_replicate"),
     ),
+    **{
+        name: Order(
+            label, "accelerate 1.15.0 parallelism_config.py",
+            ("tp", "cp", "dp_shard", "dp_replicate"),
+        )
+        for name, label in (("llama-factory", "LLaMA-Factory"), ("trl", "TRL"))
+    },
     "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
 }  # fmt: skip
 

@@ -24,6 +24,8 @@ from planner.search.constraints import RULES, Context, Rule, violations
 from planner.search.exhaustive import cost_model
 from planner.uncertainty.memory_risk import Room, room_of
 
+# What a script that is written down runs into all the same.
+_RUNS_INTO = frozenset({"fp8_shape"})
 # Share of the iteration time below which a faster neighbour is not worth a word.
 MINIMUM_GAIN = 0.005
 
@@ -53,8 +55,15 @@ class Case:
     request: what the script says, on the accelerators that the script uses.
     """
 
-    def __init__(self, reading: Reading, framework: Framework, request: PlanRequest) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        framework: Framework,
+        request: PlanRequest,
+        files: Mapping[str, str],
+    ) -> None:
         self.reading, self.framework, self.request = reading, framework, request
+        self.files = files
         self.plan = reading.plan
         self.model = request.model
         self.training = request.training
@@ -85,7 +94,9 @@ class Case:
             (rule, reason)
             for rule in self.framework.rules
             for reason in violations(self.context, self.plan, (rule,))
-            if not self._keeps(plain, rule) and self._mending(rule) is None
+            if reason.code not in _RUNS_INTO
+            and not self._keeps(plain, rule)
+            and self._mending(rule) is None
         )
 
     @cached_property

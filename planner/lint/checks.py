@@ -20,6 +20,7 @@ from planner.lint.case import MINIMUM_GAIN, Case, Neighbour, Place
 from planner.lint.findings import Finding, Severity
 from planner.lint.flags import ENVIRONMENT, launched
 from planner.lint.knowledge import IGNORED, needs_variable
+from planner.lint.variables import refused, stale, variables
 from planner.search.axes import divisors
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
@@ -43,12 +44,13 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "layers_not_divisible": ("pp",),
     "sequence_parallel": ("sequence_parallel", "tp"),
     "zero_stage": ("zero_stage",),
+    "fp8_shape": ("--fp8-format", "fp8", "tp"),
 }
 # What to turn where a part of the memory is the largest.
 _FILLS: dict[str, tuple[str, ...]] = {
     "weights": ("tp", "pp"),
     "gradients": ("tp", "pp"),
-    "optimizer": ("tp", "pp"),
+    "optimizer": ("tp", "pp", "zero_stage"),
     "activations": ("micro_batch_size", "recompute"),
     "logits": ("micro_batch_size",),
     "working": ("micro_batch_size",),
@@ -118,6 +120,8 @@ def broken_rules(case: Case) -> Iterator[Finding]:
     """Rules of the framework, and of every runtime, that the plan breaks."""
     for rule, reason in case.broken:
         place = case.place(*_ABOUT[reason.code]) if reason.code in _ABOUT else case.culprit(rule)
+        if reason.code == "world_size" and not place.line:
+            place = case.place("dp_shard", "dp")
         yield _finding(reason.code, "error", reason.text, place)
 
 
@@ -145,14 +149,29 @@ def environment(case: Case) -> Iterator[Finding]:
         if wanted.group != ENVIRONMENT or not missed:
             continue
         (value,) = wanted.words[1:]
-        said, place = case.reading.find(wanted.name), case.place("tp", "cp")
-        have = f"is {said.value}" if said else "is not set to that by the script"
+        said = next((one for one in variables(case.files) if one.name == wanted.name), None)
+        place = case.place("tp", "cp")
+        have = f"is {said.value}" if said else "is not set by the script"
         yield _finding(
             "environment",
             "error",
             f"{case.framework.title} demands {value}, and it {have}: {wanted.why}",
-            _at(said) if said else Place(place.file, place.line, wanted.name),
+            Place(said.file, said.line, said.name)
+            if said
+            else Place(place.file, place.line, wanted.name),
         )
+
+
+def surroundings(case: Case) -> Iterator[Finding]:
+    """Variables that the launch sets and should not."""
+    core = case.framework.runtime == "megatron" and case.framework.name != "mindspeed"
+    for said in variables(case.files):
+        place = Place(said.file, said.line, said.name)
+        if why := refused(said, case.reading, core):
+            yield _finding("environment", "error", why, place)
+        elif row := stale(said):
+            text = f"{said.name}={said.value}: {row.why}"
+            yield _finding("stale_variable", row.severity, text, place)
 
 
 # What runs out of memory.
@@ -538,6 +557,7 @@ CHECKS: tuple[Check, ...] = (
     unknown_keys,
     ignored_options,
     environment,
+    surroundings,
     memory,
     tp_across_nodes,
     cp_across_nodes,

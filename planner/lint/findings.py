@@ -25,6 +25,7 @@ CODES: dict[str, str] = {
     "precision_unsupported": "the accelerator has no matrix units for this number format",
     "not_expressible": "no plan says this for the framework: the price is of the nearest",
     "environment": "an environment variable that the framework demands is missing or wrong",
+    "stale_variable": "an environment variable is out of date, or left over from debugging",
     "tp_across_nodes": "tensor parallelism leaves the fastest network domain",
     "cp_across_nodes": "context parallelism leaves the fastest network domain, and need not",
     "ep_across_nodes": "expert parallelism leaves the fastest network domain, and need not",

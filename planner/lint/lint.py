@@ -125,7 +125,7 @@ def found_in(
             [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
         )
     asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
-    case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}))
+    case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}), files)
     if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
         raise RequestError(about_cluster)
     checked_all = (one for check in CHECKS for one in check(case))

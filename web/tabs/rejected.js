@@ -27,6 +27,7 @@ const REASONS = {
   cp_seq: "Sequence does not split over cp",
   zero_stage: "ZeRO stage and pipeline do not combine",
   recompute: "Recompute does not fit the layers",
+  fp8_shape: "Widths do not fit kernels in fp8",
   adapters: "No matrix for the adapters",
   offload: "Host cannot take what is offloaded",
   framework_unsupported: "The framework cannot run it",

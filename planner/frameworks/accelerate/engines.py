@@ -20,6 +20,10 @@ STRATEGIES = {
     "hybrid_shard_zero2": 2, "5": 2,
 }  # fmt: skip
 HYBRID = ("hybrid_shard", "4", "hybrid_shard_zero2", "5")
+# Of distributed_type; what other engines train is not read.
+TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "FSDP", "DEEPSPEED",
+         "MEGATRON_LM", "XLA")  # fmt: skip
+ENGINES = ("MEGATRON_LM", "XLA")
 # Where accelerate is told to use DeepSpeed and not how.
 USUAL_STAGE = 2
 DEVICES = ("none", "cpu", "nvme")

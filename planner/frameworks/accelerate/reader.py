@@ -7,7 +7,6 @@ transformers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,16 +14,14 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
 from planner.frameworks import verl, yaml_files
 from planner.frameworks.accelerate import trainers, verl_actor
-from planner.frameworks.accelerate.engines import engine
+from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.accelerate.tuning import tuning_of
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.named_models import find
+from planner.frameworks.named_models import find, of_config
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.values import (
     DEGREE,
@@ -35,7 +32,6 @@ from planner.frameworks.values import (
     only_launch,
     options,
 )
-from planner.huggingface import ModelImportError, model_from_config
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")
@@ -51,9 +47,6 @@ parallelism_config_sp_backend
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
 # What accelerate reads under fsdp_config without an option for it.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
-TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "FSDP", "DEEPSPEED",
-         "MEGATRON_LM", "XLA")  # fmt: skip
-ENGINES = ("MEGATRON_LM", "XLA")
 # Of transformers' Trainer, where the launched script is not told.
 USUAL_MICRO_BATCH = 8
 KERNELS = {
@@ -70,7 +63,9 @@ Keyed = list[tuple[str, Setting]]
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script calls accelerate's launcher, or a config of it stands alone."""
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
-    if trainers.trainer_of(files) is not None or verl.call(files, verl.on_fsdp) is not None:
+    if (found := trainers.trainer_of(files)) is not None:
+        return found[0].title not in trainers.NAMED
+    if verl.call(files, verl.on_fsdp) is not None:
         return True
     if scripts:
         return any("accelerate launch" in text for text in scripts)
@@ -193,11 +188,7 @@ def _model(files: Mapping[str, str], asked: Values) -> ModelSpec:
                 f"the config.json of the model ({stated}) is not among the files: give it, or the "
                 "model by its name (--model)"
             ) from None
-    try:
-        document: Any = parse_json(files[name])
-        return model_from_config(document, "custom").model
-    except (ModelImportError, RequestError, ValueError) as error:
-        raise Unreadable(f"holds no model: {error}", name) from None
+    return of_config(files, name)
 
 
 def _plan(
@@ -229,7 +220,9 @@ def _plan(
     dp = sizes["dp_replicate"] * sizes["dp_shard"] if meshed else world
     if dp * inner != world:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
-        refusals.append(_refusal(f"ParallelismConfig: {product or 1} is not num_processes {world}"))
+        text = f"ParallelismConfig: {product or 1} is not num_processes {world}"
+        widest = max(sizes, key=lambda name: sizes[name])
+        refusals.append(_refusal(text, values.settings.get(f"{MESH}{widest}_size")))
     if sizes["cp"] > 1 and sizes["sp"] > 1:
         refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
     precision = values.choice("mixed_precision", choices=PRECISIONS, default="no")

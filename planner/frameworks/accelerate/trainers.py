@@ -17,12 +17,13 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, yaml_files
-from planner.frameworks.accelerate.engines import Engine, engine, of_document
+from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
+from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.accelerate.tuning import NAMES
 from planner.frameworks.launch_files import Given, given_with
-from planner.frameworks.named_models import find
+from planner.frameworks.named_models import find, of_config
 from planner.frameworks.reading import Reading, Unreadable
-from planner.frameworks.values import Values, malformed
+from planner.frameworks.values import DEGREE, Values, malformed, only_launch, options
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,20 @@ TRAINERS = (
         ("lora_target_modules",),
         usual_length=1024,
         usual_rank=16,
+        checkpoints=True,
     ),
 )
 YAML = (".yaml", ".yml")
+PLAIN = ("NO", "MULTI_GPU")
+NAMED = ("LLaMA-Factory", "TRL")  # frameworks of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
+ATTENTION = {
+    "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
+}  # fmt: skip
+OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
 EIGHT_BITS = re.compile(r"8bit")
+# Algorithms that make their samples themselves, and those whose step is near a plain one's.
+GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
 # Keys of vision and sound towers that are not asked for, and of data, beside the model's.
 HARMLESS = re.compile(
@@ -111,11 +121,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     settings = (*config.settings(), *given.settings())
     values = Values({one.name: one for one in settings}, name)
     assumed = config.notes()
-    if not accelerators:
+    beside = _beside(files)
+    world = beside.integer("num_processes", default=accelerators or 0, least=0)
+    if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
-    model = _model(values, trainer, given)
+    model = _model(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, config.values, model, files, accelerators, assumed)
+        training, plan = _plan(values, trainer, config.values, model, files, world, assumed, beside)
+        nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
     unread = [one for one in settings if one.name not in values.asked]
@@ -126,14 +139,35 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         model=model,
         training=training,
         plan=plan,
-        settings=tuple(settings),
+        nodes=nodes,
+        accelerators_per_node=world // nodes if nodes else None,
+        settings=(*beside.settings.values(), *settings),
         unread=tuple(unread),
         assumed=tuple(assumed),
-        written=False,
+        written=beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN,
     )
 
 
-def _model(values: Values, trainer: Trainer, given: Given) -> ModelSpec:
+def _nodes(files: Mapping[str, str]) -> int | None:
+    """The machines that a call of accelerate beside the configuration speaks of."""
+    if not any("accelerate launch" in text for text in files.values()):
+        return None
+    launch = only_launch(files, "accelerate")
+    said = {one.name: one for one in options(launch.before)} if launch is not None else {}
+    return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
+
+
+def _beside(files: Mapping[str, str]) -> Values:
+    """Accelerate's configuration that starts it, by the last part of each key; empty: none."""
+    for name, text in files.items():
+        if name.endswith(YAML) and "distributed_type:" in text:
+            found = yaml_files.read(text, name).settings()
+            return Values({one.name.rpartition(".")[2]: one for one in found}, name)
+    return Values({}, "")
+
+
+def _model(values: Values, trainer: Trainer, given: Given, files: Mapping[str, str]) -> ModelSpec:
+    """The model that is given, or of that name, or of the config.json beside the configuration."""
     if given.model is not None:
         values.has(*trainer.model)
         return given.model
@@ -141,6 +175,8 @@ def _model(values: Values, trainer: Trainer, given: Given) -> ModelSpec:
     try:
         return find(name)
     except UnknownName as error:
+        if "config.json" in files:
+            return of_config(files, "config.json")
         raise Unreadable(
             f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
             "config.json (--model)"
@@ -155,12 +191,21 @@ def _plan(
     files: Mapping[str, str],
     world: int,
     assumed: list[str],
+    beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
     tp = values.integer("tensor_parallel_size", default=1)
     cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
     if world % (tp * cp):
         raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
     dp = world // (tp * cp)
+    shards, copies = (
+        values.integer(f"dp_{one}_size", default=0, least=0) for one in ("shard", "replicate")
+    )
+    if shards and max(shards, 1) * max(copies, 1) != dp:
+        raise Unreadable(
+            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} are not the {dp} ranks "
+            f"that tp {tp} x cp {cp} leave of {world}: give the cluster that it is for"
+        )
     for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
         if not values.has(name) and usual is not None:
             assumed.append(f"{name}: not stated, {usual} as {trainer.title} has it")
@@ -168,18 +213,18 @@ def _plan(
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
     half = "fp16" if values.boolean("fp16") else "bf16"
-    shards = _engine(values, tree, files, half, assumed)
+    sharding = _engine(values, tree, files, half, assumed, beside)
     values.has("bf16", "tf32", "pure_bf16")
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
-    full = _recomputes(values, trainer)
+    full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
-        gradient_dtype=shards.kept,
-        gradient_reduce_dtype=shards.reduced,
-        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else "adam",
-        loss=LOSSES.get(values.text("stage", "rl") or "", "next_token"),
+        gradient_dtype=sharding.kept,
+        gradient_reduce_dtype=sharding.reduced,
+        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
+        loss=_loss(values, assumed),
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
@@ -190,11 +235,36 @@ def _plan(
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
-        attention_kernel="unfused" if values.text(*KERNELS) in ("eager", "disabled") else "flash",
+        attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
         cross_entropy="unfused",
-        **{"runtime": "torch", "zero_stage": 0, **shards.fields},
+        compile=values.boolean("torch_compile"),
+        **{
+            "runtime": "torch",
+            "zero_stage": 0,
+            **_mesh(beside),
+            **({"dp_shard": shards * cp} if copies > 1 else {}),
+            **sharding.fields,
+        },
     )
     return training, plan
+
+
+def _loss(values: Values, assumed: list[str]) -> Any:
+    """What a step minimises; raises Unreadable where it generates samples too."""
+    said = (values.text("stage", "rl") or "sft").lower()
+    if said in GENERATING:
+        raise values.fault(("stage", "rl"), f"{said} generates samples too: that step is not read")
+    if said not in (*LOSSES, "sft", "pt"):
+        assumed.append(f"{said} is costed as training on the next token")
+    return LOSSES.get(said, "next_token")
+
+
+def _mesh(beside: Values) -> dict[str, int]:
+    """The ranks of one shard group, where copies of it are asked for."""
+    prefix = "parallelism_config_dp_"
+    copies = beside.integer(f"{prefix}replicate_size", default=1)
+    shards = beside.integer(f"{prefix}shard_size", default=1)
+    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
 
 
 def _recomputes(values: Values, trainer: Trainer) -> bool:
@@ -205,9 +275,14 @@ def _recomputes(values: Values, trainer: Trainer) -> bool:
 
 
 def _engine(
-    values: Values, tree: dict[str, Any], files: Mapping[str, str], half: str, assumed: list[str]
+    values: Values,
+    tree: dict[str, Any],
+    files: Mapping[str, str],
+    half: str,
+    assumed: list[str],
+    beside: Values,
 ) -> Engine:
-    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, or nothing."""
+    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, accelerate's, or nothing."""
     named = values.text("deepspeed")
     if named:
         name = named.rsplit("/", 1)[-1]
@@ -232,7 +307,15 @@ def _engine(
         if values.has("fsdp_version"):
             inner["fsdp_version"] = values.settings["fsdp_version"]
         return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
-    return engine("NO", values, files, half, 1, assumed)
+    if not beside.settings:
+        assumed.append("nothing shards: the files name no DeepSpeed, FSDP or accelerate config")
+    kind = beside.choice("distributed_type", choices=TYPES, default="NO")
+    if kind in ENGINES:
+        raise beside.fault(
+            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+        )
+    each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
+    return engine(kind, beside, files, half, max(each, 1), assumed)
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

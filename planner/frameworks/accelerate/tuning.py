@@ -21,17 +21,18 @@ def _named(c: Context) -> bool:
     return keys is None or keys["model_type"] in FAMILIES
 
 
+UNPACKED = unsupported(
+    lambda c, p: c.training.frozen_dtype == "as trained",
+    "the script makes random weights, and bitsandbytes packs those that it loads: not in nf4",
+    "degrees",
+)
 TUNING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.frozen,
         "the script that is written trains every weight or adapters alone: it freezes no parts",
         "degrees",
     ),
-    unsupported(
-        lambda c, p: c.training.frozen_dtype == "as trained",
-        "the script makes random weights, and bitsandbytes packs those that it loads: not in nf4",
-        "degrees",
-    ),
+    UNPACKED,
     unsupported(
         lambda c, p: not c.training.lora_rank or set(c.training.lora_targets) <= set(NAMES),
         lambda c, p: (

@@ -26,7 +26,14 @@ OTHER_POSITIONS = {"rpe": "none", "sinusoidal": "none"}
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 # Keys that change nothing of the model, though others with such words do.
 SAME = frozenset(
-    {"use_flashattn_swiglu", "attention_type", "moe_type", "moe_loss_coeff", "mlp_type"}
+    {
+        "use_shared_fs",
+        "use_flashattn_swiglu",
+        "attention_type",
+        "moe_type",
+        "moe_loss_coeff",
+        "mlp_type",
+    }
     | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
 _ASIDE = ("mamba_", "rwkv_", "te_")  # of layers that are refused by their kind, and of kernels

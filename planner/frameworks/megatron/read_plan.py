@@ -223,7 +223,12 @@ def _recompute(args: Arguments) -> dict[str, Any]:
     if args.has("--recompute-activations"):
         kind = "selective"
     method, layers = args.text("--recompute-method"), args.integer("--recompute-num-layers")
+    if args.has("--checkpoint-activations"):  # before core: every layer by itself
+        kind, method, layers = "full", "uniform", 1
     modules = args.words("--recompute-modules") or ("core_attn",)
+    none = args.text("--recompute-num-layers") == "0"
+    if kind == "full" and method == "block" and none:
+        return {}  # the first 0 layers of every stage
     if kind == "full":
         if not method or layers < 1:
             args.refuse(
@@ -345,6 +350,12 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
                 code="vpp_layout",
             )
         vpp = max(per_stage // chunk, 1)
+    if sum(extra) and vpp > 1 and not rest and per_stage % vpp == 0:
+        # The embedding and the loss take the place of a layer in the first and the last chunk.
+        counts = [per_stage // vpp] * (pp * vpp)
+        counts[0] -= extra[0]
+        counts[-1] -= extra[1]
+        return vpp, {"stage_layers": tuple(counts)}
     return vpp, {"first_stage_layers": max(first, 0), "last_stage_layers": max(last, 0)}
 
 

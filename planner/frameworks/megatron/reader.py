@@ -112,6 +112,8 @@ def recognises(files: Mapping[str, str]) -> bool:
         launch = scripts.training_call(files, trains, TITLE).launch
     except Unreadable:
         return False
+    if slime.launches(launch):
+        return False
     words = {word.text.partition("=")[0] for word in launch.arguments}
     foreign = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
     dims = words & {"--num-layers", "--micro-batch-size", "--tensor-model-parallel-size"}

@@ -241,6 +241,14 @@ MODEL_RULES: tuple[Rule, ...] = (
 
 # DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
 # (Megatron-Bridge, training/flex_dispatcher_backend.py).
+EARLY_GATHER = unsupported(
+    lambda c, p: (p.zero_stage == 0) | (p.overlap_param_gather == 0) | (p.overlap_grad_reduce == 1),
+    "overlapped weight gathering needs overlapped gradient reduction",
+)
+STABLE_LOSS = unsupported(
+    lambda c, p: p.cross_entropy != _IN_PLACE,
+    "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable",
+)
 DISPATCHER_DEVICES = unsupported(
     lambda c, p: (
         (c.model.moe is None)
@@ -338,12 +346,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
             "(ZeRO 1 or more)"
         ),
     ),
-    unsupported(
-        lambda c, p: (
-            (p.zero_stage == 0) | (p.overlap_param_gather == 0) | (p.overlap_grad_reduce == 1)
-        ),
-        "overlapped weight gathering needs overlapped gradient reduction",
-    ),
+    EARLY_GATHER,
     unsupported(
         lambda c, p: (p.overlap_tp == 0) | (p.sequence_parallel == 1),
         "overlapped tensor-parallel traffic needs sequence parallelism",
@@ -399,7 +402,8 @@ FEATURE_RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: f"the {p.moe_dispatcher} dispatcher needs etp x ep > 1",
     ),
-    unsupported(
+    rule(
+        "fp8_shape",
         lambda c, p: (c.training.precision != "fp8") | _fp8_widths(c, p),
         lambda c, p: (
             f"fp8 needs every width per rank in multiples of 16 and tokens in multiples of 8 "
@@ -415,10 +419,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         ),
         "with delayed fp8 scales moe_act and layernorm cannot be recomputed",
     ),
-    unsupported(
-        lambda c, p: p.cross_entropy != _IN_PLACE,
-        "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable",
-    ),
+    STABLE_LOSS,
     unsupported(
         lambda c, p: (not _stores_fp8(c)) | (p.zero_stage >= 1),
         "fp8_param_gather needs the distributed optimizer (zero_stage 1 or more)",

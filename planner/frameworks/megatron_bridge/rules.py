@@ -8,6 +8,7 @@ from __future__ import annotations
 from cost_models.plans import code
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
+from planner.frameworks.megatron.rules import EARLY_GATHER
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part
 from planner.search.constraints import Rule
@@ -38,4 +39,6 @@ OWN: tuple[Rule, ...] = (
         "its FSDP does not go with the tp-pp-dp order of ranks",
     ),
 )
-RULES: tuple[Rule, ...] = (*CORE, *OWN)
+# Megatron-LM's parser alone demands what EARLY_GATHER says; NVIDIA's recipes of DeepSeek-V3 on H100
+# gather early without it.
+RULES: tuple[Rule, ...] = (*(one for one in CORE if one != EARLY_GATHER), *OWN)

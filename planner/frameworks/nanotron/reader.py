@@ -79,7 +79,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     world = nodes * each if nodes and each else accelerators
     if world is not None and world != plan.accelerators:
         text = f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, not the {world} started"
-        refusals.append(_refusal(text))
+        refusals.append(_refusal(text, values.settings.get(GRID + "dp")))
     expert_ranks = values.integer(GRID + "expert_parallel_size", default=1)
     if expert_ranks > 1:
         text = f"expert_parallel_size {expert_ranks}: the grid of ranks has no room for it"

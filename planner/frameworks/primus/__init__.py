@@ -39,6 +39,11 @@ FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIEL
         "pp_algorithm",
         note="zero bubble and V schedules by its own pipeline runtime",
     ),
+    "cross_entropy": says(
+        "cross_entropy_loss_fusion",
+        "cross_entropy_fusion_impl",
+        note="fused: native; in_place: te, which its Megatron-LM still has",
+    ),
     "attention_kernel": says("attention_backend", note="flash: Transformer Engine's fused one"),
     "moe_dispatcher": says(
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "use_turbo_deepep"

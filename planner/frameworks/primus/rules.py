@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.plans import code
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.megatron.rules import DISPATCHER_DEVICES
+from planner.frameworks.megatron.rules import DISPATCHER_DEVICES, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron.rules import SCHEDULES as MEGATRON_SCHEDULES
 from planner.frameworks.primus.settings import ALGORITHMS
@@ -100,6 +100,7 @@ OWN: tuple[Rule, ...] = (
         "schedules in a V deal layers out evenly",
     ),
 )
-# Primus-Turbo has schedules of its own, and DeepEP for ROCm.
-_REPLACED = (MEGATRON_SCHEDULES, DISPATCHER_DEVICES)
+# It has schedules of its own, and DeepEP for ROCm by Primus-Turbo; its Megatron-LM is of March
+# 2026, before Transformer Engine's cross entropy was disabled.
+_REPLACED = (MEGATRON_SCHEDULES, DISPATCHER_DEVICES, STABLE_LOSS)
 RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _REPLACED), *OWN)

@@ -45,6 +45,9 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     """Key, value, why."""
     said = {keys.attribute(one.name): one for one in flags(request, plan)}
     for name, one in said.items():
+        if name == "cross_entropy_fusion_impl" and plan.cross_entropy == "in_place":
+            yield name, "te", "Transformer Engine's, whose gradient takes the place of the logits"
+            continue
         value = _attention(one) if name == "attention_backend" else keys.value(one)
         yield name, value, keys.in_keys(one.why)
     for name, value, why in _PRESET:

@@ -170,7 +170,7 @@ def _config(files: Mapping[str, str], module: str, function: str) -> Told:
         line = program.functions[function].lineno
         shown = made.name if isinstance(made, Call) else getattr(made, "source", repr(made))
         raise Unreadable(f"{function}() returns {shown}, no Trainer.Config", file, line)
-    told = Told(made, file)
+    told = Told(made, file, function)
     for note in program.notes:
         told.assume(note)
     return told
@@ -197,7 +197,7 @@ def _architecture(told: Told, given: ModelSpec | None) -> Architecture:
     if isinstance(spec, Call) and spec.short == "ModelSpec":
         found = tree.architecture(spec.kwargs.get("model"))
     elif isinstance(spec, Call) and spec.short == "model_registry":
-        found = _flavor(tree, spec)
+        found = _flavor(tree, spec, told.function)
     else:
         shown = value_shown(spec)
         raise Unreadable(
@@ -211,10 +211,17 @@ def _architecture(told: Told, given: ModelSpec | None) -> Architecture:
     return found
 
 
-def _flavor(tree: Tree, call: Call) -> Architecture:
-    """A flavor of torchtitan's own, from the stored table."""
-    models = registry.document()["models"]
+def _flavor(tree: Tree, call: Call, function: str) -> Architecture:
+    """A flavor of torchtitan's own, from the stored table.
+
+    function: that makes the config; in a module that imports `model_registry` from beside it, its
+    name says whose that is.
+    """
+    models, configs = registry.document()["models"], registry.document()["configs"]
     package = next((part for part in call.name.split(".") if part in models), "")
+    beside = call.name.startswith("..") and not package
+    if beside:
+        package = next((one for one, known in configs.items() if function in known), "")
     if not package:
         raise tree.wrong(
             f"{call.name} is none of {', '.join(models)} of torchtitan.models", call.line
@@ -229,7 +236,9 @@ def _flavor(tree: Tree, call: Call) -> Architecture:
     model = dict(row["flavors"][flavor])
     model["mtp_num_layers"] = tree.number(call, "num_mtp_layers", 0)
     named = {**model, "name": f"{package} {flavor}"}
-    return Architecture(package, named, **_backends(tree, call, row))
+    note = f"model_registry is torchtitan's own of {package}, which has a {function} too"
+    notes = [note] if beside else []
+    return Architecture(package, named, **_backends(tree, call, row), assumed=notes)
 
 
 def _backends(tree: Tree, call: Value, row: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -237,10 +246,11 @@ def _backends(tree: Tree, call: Value, row: Mapping[str, Any] = MappingProxyType
     if not isinstance(call, Call):
         return {}
     converters = call.kwargs.get("converters") or []
-    usual = row.get("moe_comm_backend", "standard")
+    usual = row.get("moe_comm_backend")
     return {
         "attention": str(tree.get(call, "attn_backend", row.get("attn_backend", "flex"))),
-        "dispatcher": str(tree.get(call, "moe_comm_backend", usual)),
+        # Without one, a flavor's own function takes this.
+        "dispatcher": str(tree.get(call, "moe_comm_backend", usual) or "standard"),
         "converters": [one for one in converters if isinstance(one, Call)],
     }
 

@@ -27,6 +27,7 @@ class Told:
 
     config: Call
     file: str
+    function: str = ""
     settings: list[Setting] = field(default_factory=list)
     unknown: list[Setting] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)

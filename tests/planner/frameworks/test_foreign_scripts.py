@@ -80,6 +80,13 @@ def test_other_unknown_options_are_said_to_be_a_forks(words: str) -> None:
     assert f"unknown upstream, of a fork of Megatron-LM: {name}" in reading.assumed
 
 
+def test_a_sentence_piece_model_has_no_vocabulary_file() -> None:
+    words = (
+        "--tokenizer-type Llama2Tokenizer --tokenizer-model t.model --vocab-file gpt2-vocab.json"
+    )
+    assert read(words, f"{SHAPE} --micro-batch-size 1 --bf16").model.vocab_size == 32_000
+
+
 def test_a_named_model_takes_the_place_of_the_options() -> None:
     given = parse_given({"model": "llama-3.1-8b"})
     reading = read("--vision-model-type internvit", given=given)
@@ -356,6 +363,17 @@ def test_the_training_part_of_slime_is_read() -> None:
     assert (reading.nodes, reading.accelerators_per_node) == (2, 8)
     assert (reading.training.seq_length, reading.training.global_batch_size) == (8192, 256)
     assert (reading.plan.tp, reading.plan.dp, reading.plan.zero_stage) == (2, 8, 1)
+
+
+def test_slime_fills_micro_batches_and_varies_lengths_whatever_megatrons_options_say() -> None:
+    more = (
+        "--seq-length 4096 --micro-batch-size 8 --use-dynamic-batch-size --max-tokens-per-gpu 9216"
+    )
+    text = f"ray job submit -- python3 train.py {SLIME} {more}\n"
+    read = get("slime").read
+    assert read is not None
+    reading = read({"run.sh": text}, None)
+    assert (reading.training.seq_length, reading.plan.micro_batch_size) == (8192, 1)
 
 
 def test_a_setting_that_says_something_is_off_changes_nothing() -> None:

@@ -400,7 +400,7 @@ REFUSED += [
     ("framework_unsupported", "kernels for GB300", on("2x8xgb300-nvl72", moe_dispatcher="deepep")),
     ("framework_unsupported", "kernels for MI300X", on("2x8xmi300x", moe_dispatcher="hybridep")),
     (
-        "framework_unsupported",
+        "fp8_shape",
         "multiples of 16",
         launch(changed("llama", ffn_hidden_size=1800), training={"precision": "fp8"}),
     ),

@@ -396,6 +396,16 @@ def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_ve
             "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
             {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3},
         ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 0",
+            {"recompute": "none"},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split "
+            "--account-for-loss-in-pipeline-split --num-layers 6 "
+            "--num-virtual-stages-per-pipeline-rank 2",
+            {"stage_layers": (1, 2, 2, 1), "vpp": 2, "first_stage_layers": 0},
+        ),
         ("--attention-backend unfused", {"attention_kernel": "unfused"}),
         (
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
@@ -482,6 +492,15 @@ def test_what_megatron_would_refuse_is_listed_and_the_rest_is_read(words: str, t
     assert reading.model.num_layers == 8
     found = [r for r in reading.refusals if text in r.reason.text]
     assert found[0].setting is None or found[0].setting.line == 2
+
+
+def test_the_old_switch_of_recompute_is_refused_and_its_meaning_kept() -> None:
+    reading = read(script("--checkpoint-activations"))
+    plan = reading.plan
+    assert (plan.recompute, plan.recompute_method, plan.recompute_num_layers) == (
+        "full", "uniform", 1,
+    )  # fmt: skip
+    assert any("no longer valid" in one.reason.text for one in reading.refusals)
 
 
 def test_a_missing_micro_batch_is_refused_and_one_taken() -> None:

@@ -322,7 +322,8 @@ def test_layers_in_a_pattern_of_their_own_are_refused(name: str) -> None:
     case = next(iter(CASES[name].values()))
     reasons = frameworks.get(name).reasons(*patterned(*case))
     usual = "no option says which layers have full, window 128, window 64"
-    said = {"accelerate": "no family of transformers builds this model"}
+    families = ("accelerate", "llama-factory", "trl")
+    said = dict.fromkeys(families, "no family of transformers builds this model")
     said |= dict.fromkeys(("megatron", "megatron-bridge"), "windows are of one width")
     words = said.get(name, usual)
     assert len([reason for reason in reasons if reason.text.startswith(words)]) == 1
@@ -336,7 +337,8 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
     before = {reason.text for reason in frameworks.get(name).reasons(*case)}
     after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
     said = ("every weight|not in nf4", "mock data of one length", "dpo is TRL's")
-    assert all(any(re.search(one, why) for why in after - before) for one in said)
+    packed = name in ("llama-factory", "trl")  # load frozen weights in four bits
+    assert all(any(re.search(one, why) for why in after - before) for one in said[packed:])
 
 
 def test_the_native_script_builds_windows_of_any_width() -> None:

@@ -16,7 +16,7 @@ DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"
 # Types that the framework trains in, where the usual ones are refused.
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
-    "maxtext": {"gradient_reduce_dtype": "bf16"},
+    **{name: {"gradient_reduce_dtype": "bf16"} for name in ("maxtext", "llama-factory", "trl")},
     "nanotron": {
         "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16",
         "master_weights_dtype": "none", "optimizer_state_dtype": "bf16",

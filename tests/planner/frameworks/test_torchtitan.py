@@ -28,6 +28,7 @@ from cost_models.stages import forward_layers, virtual_stages
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
+from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import registry
@@ -52,6 +53,7 @@ from tests.fixtures.launches import (
 )
 from tests.fixtures.tiers import examples
 from tests.oracles.torchtitan_check import ask
+from tests.oracles.torchtitan_registry import package_path
 
 TITAN = frameworks.get("torchtitan")
 Case = tuple[PlanRequest, ParallelPlan]
@@ -470,6 +472,19 @@ def test_a_config_by_name_alone() -> None:
     assert reading.model.moe.num_experts == 64
     with pytest.raises(Unreadable, match="has no config 'deepseek_v3_17b'"):
         TITAN.read({"run.sh": script.replace("16b", "17b")}, None)
+
+
+def test_a_registry_module_of_torchtitan_is_read_by_itself() -> None:
+    """It imports model_registry from beside it: the function's name says whose that is."""
+    text = (package_path() / "models" / "qwen3" / "config_registry.py").read_text()
+    files = LaunchFiles({"config_registry.py": text}, Given(values={CONFIG: "qwen3_30b_a3b"}))
+    assert TITAN.read is not None
+    reading = TITAN.read(files, 64)
+    assert (reading.model.num_layers, reading.plan.moe_dispatcher) == (48, "alltoall")
+    assert any("torchtitan's own of qwen3" in one for one in reading.assumed)
+    own = text.replace("def qwen3_30b_a3b(", "def mine(")
+    with pytest.raises(Unreadable, match="model_registry is none of"):
+        TITAN.read(LaunchFiles({"a.py": own}, Given(values={CONFIG: "mine"})), 64)
 
 
 def test_a_model_of_ones_own_by_the_helpers_of_torchtitan() -> None:

@@ -39,10 +39,29 @@ lora_target_modules: [q_proj, v_proj]
 
 def read(text: str, given: Given | None = None) -> Reading:
     files = LaunchFiles({"run.yaml": text}, given)
-    framework = get("accelerate")
+    (framework,) = (
+        one for one in map(get, ("accelerate", "llama-factory", "trl")) if one.recognises(files)
+    )
     assert framework.read is not None
-    assert framework.recognises(files)
     return framework.read(files, 16)
+
+
+def test_shard_groups_of_axolotl_are_those_of_the_cluster() -> None:
+    text = AXOLOTL + "fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\n"
+    copies = read(text + "dp_shard_size: 4\ndp_replicate_size: 4\n").plan
+    assert (copies.dp, copies.dp_shard, copies.zero_stage) == (16, 4, 3)
+    with pytest.raises(Unreadable, match="dp_shard_size 4 x dp_replicate_size 1 are not the 16"):
+        read(text + "dp_shard_size: 4\n")
+
+
+def test_what_generates_samples_is_refused_and_other_losses_are_said() -> None:
+    with pytest.raises(Unreadable, match="rl ebft generates samples too"):
+        read(AXOLOTL + "rl: ebft\n")
+    assert any("orpo is costed as" in one for one in read(AXOLOTL + "rl: orpo\n").assumed)
+
+
+def test_that_nothing_shards_is_said() -> None:
+    assert any("nothing shards" in one for one in read(TRL).assumed)
 
 
 def test_llama_factory() -> None:

@@ -1,0 +1,188 @@
+"""What LLaMA-Factory and TRL share: one YAML over transformers' Trainer, started by accelerate.
+
+FSDP 2 or plain copies come from accelerate's config as for a script of its own; the rest are keys
+of transformers' TrainingArguments (5.23), by the same names in both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cost_models.plans import ParallelPlan
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
+from planner.frameworks import accelerate, shell, uncarried, yaml_files
+from planner.frameworks.accelerate import rules, settings, trainers, tuning
+from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
+from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.rules import accumulation, nodes
+from planner.frameworks.yaml_files import Row
+from planner.huggingface.exporter import config_of
+from planner.huggingface.numerics import heard
+from planner.search.constraints import Context, Rule
+
+KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+{bundle}
+MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
+{paths}
+{uncarried}
+LAUNCH_ARGS=(
+  --config_file "$BUNDLE/accelerate.yaml"
+  --num_machines "$NNODES"
+  --machine_rank "$NODE_RANK"
+  --main_process_ip "$MASTER_ADDR"
+  --main_process_port "$MASTER_PORT"
+)
+
+accelerate launch "${{LAUNCH_ARGS[@]}}" {program} "$@"
+"""
+NEEDS = Note(
+    code="needs",
+    text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
+)
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """One of them.
+
+    rows: its own keys; paths: lines that set variables; program: what accelerate starts, in bash.
+    """
+
+    name: str
+    title: str
+    versions: str
+    rows: Callable[[Context, ParallelPlan], Iterator[Row]]
+    paths: str
+    program: str
+
+    def render(self, request: PlanRequest, plan: ParallelPlan) -> Bundle:
+        """The launch script, accelerate's config, the trainer's YAML and the model's config."""
+        c = Context(request.model, request.cluster, request.training)
+        launch, own = list(settings.launch_rows(c, plan)), [*self.rows(c, plan), *shared(c, plan)]
+        model = list(settings.model_rows(c))
+        known = heard(c.model, config_of(c.model) or {})
+        missing = uncarried.of(c.model, accelerate.UNCARRIED, known)
+        identities = shell.header(self.title, self.versions, request, plan).splitlines()[:-1]
+        sample = "# A few steps on a sample data set: give config.yaml your own."
+        head = "\n".join((*identities, sample))
+        script = SCRIPT.format(
+            head=head,
+            rendezvous=shell.rendezvous(nodes(c.cluster)),
+            bundle=shell.BUNDLE,
+            paths=self.paths,
+            uncarried=uncarried.comments(missing),
+            program=self.program,
+        )
+        config = {key: value for key, value, _ in model}
+        return Bundle(
+            framework=self.name,
+            versions=self.versions,
+            main="launch.sh",
+            files={
+                "launch.sh": script,
+                "accelerate.yaml": f"{head}\n{yaml_files.document(launch)}",
+                "config.yaml": f"{head}\n{yaml_files.document(own)}",
+                "config.json": json.dumps(config, indent=2) + "\n",
+            },
+            flags=(
+                *yaml_files.flags("accelerate.yaml", launch),
+                *yaml_files.flags("config.yaml", own),
+                *yaml_files.flags("config.json", model),
+            ),
+            notes=(NEEDS, *uncarried.notes(missing)),
+        )
+
+    def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:
+        """What a launch says; raises Unreadable."""
+        if trainers.trainer_of(files) is None:
+            raise Unreadable(f"no YAML of {self.title} among the files: {', '.join(files)}")
+        found = trainers.read(files, accelerators)
+        return found.model_copy(update={"framework": self.name})
+
+    def recognises(self, files: Mapping[str, str]) -> bool:
+        """Whether its YAML is among the files."""
+        found = trainers.trainer_of(files)
+        return found is not None and found[0].title == self.title
+
+
+def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """Keys of TrainingArguments."""
+    training = c.training
+    yield KEYS[0], plan.micro_batch_size, "sequences per pass and rank"
+    yield (
+        KEYS[1],
+        accumulation(c, plan),
+        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
+        f"dp {plan.dp}",
+    )
+    yield training.precision, True, "type of activations; weights stay in fp32"
+    yield "optim", settings.OPTIMIZERS[training.optimizer], "as planned"
+    if plan.zero_stage:
+        yield (
+            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+            True,
+            "gradients stay sharded between micro-batches",
+        )
+    if plan.compile:
+        yield "torch_compile", True, "torch.compile, layer by layer as accelerate.yaml says"
+    yield "learning_rate", 1.0e-5, "PLACEHOLDER for the smoke run: set your own"
+    yield "max_steps", 20, "a smoke run"
+    yield "output_dir", "output", "where checkpoints and logs go"
+
+
+def recomputes(plan: ParallelPlan) -> bool:
+    """Whether the trainer recomputes the layers, and not FSDP."""
+    return plan.recompute == "full" and not plan.zero_stage
+
+
+_OF_TRAINER: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: p.cp == 1,
+        lambda c, p: (
+            f"cp {p.cp}: samples are packed, and context parallelism drops the positions that keep "
+            "them apart"
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (
+            (p.zero_stage == 0) | (c.training.gradient_reduce_dtype == c.training.precision)
+        ),
+        lambda c, p: (
+            f"accelerate's config has FSDP reduce gradients in {c.training.precision}; only a "
+            f"script of one's own can ask for {c.training.gradient_reduce_dtype}"
+        ),
+    ),
+)
+RULES: tuple[Rule, ...] = (*rules.RULES, *_OF_TRAINER)
+TUNING: tuple[Rule, ...] = tuple(one for one in tuning.TUNING if one != tuning.UNPACKED)
+
+
+def fields(own: dict[str, Field]) -> dict[str, Field]:
+    """Accelerate's fields with a trainer's own names."""
+    shares = {
+        "cp": cannot("samples are packed, and their positions are dropped beside cp"),
+        "cp_kind": cannot("there is no context parallelism"),
+        "micro_batch_size": says(*KEYS),
+        "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
+    }
+    return accelerate.FIELDS | shares | own
+
+
+def adapters(c: Context, rank: str, targets: str, packed: Row) -> Iterator[Row]:
+    """Keys of adapters; packed: what keeps frozen weights in four bits."""
+    training = c.training
+    yield rank, training.lora_rank, "adapters beside frozen matrices"
+    yield targets, list(training.lora_targets), "the modules they adapt"
+    yield "lora_dropout", training.lora_dropout, "before the adapters"
+    if training.frozen_dtype == "nf4":
+        yield packed

@@ -1,0 +1,73 @@
+"""LLaMA-Factory: supervised fine-tuning by one YAML, of all weights or adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import accelerate
+from planner.frameworks.accelerate import tuned
+from planner.frameworks.base import Framework, says
+from planner.frameworks.yaml_files import Row
+from planner.search.constraints import Context
+
+VERSIONS = "main of August 2026 (ff6d4d1) with transformers up to 5.8, accelerate 1.15"
+KERNELS = {"flash": "sdpa", "flash2": "fa2", "unfused": "disabled"}
+
+
+def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """The keys of its own."""
+    adapted = c.training.lora_rank > 0
+    yield "model_name_or_path", ".", "launch.sh gives MODEL instead"
+    yield "stage", "sft", "the next token of conversations; pt: of texts"
+    yield "do_train", True, "and no evaluation"
+    yield "finetuning_type", "lora" if adapted else "full", "which weights are trained"
+    if adapted:
+        bits = ("quantization_bit", 4, "frozen weights in nf4")
+        yield from tuned.adapters(c, "lora_rank", "lora_target", bits)
+    yield "dataset", "alpaca_en_demo", "a sample that comes with it: put your data set here"
+    yield "template", "default", "of the conversations: your model's own"
+    yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
+    yield "packing", True, "samples fill up the sequences"
+    yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"
+    yield (
+        "disable_gradient_checkpointing",
+        not tuned.recomputes(plan),
+        "true: no layer is computed again, or FSDP does it",
+    )
+
+
+TUNER = tuned.Tuner(
+    "llama-factory",
+    "LLaMA-Factory",
+    VERSIONS,
+    rows,
+    paths='LLAMAFACTORY_PATH="${LLAMAFACTORY_PATH:-.}"  # a checkout of LLaMA-Factory',
+    program='"$LLAMAFACTORY_PATH/src/train.py" \\\n  "$BUNDLE/config.yaml" '
+    'model_name_or_path="$MODEL"',
+)
+FRAMEWORK: Framework = replace(
+    accelerate.FRAMEWORK,
+    name=TUNER.name,
+    title=TUNER.title,
+    versions=VERSIONS,
+    rules=tuned.RULES,
+    fields=tuned.fields(
+        {
+            "recompute": says(
+                "disable_gradient_checkpointing",
+                "fsdp_config.fsdp_activation_checkpointing",
+                note="full or none",
+            ),
+            "attention_kernel": says("flash_attn"),
+        }
+    ),
+    render=TUNER.render,
+    read=TUNER.read,
+    recognises=TUNER.recognises,
+    tuning=tuned.TUNING,
+    axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
+    training={"gradient_reduce_dtype": "bf16"},
+    competes=False,
+)

@@ -1,0 +1,174 @@
+"""slime: Megatron-LM's options under Ray, as supervised fine-tuning or the training part of RL.
+
+What is written trains on the next token of samples, by slime's own SFT rollout; a run of RL has the
+same options beside its own rollout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
+from planner.frameworks import megatron, scripts, shell, uncarried
+from planner.frameworks.accelerate.rules import lacks
+from planner.frameworks.base import (
+    Bundle,
+    Field,
+    Flag,
+    Framework,
+    Row,
+    cannot,
+    in_group,
+    says,
+)
+from planner.frameworks.megatron import reader, slime
+from planner.frameworks.megatron.flags import flags
+from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.slime.rules import RULES
+
+VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
+
+FIELDS: dict[str, Field] = megatron.FIELDS | {
+    "dynamic_cp": cannot("it deals samples to ranks by itself, all of them over every cp rank"),
+    "dp": says(
+        "--actor-num-nodes", "--actor-num-gpus-per-node", note="what the other sizes leave of them"
+    ),
+    "zero_stage": cannot("it always turns the distributed optimizer on: ZeRO 1"),
+    "moe_dispatcher": says(
+        "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", note="no allgather"
+    ),
+    "runtime": cannot("Megatron-LM is the runtime"),
+}
+# Of Megatron-LM's options, what slime's own say or leave aside.
+REPLACED = frozenset(
+    {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
+    | {"--log-throughput"}
+)
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+SLIME_PATH="${{SLIME_PATH:-.}}"  # a checkout of slime
+MEGATRON_PATH="${{MEGATRON_PATH:-/root/Megatron-LM}}"  # a checkout of Megatron-LM
+HF_CHECKPOINT="${{HF_CHECKPOINT:-./model}}"  # the model from Hugging Face, of these very sizes
+PROMPT_DATA="${{PROMPT_DATA:-./data.jsonl}}"  # conversations, under the key messages
+{variables}
+{exports}
+{uncarried}
+{arrays}
+
+if [ "$NODE_RANK" != 0 ]; then
+  exec ray start --address "$MASTER_ADDR:6379" --num-gpus {each} --block
+fi
+ray start --head --node-ip-address "$MASTER_ADDR" --port 6379 --num-gpus {each} \\
+  --dashboard-port 8265 --disable-usage-stats
+ray job submit --address http://127.0.0.1:8265 \\
+  --runtime-env-json "{{\\"env_vars\\": {{\\"PYTHONPATH\\": \\"$MEGATRON_PATH\\"{env}}}}}" \\
+  -- python3 "$SLIME_PATH/train_async.py" \\
+  --actor-num-nodes "$NNODES" \\
+  --actor-num-gpus-per-node {each} \\
+  --hf-checkpoint "$HF_CHECKPOINT" \\
+  --prompt-data "$PROMPT_DATA" \\
+  {spread} \\
+  "$@"
+"""
+NEEDS = Note(
+    code="needs",
+    text="It starts from a checkpoint (HF_CHECKPOINT, converted to --load) and reads conversations "
+    "(PROMPT_DATA); for reinforcement learning put your rollout's options for ROLLOUT_ARGS, with "
+    "--rollout-batch-size x --n-samples-per-prompt as the global batch.",
+)
+
+
+@in_group("ROLLOUT_ARGS")
+def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
+    """What makes a step of samples out of conversations."""
+    yield (
+        "--rollout-function-path",
+        "slime.rollout.sft_rollout.generate_rollout",
+        "samples are taken, not generated",
+    )
+    yield "--loss-type", "sft_loss", "the next token's"
+    yield "--calculate-per-token-loss", "as pre-training has it"
+    yield "--disable-compute-advantages-and-returns", "there are no rewards"
+    yield "--debug-train-only", "no engines that generate"
+    yield "--input-key", "messages", "conversations"
+    yield "--rollout-batch-size", request.training.global_batch_size, "samples of one step"
+    yield "--num-rollout", iterations, "steps: a smoke run"
+
+
+def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
+    """Megatron-LM's options and slime's own."""
+    core = flags(request, plan)
+    steps = next(str(one.value) for one in core if one.name == "--train-iters")
+    kept = (one for one in core if one.name not in REPLACED)
+    return (*kept, *rollout(request, steps))
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script, to be called on every node."""
+    options, variables = arguments(request, plan), megatron.environment(plan)
+    missing = uncarried.of(request.model, megatron.UNCARRIED, megatron.numerics.said(request.model))
+    arrays, names = shell.arrays(options)
+    head = shell.header("slime", VERSIONS, request, plan).splitlines()[:-1]
+    told = {one.name: str(one.value) for one in variables}
+    env = json.dumps(told)[1:-1].replace('"', '\\"')
+    script = SCRIPT.format(
+        head="\n".join((*head, "# Needs a checkpoint and data: HF_CHECKPOINT and PROMPT_DATA.")),
+        rendezvous=shell.rendezvous(nodes(request.cluster)),
+        variables=shell.overridable(options),
+        exports="\n".join(map(shell.export, variables)),
+        uncarried=uncarried.comments(missing),
+        arrays=arrays,
+        each=accelerators_per_node(request.cluster),
+        env=f", {env}" if env else "",
+        spread=shell.spread(names),
+    )
+    return Bundle(
+        framework="slime",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={"launch.sh": script},
+        flags=(*variables, *options),
+        notes=(NEEDS, *uncarried.notes(missing)),
+    )
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a training of slime's."""
+    try:
+        found = scripts.training_call(files, reader.trains, "slime")
+    except Unreadable:
+        return False
+    return slime.launches(found.launch)
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch of slime's says; raises Unreadable as Megatron-LM's reader, which reads it."""
+    found = reader.read(files, accelerators)
+    return found.model_copy(update={"framework": "slime"})
+
+
+FRAMEWORK: Framework = replace(
+    megatron.FRAMEWORK,
+    name="slime",
+    title="slime",
+    versions=VERSIONS,
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+    untuned="it trains every weight",
+    blocks=(),
+    parts=(),
+    lacks=lacks,
+    competes=False,
+)

@@ -1,0 +1,73 @@
+"""TRL's SFTTrainer by one YAML, of all weights or adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cost_models.plans import ParallelPlan
+from planner.frameworks import accelerate
+from planner.frameworks.accelerate import tuned
+from planner.frameworks.accelerate.settings import ATTENTION
+from planner.frameworks.base import Framework, says
+from planner.frameworks.yaml_files import Row
+from planner.search.constraints import Context
+
+VERSIONS = "1.10 (main of July 2026, f2cd577) with transformers 5, accelerate 1.15"
+
+
+def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """The keys of SFTConfig, ModelConfig and ScriptArguments."""
+    adapted = c.training.lora_rank > 0
+    half = {"bf16": "bfloat16", "fp16": "float16"}[c.training.precision]
+    yield "model_name_or_path", ".", "launch.sh gives MODEL instead"
+    yield "dtype", half if adapted else "float32", "type that weights are kept in"
+    yield "attn_implementation", ATTENTION[plan.attention_kernel], "attention kernel"
+    if adapted:
+        yield "use_peft", True, "adapters are trained"
+        bits = ("load_in_4bit", True, "frozen weights in nf4")
+        yield from tuned.adapters(c, "lora_r", "lora_target_modules", bits)
+    yield "dataset_name", "trl-lib/Capybara", "a sample of conversations: put your data set here"
+    yield "max_length", c.training.seq_length, "tokens of one sequence"
+    yield "packing", True, "samples fill up the sequences"
+    yield "loss_type", "nll", "of all logits at once, as planned"
+    yield (
+        "gradient_checkpointing",
+        tuned.recomputes(plan),
+        "layers computed again; with FSDP accelerate.yaml says it",
+    )
+
+
+TUNER = tuned.Tuner(
+    "trl",
+    "TRL",
+    VERSIONS,
+    rows,
+    paths="",
+    program='--module trl.scripts.sft \\\n  --config "$BUNDLE/config.yaml" '
+    '--model_name_or_path "$MODEL"',
+)
+FRAMEWORK: Framework = replace(
+    accelerate.FRAMEWORK,
+    name=TUNER.name,
+    title=TUNER.title,
+    versions=VERSIONS,
+    rules=tuned.RULES,
+    fields=tuned.fields(
+        {
+            "recompute": says(
+                "gradient_checkpointing",
+                "fsdp_config.fsdp_activation_checkpointing",
+                note="full or none",
+            ),
+            "attention_kernel": says("attn_implementation"),
+        }
+    ),
+    render=TUNER.render,
+    read=TUNER.read,
+    recognises=TUNER.recognises,
+    tuning=tuned.TUNING,
+    axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
+    training={"gradient_reduce_dtype": "bf16"},
+    competes=False,
+)

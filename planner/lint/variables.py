@@ -1,0 +1,139 @@
+"""Environment variables of a launch that are out of date, left over from debugging, or in the way.
+
+From torch 2.13's ProcessGroupNCCL, NCCL's manual (its variables under "Debugging" are not to stay
+in scripts), CUDA's programming guide, and `LanguageModule._set_attention_backend` of Megatron-Core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from planner.frameworks import scripts
+from planner.frameworks.bash import evaluate
+from planner.frameworks.reading import Reading
+from planner.lint.findings import Severity
+
+_ON = frozenset({"1", "true", "on", "yes", "y"})
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A variable that is not to be set; values: lower-case, to which alone that applies."""
+
+    name: str
+    why: str
+    severity: Severity
+    values: frozenset[str] = frozenset()
+
+
+STALE = (
+    Stale(
+        "NCCL_ASYNC_ERROR_HANDLING",
+        "since torch 2.2 it is called TORCH_NCCL_ASYNC_ERROR_HANDLING, and on by default",
+        "hint",
+    ),
+    Stale(
+        "NCCL_BLOCKING_WAIT",
+        "the host waits for every collective and launches nothing meanwhile; since torch 2.2 it is "
+        "called TORCH_NCCL_BLOCKING_WAIT",
+        "warning",
+        _ON,
+    ),
+    Stale(
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "the host waits for every collective and launches nothing meanwhile",
+        "warning",
+        _ON,
+    ),
+    Stale(
+        "CUDA_LAUNCH_BLOCKING",
+        "the host waits for every kernel: nothing overlaps, and it takes longer than expected here",
+        "warning",
+        _ON,
+    ),
+    Stale(
+        "TORCH_DISTRIBUTED_DEBUG",
+        "torch compares what all ranks ask for before every collective",
+        "warning",
+        frozenset({"detail"}),
+    ),
+    Stale(
+        "NCCL_P2P_DISABLE",
+        "NCCL leaves NVLink and PCIe peers aside, and it takes longer than expected here",
+        "warning",
+        _ON,
+    ),
+    Stale(
+        "TORCH_NCCL_AVOID_RECORD_STREAMS",
+        "torch does so by itself since 2.8 and ignores it",
+        "hint",
+    ),
+)
+# Transformer Engine's switches, and what each kernel of attention of Megatron-Core asks of them.
+_KERNELS: dict[str, tuple[str, str, str]] = {
+    "flash": ("1", "0", "0"),
+    "fused": ("0", "1", "0"),
+    "unfused": ("0", "0", "1"),
+    "local": ("0", "0", "0"),
+    "auto": ("1", "1", "1"),
+}
+_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that a launch sets, and where; line 0: not in a line of its own."""
+
+    name: str
+    value: str
+    file: str
+    line: int
+
+
+def variables(files: Mapping[str, str]) -> Iterator[Variable]:
+    """What the launches of the scripts among the files have in their environment."""
+    for name in scripts.scripts(files):
+        found: dict[str, str] = {}
+        for launch in evaluate(files, name).launches:
+            found |= launch.environment
+        for variable, value in found.items():
+            yield Variable(variable, value, *_place(files, name, variable))
+
+
+def _place(files: Mapping[str, str], script: str, name: str) -> tuple[str, int]:
+    """The last line that sets the variable, in the script or in a file that it reads."""
+    sets = re.compile(rf"^[^#\n]*(?<![\w$]){name}=", re.MULTILINE)
+    for file in (script, *(one for one in files if one != script)):
+        if places := [match.end() for match in sets.finditer(files[file])]:
+            return file, files[file].count("\n", 0, places[-1]) + 1
+    return script, 0
+
+
+def stale(said: Variable) -> Stale | None:
+    """The row of STALE that the variable falls under."""
+    for row in STALE:
+        if row.name == said.name and (not row.values or said.value.lower() in row.values):
+            return row
+    return None
+
+
+def refused(said: Variable, reading: Reading, core: bool) -> str:
+    """Why the framework stops at the variable; empty where it does not.
+
+    core: the framework runs on Megatron-Core 0.10 or later.
+    """
+    if not core or said.name not in _SWITCHES or not reading.written:
+        return ""
+    option = reading.find("--attention-backend") or reading.find("attention_backend")
+    backend = str(option.value) if option is not None else "auto"
+    if backend not in _KERNELS:
+        return ""
+    wanted = _KERNELS[backend][_SWITCHES.index(said.name)]
+    if said.value == wanted:
+        return ""
+    return (
+        f"--attention-backend {backend} asserts {said.name}={wanted}, and it is {said.value}: "
+        "leave it to the option"
+    )

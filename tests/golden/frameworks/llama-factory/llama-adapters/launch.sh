@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# LLaMA-Factory (main of August 2026 (ff6d4d1) with transformers up to 5.8, accelerate 1.15)
+# llama on 1x8xh100: 8 accelerators = tp 1 x cp 1 x pp 1 x dp 8
+# train_batch 64 = micro_batch 1 * accumulation 8 * dp 8
+# A few steps on a sample data set: give config.yaml your own.
+set -euo pipefail
+
+# One node.
+NNODES="${NNODES:-1}"
+NODE_RANK="${NODE_RANK:-0}"
+MASTER_ADDR="${MASTER_ADDR:-localhost}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+BUNDLE="${BASH_SOURCE[0]%/*}"
+[ -d "$BUNDLE" ] || BUNDLE=.
+MODEL="${MODEL:-$BUNDLE}"  # a checkpoint of the model of config.json
+LLAMAFACTORY_PATH="${LLAMAFACTORY_PATH:-.}"  # a checkout of LLaMA-Factory
+# Not part of the plan and left at the default: set by hand what the model's config.json
+# says otherwise.
+#   norm epsilon: rms_norm_eps, layer_norm_epsilon in config.json
+#   rotary base and scaling: rope_parameters in config.json
+#   activation: hidden_act, activation_function in config.json
+#   spread of the initial weights: initializer_range in config.json
+#   special tokens: bos_token_id, eos_token_id in config.json
+LAUNCH_ARGS=(
+  --config_file "$BUNDLE/accelerate.yaml"
+  --num_machines "$NNODES"
+  --machine_rank "$NODE_RANK"
+  --main_process_ip "$MASTER_ADDR"
+  --main_process_port "$MASTER_PORT"
+)
+
+accelerate launch "${LAUNCH_ARGS[@]}" "$LLAMAFACTORY_PATH/src/train.py" \
+  "$BUNDLE/config.yaml" model_name_or_path="$MODEL" "$@"
