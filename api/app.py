@@ -13,6 +13,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from api import docs, pages, problems, schema
 from api.addresses import Addresses
+from api.batches import Batches
 from api.guard import Guard
 from api.log import RequestLog
 from api.methods import Methods
@@ -46,6 +47,7 @@ from api.routes import (
 from api.settings import Settings
 from api.store_threads import in_store
 from api.waiting import Waiting
+from api.work import estimates as estimates_of
 from cost_models.catalog.local import cpu_cores
 from planner.store import Unavailable
 from planner.version import __version__
@@ -130,6 +132,7 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     ):
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)
+    app.router.routes.append(estimates.Plain("/v1/estimates"))
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(plans.pages)
@@ -150,7 +153,7 @@ def _pools(settings: Settings) -> dict[str, Pool]:
         "brief": Pool(places(settings.max_concurrency, wait_s), nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
         # more than cores computes while another one's answer is on its way.
-        "estimates": Pool(places(cpu_cores() + 1, 10 * wait_s)),
+        "estimates": Batches(places(cpu_cores() + 1, 10 * wait_s), estimates_of),
     }
 
 
@@ -160,7 +163,7 @@ async def _watch(app: FastAPI, pools: Mapping[str, Pool]) -> None:
     store: Store = app.state.store
     while True:
         for name, pool in pools.items():
-            metrics.see_places(name, pool.places)
+            metrics.see_places(name, pool)
         with suppress(Unavailable):
             metrics.see_jobs(*await in_store(store.jobs.counts))
         await sleep(_WATCH_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 from fastapi import Request
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
@@ -33,6 +33,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _CLIENT_LEFT = 499  # for the log alone
 PROCESSORS: list[Processor] = [
@@ -71,12 +72,12 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = call
+                headers = message.setdefault("headers", [])
+                there = {name for name, _ in headers}
+                headers += [header for header in _RAW_HEADERS if header[0] not in there]
+                headers.append((b"x-request-id", call.encode()))
                 if spent := scope["state"].get("spent"):
-                    headers["Planner-Spent"] = f"{spent.bound}={spent.allowed:g}"
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                    headers.append((b"planner-spent", f"{spent.bound}={spent.allowed:g}".encode()))
             await send(message)
 
         try:
