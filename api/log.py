@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -17,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
 from api.addresses import Addresses
-from api.problems import respond
+from api.problem_types import TYPES
+from api.problems import MEDIA_TYPE, respond
 from api.work import where
 from planner.problems import internal_document
 
@@ -104,6 +106,22 @@ class RequestLog:
                 **_caller(scope),
                 **({"fault": fault} if fault else {}),
             )
+
+
+def refused(slug: str, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and problem document for what is no call yet, such as a bad request line; logged."""
+    kind, call = TYPES[slug], uuid.uuid4().hex
+    document = {
+        "type": f"/problems/{slug}", "title": kind.title, "status": kind.status,
+        "detail": detail, "instance": "", "request_id": call,
+    }  # fmt: skip
+    _log.info("refused", status=kind.status, detail=detail, request_id=call)
+    body = json.dumps(document).encode()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"), (b"x-request-id", call.encode()), *_RAW_HEADERS,
+    ]  # fmt: skip
+    return headers, body
 
 
 def _caller(scope: Scope) -> dict[str, str]:
