@@ -14,6 +14,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import httpx2 as httpx
@@ -194,13 +195,13 @@ def changed(draw: random.Random, document: Any) -> Any:
     for _ in range(draw.randint(1, 3)):
         places = list(parts(document))
         if not places:
-            return draw.choice(JUNK)
+            return deepcopy(draw.choice(JUNK))
         (inside, key), (_, other) = draw.choice(places), draw.choice(places)
         change = draw.randrange(5)
         if change == 0:
             del inside[key]
         elif change == 1:
-            inside[key] = draw.choice(JUNK)
+            inside[key] = deepcopy(draw.choice(JUNK))
         elif change == 2 and isinstance(inside, dict):
             inside[str(other) + draw.choice(("", "s", "_"))] = inside.pop(key)
         elif change == 3 and isinstance(inside[key], int | float):
