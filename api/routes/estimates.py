@@ -36,7 +36,7 @@ async def estimate(
 class Plain(Route):
     """The same for calls without parameters, which need nothing of what FastAPI reads them by.
 
-    Estimates are most of all calls, and that takes longer than half an estimate.
+    Estimates are most of all calls, and reading parameters is a good part of what one costs here.
     """
 
     def __init__(self, path: str) -> None:
