@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planner.problems import RequestError, unknown_field
+from planner.documents.problems import RequestError, unknown_field
 
 Fields = tuple[str, ...]
 

@@ -21,7 +21,7 @@ from api.addresses import Addresses
 from api.problem_types import TYPES
 from api.problems import MEDIA_TYPE, respond
 from api.work import where
-from planner.problems import internal_document
+from planner.documents.problems import internal_document
 
 _HEADERS = {
     "Content-Security-Policy": (

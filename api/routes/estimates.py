@@ -15,7 +15,7 @@ from api.fields import Fields
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
 from api.work import Estimate
-from planner.answer import EstimateAnswer
+from planner.documents.answer import EstimateAnswer
 
 router = APIRouter(prefix="/estimates", tags=["estimates"])
 

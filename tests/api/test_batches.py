@@ -18,12 +18,12 @@ from api.budget import Budget, OverBudget
 from api.places import Places
 from api.problems import Refused
 from api.work import Estimate, Fault
-from planner import solve
-from planner.documents import parse_request
-from planner.problems import RequestError
+from planner.answers import solve
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import RequestError
+from planner.intake.parsing import parse_request
 from planner.progress import step
-from planner.solve import IllegalPlan
-from tests.planner.test_documents import ASKED
+from tests.planner.intake.test_parsing import ASKED
 
 ALIKE = {**ASKED, "model": "llama-3.1-8b", "cluster": "2x8xh100-sxm"}
 PLANS: list[dict[str, Any]] = [

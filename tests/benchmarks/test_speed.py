@@ -17,9 +17,9 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.request import PlanRequest
-from planner.search import CHUNK, cost_model, search
-from planner.space import Space
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import CHUNK, cost_model, search
+from planner.search.space import Space
 
 
 @pytest.fixture(autouse=True)

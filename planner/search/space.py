@@ -1,0 +1,541 @@
+"""The legal candidates, in integers: axes, their values, and chunks of plans to be priced.
+
+The space is a product of axes; what depends on earlier axes (ways to lay layers on stages,
+micro-batches that divide the batch) is a ragged product of tables.  Nothing leaves this file
+that a rule refuses, and everything refused is counted under its first reason.
+
+Axes are collapsed only by these dominance rules, each held against brute force by a test:
+  schedule: gpipe costs the same time as 1f1b and never holds less, so it is left out beside it;
+  zero_stage: where there is nothing to shard over (dp x cp = 1, no spare expert ranks) the
+    stages are one plan, priced as stage 1, or the smallest allowed;
+  switches: what is compiled, fused or overlapped never holds more and is never slower (by 0.1 %
+    where a fused loss leaves less to hide communication behind; by 2 % in zero-bubble schedules
+    of one or two micro-batches, which take far more than the best plan), so each plan is priced
+    with the best switches that the rules accept (planner/search/switches.py);
+  fields without effect (cp_kind at cp 1, rank_order at pp 1, ...): one of their values stands for
+    all;
+  recompute_num_layers: time never falls and memory never grows with it, so of full recompute
+    only the fewest layers that fit and all layers are priced, and the fewest only where the plan
+    does not fit without recompute.  Not so with offloaded activations (recompute shortens the
+    transfer) or the uniform method (longer checkpoints need more): then every count is priced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from pydantic import ValidationError
+
+from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
+from cost_models.stages import is_loop, middle_layers, virtual_stage_count
+from planner.documents.answer import SpaceAxis
+from planner.documents.request import PlanRequest
+from planner.search.axes import (
+    GROUP_FIELDS,
+    LAYOUT_FIELDS,
+    MOST_CANDIDATES,
+    MOST_COMBINATIONS,
+    SEARCHED,
+    Axes,
+    SpaceTooLarge,
+    divisors,
+    encoded,
+    module_names,
+    within,
+)
+from planner.search.constraints import (
+    RULES,
+    TP_IN_DOMAIN,
+    BoolArray,
+    Context,
+    Rule,
+    judged,
+    passing,
+)
+from planner.search.prospects import Prospects
+from planner.search.switches import settled
+
+# So many are drawn in one go whatever their schedules: a chunk of its own costs more than that.
+FEW_CANDIDATES = 1 << 17
+_FULL = code("recompute", "full")
+_1F1B = code("schedule", "1f1b")
+
+
+class Space:
+    """The candidates of one request.
+
+    `rejected`, `dominated` and `drawn` (of `size` in all) fill while chunks are drawn.
+    """
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        rules: Iterable[Rule] = (),
+        full: bool = False,
+        own: ParallelPlan | None = None,
+    ) -> None:
+        """full, own: see Axes."""
+        self.request, self.full = request, full
+        self._axes = Axes(request, full, own)
+        self.context = Context(request.model, request.cluster, request.training)
+        domain = () if self._axes.limited("tp") else (TP_IN_DOMAIN,)
+        self._added = tuple(rules)
+        self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
+        self.rejected: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.dominated = 0
+        self.drawn = self.size = 0
+
+    @cached_property
+    def groups(self) -> Plans:
+        """Legal process-group sizes, one row each; everything else still at its default."""
+        v = self._axes.values
+        size = prod(len(v[name]) for name in ("tp", "cp", "pp"))
+        if size > MOST_COMBINATIONS:
+            raise SpaceTooLarge("combinations of tp, cp and pp", size, MOST_COMBINATIONS)
+        tp, cp, pp = (
+            axis.ravel()
+            for axis in np.meshgrid(
+                *(np.array(v[name], dtype=np.int64) for name in ("tp", "cp", "pp")), indexing="ij"
+            )
+        )
+        dp = np.maximum(self.request.cluster.accelerators // (tp * cp * pp), 1)
+        plans = self._filter(
+            Plans.build(
+                tp=tp,
+                cp=cp,
+                pp=pp,
+                dp=dp,
+                stage_layers_table=self._axes.split_table,
+                **self._axes.constant,
+            ),
+            "degrees",
+        )
+        batch = self.request.training.global_batch_size
+        whole = batch % plans.dp == 0
+        wanted = whole
+        bounds = self.request.search.limits.get("dp")
+        if bounds is not None:
+            wanted = whole & np.array([within(bounds, int(d)) for d in plans.dp], dtype=np.bool_)
+        self.rejected["batch_identity"] += int(np.count_nonzero(~whole))
+        self.rejected["user_limit"] += int(np.count_nonzero(whole & ~wanted))
+        plans = plans.take(wanted)
+        # Each degree row with every expert grid and with sequence parallelism off and on.
+        limited = "etp" in self.request.search.limits or self.request.model.moe is None
+        etps = np.array(v["etp"] if limited else (1, 0), dtype=np.int64)
+        size = len(plans) * len(etps) * len(v["ep"]) * len(v["sequence_parallel"])
+        if size > MOST_COMBINATIONS:
+            raise SpaceTooLarge("process-group sizes", size, MOST_COMBINATIONS)
+        row, etp, ep, sharded = (
+            axis.ravel()
+            for axis in np.meshgrid(
+                np.arange(len(plans.dp)),
+                etps,
+                np.array(v["ep"], dtype=np.int64),
+                np.array([int(x) for x in v["sequence_parallel"]], dtype=np.int64),
+                indexing="ij",
+            )
+        )
+        plans = plans.take(row)
+        as_dense = etp == 0
+        # A switch without tensor parallelism, and etp = tp = 1, are no plans of their own.
+        keep = ((sharded == 0) | (plans.tp > 1)) & (~as_dense | (plans.tp > 1))
+        if v["sequence_parallel"] == (True,):
+            sharded = np.where(plans.tp > 1, sharded, 0)
+            keep = ~as_dense | (plans.tp > 1)
+        plans = plans.with_columns(
+            etp=np.where(as_dense, plans.tp, etp), ep=ep, sequence_parallel=sharded
+        )
+        return self._filter(plans.take(keep), "groups")
+
+    @cached_property
+    def layouts(self) -> dict[int, Plans]:
+        """By pipeline size: legal ways to lay the layers on stages and chunks."""
+        result = {}
+        for pp in np.unique(self.groups.pp).tolist():
+            rows = list(self._axes.layout_rows(pp))
+            if not rows:
+                self.rejected["user_limit"] += 1
+            values = np.array(rows, dtype=np.int64).reshape(-1, len(LAYOUT_FIELDS)).T
+            columns = dict(zip(LAYOUT_FIELDS, values, strict=True))
+            table = self._axes.split_table
+            plans = Plans.build(pp=pp, stage_layers_table=table, **columns)
+            result[pp] = self._filter(plans, "layout")
+        return result
+
+    # Chunks -------------------------------------------------------------------------------
+
+    def chunks(self, size: int) -> Iterator[Plans]:
+        """Legal candidates in chunks of about `size`, where they are many one schedule after the
+        other.
+
+        With one schedule per chunk the cost model has no closed forms to choose between; explicit
+        stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
+        layers of a chunk (see _finish).
+        """
+        groups, options = self.groups, self._axes.options
+        combinations = len(options["zero_stage"])
+        batches, micro_starts, micro_counts = self._micro_batches()
+        per_layout = micro_counts * combinations
+        explicit = self._layout_table(None, True)
+        every = self._layout_table(None, False)
+        total = sum(int((counts * per_layout).sum()) for _, _, counts in (every, explicit))
+        if total > MOST_CANDIDATES:
+            raise SpaceTooLarge("candidates", total, MOST_CANDIDATES)
+        self.size = total
+        usual = [every]
+        if total > FEW_CANDIDATES:
+            usual = [self._layout_table(schedule, False) for schedule in self._schedules()]
+        for layouts, starts, counts in (*usual, explicit):
+            per_row = counts * per_layout
+            if layouts is explicit[0]:
+                per_row = self._hopeful(per_row)
+            for low, high in _batches(per_row, size):
+                repeats = per_row[low:high]
+                self.drawn += int(repeats.sum())
+                row = np.repeat(np.arange(low, high), repeats)
+                position = np.arange(len(row)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+                position, option = np.divmod(position, combinations)
+                layout, batch = np.divmod(position, micro_counts[row])
+                layout = layout + starts[row]
+                plans = groups.take(row).with_columns(
+                    micro_batch_size=batches[micro_starts[row] + batch],
+                    **{n: c[layout] if c.ndim else c for n, c in layouts.items()},
+                    **{name: column[option] for name, column in options.items()},
+                    **self._axes.switches.of(0),
+                )
+                plans = self._finish(plans)
+                if len(plans.tp):
+                    yield plans
+
+    @property
+    def every_layer_count(self) -> bool:
+        """Whether recompute_num_layers is an axis of its own instead of the dominance rule."""
+        return self._axes.every_layer_count
+
+    @property
+    def recompute_is_optional(self) -> bool:
+        """Whether every plan with full recompute stands beside the same plan without."""
+        return "none" in self._axes.values["recompute"]
+
+    def _finish(self, plans: Plans) -> Plans:
+        """Drop dominated and illegal rows; give full recompute its layers."""
+        if self._axes.gpipe_dominated:
+            self.dominated += int(np.count_nonzero((plans.schedule == _1F1B) & (plans.pp > 1)))
+        layers = self.chunk_layers(plans)
+        full = plans.recompute == _FULL
+        if self.every_layer_count:
+            exists = ~full | (plans.recompute_num_layers <= layers)
+            if self._axes.limited("recompute_num_layers"):
+                self.rejected["recompute"] += int(np.count_nonzero(~exists))
+            plans = plans.take(exists)
+        else:
+            # 0 stands for all layers of a chunk; a given plan's own count stays what it is.
+            count = plans.recompute_num_layers
+            count = np.where(count > 0, np.minimum(count, layers), layers)
+            plans = plans.with_columns(recompute_num_layers=np.where(full, count, 0))
+        if not self.full:
+            keep = ~(self._redundant_zero(plans) | self._idle(plans))
+            self.dominated += int(np.count_nonzero(~keep))
+            plans = plans.take(keep)
+        if not self._axes.switches.columns:
+            return self._filter(plans, "plan")
+        rules = self._rules_of("plan")
+        found, refused = settled(self._axes.switches, rules, self.context, plans, self._at_rest)
+        for each, rows in refused:
+            self._refuse(each, plans, rows)
+        return found
+
+    def _redundant_zero(self, plans: Plans) -> BoolArray:
+        """ZeRO stages beyond the first allowed one >= 1 where nothing can be sharded."""
+        stages = [int(z) for z in self._axes.values["zero_stage"]]
+        kept = 1 if 1 in stages else min(stages)
+        alone = plans.dp * plans.cp == 1
+        if self.request.model.moe is not None:
+            alone &= plans.tp == plans.etp * plans.ep
+        return np.asarray(alone & (plans.zero_stage != kept))
+
+    def _idle(self, plans: Plans) -> BoolArray:
+        """Plans that differ from another one only in a field without effect."""
+        idle = np.zeros(len(plans), dtype=np.bool_)
+        for field, condition in self._without_effect(plans).items():
+            if field not in self._axes.switches.columns:
+                first = encoded(field, self._axes.values[field][0])
+                idle |= condition & (getattr(plans, field) != first)
+        return idle
+
+    def _at_rest(self, plans: Plans) -> Plans:
+        """Plans whose settled switches have their first value where they have no effect."""
+        columns = {
+            field: np.where(
+                condition, encoded(field, self._axes.values[field][0]), getattr(plans, field)
+            )
+            for field, condition in self._without_effect(plans).items()
+            if field in self._axes.switches.columns
+        }
+        return plans.with_columns(**columns) if columns else plans
+
+    def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
+        """By field with several values: where they are all the same."""
+        found = {
+            "cp_kind": plans.cp == 1,
+            "dynamic_cp": (plans.cp == 1) | (not self.request.training.packs),
+            "rank_order": plans.pp == 1,
+            "moe_dispatcher": plans.ep == 1,
+            "overlap_tp": plans.tp == 1,
+            "overlap_ep": plans.ep == 1,
+            "dp_shard": (plans.zero_stage == 0) | (plans.dp_shard >= plans.dp * plans.cp),
+        }
+        return {field: at for field, at in found.items() if len(self._axes.values[field]) > 1}
+
+    def chunk_layers(self, plans: Plans) -> IntArray:
+        """Layers of the longest chunk of each plan: the most full recompute can redo."""
+        layers = self.request.model.num_layers
+        middle, _ = middle_layers(layers, plans)
+        larger = np.maximum(np.maximum(plans.first_stage_layers, plans.last_stage_layers), middle)
+        # A longer end carries its surplus in one chunk.
+        per_chunk = middle // plans.vpp + np.maximum(larger - middle, 0)
+        per_chunk = np.where(plans.pp == 1, layers, per_chunk)
+        count = virtual_stage_count(plans)
+        longest = np.where(is_loop(plans.schedule), per_chunk, layers // count)
+        if plans.stage_layers_table:
+            most = plans.of_stage_layers(max)
+            each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
+            longest = np.where(plans.stage_layers > 0, each, longest)
+        return longest
+
+    def _schedules(self) -> list[int]:
+        """Codes of the schedules any layout uses."""
+        used = {int(c) for plans in self.layouts.values() for c in np.unique(plans.schedule)}
+        return sorted(used)
+
+    @cached_property
+    def _prospects(self) -> Prospects | None:
+        """None where no layout is left out: the whole space is asked for, or a plan's own."""
+        axes = self._axes
+        if self.full or not axes.deals or axes.own is not None:
+            return None
+        return Prospects(self.groups, axes.dealt_share)
+
+    def seen(self, plans: Plans, seconds: FloatArray) -> None:
+        """Take note of what plans that fit took: where usual splits are slow, dealing will not
+        save them.
+        """
+        if self._prospects is not None:
+            self._prospects.seen(plans, seconds)
+
+    def _hopeful(self, per_row: IntArray) -> IntArray:
+        """Candidates by group, none where dealt layers cannot become as fast as the best so far."""
+        if self._prospects is None:
+            return per_row
+        kept = np.where(self._prospects.hopeful(), per_row, 0)
+        left_out = int((per_row - kept).sum())
+        self.dominated += left_out
+        self.drawn += left_out
+        return kept
+
+    def _layout_table(
+        self, schedule: int | None, explicit: bool
+    ) -> tuple[dict[str, IntArray], IntArray, IntArray]:
+        """Layouts of one schedule, or of all, as columns; where each group row's own begin, and
+        how many.
+        """
+        start = 0
+        offsets: dict[int, tuple[int, int]] = {}
+        columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS}
+        for pp, plans in self.layouts.items():
+            chosen = (plans.stage_layers > 0) == explicit
+            own = plans.take(chosen if schedule is None else chosen & (plans.schedule == schedule))
+            offsets[pp] = (start, len(own.vpp))
+            start += len(own.vpp)
+            for name, parts in columns.items():
+                parts.append(getattr(own, name))
+        pps = self.groups.pp.tolist()
+        starts = np.array([offsets[pp][0] for pp in pps], dtype=np.int64)
+        counts = np.array([offsets[pp][1] for pp in pps], dtype=np.int64)
+        empty = np.zeros(0, dtype=np.int64)
+        table = {n: np.concatenate(c) if c else empty for n, c in columns.items()}
+        if schedule is not None:
+            table["schedule"] = np.asarray(schedule)
+        return table, starts, counts
+
+    def _micro_batches(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Micro-batches that divide each data-parallel share: values, and where each row's are."""
+        batch = self.request.training.global_batch_size
+        allowed = set(self._axes.values["micro_batch_size"])
+        flat: list[int] = []
+        places: dict[int, tuple[int, int]] = {}
+        sizes = self.groups.dp.tolist()
+        for d in sorted(set(sizes)):
+            own = [b for b in divisors(batch // d) if b in allowed]
+            self.rejected["batch_identity"] += not own
+            places[d] = (len(flat), len(own))
+            flat.extend(own)
+        starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
+        counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
+        return np.array(flat or [1], dtype=np.int64), starts, counts
+
+    @property
+    def deals(self) -> bool:
+        """Whether layers may fall on stages as they are dealt out."""
+        return self._axes.deals
+
+    def legal(self, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()) -> Plans:
+        """Whole plans that every rule and limit passes; their table begins with the space's own.
+
+        table: another that begins so.
+        """
+        bounds = self.request.search.limits.get("recompute_num_layers")
+        if bounds is not None:
+            rows = [
+                row
+                for row in rows
+                if row.recompute != "full" or within(bounds, row.recompute_num_layers)
+            ]
+        plans = Plans.from_rows(rows, table or self._axes.split_table)
+        return plans.take(passing(self.rules, self.context, plans)) if rows else plans
+
+    def accepts(self, plans: Plans) -> BoolArray:
+        """Which of whole plans that RULES pass a framework's rules pass too."""
+        return self._legal(plans, "plan") if self._added else np.ones(len(plans), dtype=np.bool_)
+
+    def _rules_of(self, level: str) -> list[Rule]:
+        rules = [rule for rule in self.rules if rule.level == level]
+        return [*rules, *self._late] if level == "plan" else rules
+
+    @cached_property
+    def _late(self) -> dict[Rule, set[str]]:
+        """Rules of process groups and layouts, by what they read that only whole plans have."""
+        late = {*self._axes.options, *self._axes.switches.columns, "micro_batch_size"}
+        plan = Plans.of(ParallelPlan())
+        read = {
+            rule: late & judged(rule, self.context, plan)[1]
+            for rule in self.rules
+            if rule.level != "plan"
+        }
+        return {rule: fields for rule, fields in read.items() if fields}
+
+    def _passes(self, rule: Rule, plans: Plans, level: str) -> BoolArray:
+        """Where plans pass a rule, with some value at least of what it reads and is still open."""
+        open_fields = sorted(self._late.get(rule, ())) if level != "plan" else []
+        if not open_fields:
+            return rule.legal(self.context, plans)
+        options = self._axes.options
+        if not options.keys() >= set(open_fields):
+            return np.ones((), dtype=np.bool_)
+        values = np.unique(np.stack([options[name] for name in open_fields]), axis=1)
+        passes = [
+            rule.legal(
+                self.context, plans.with_columns(**dict(zip(open_fields, each, strict=True)))
+            )
+            for each in values.T
+        ]
+        return np.asarray(np.logical_or.reduce(passes), dtype=np.bool_)
+
+    def _filter(self, plans: Plans, level: str) -> Plans:
+        """The plans every rule of a level passes."""
+        legal = self._legal(plans, level)
+        return plans if legal.all() else plans.take(legal)
+
+    def _legal(self, plans: Plans, level: str) -> BoolArray:
+        """Which plans every rule of a level passes; others are counted by their first reason."""
+        n = len(plans.vpp) if level == "layout" else len(plans.tp)
+        legal = np.ones(n, dtype=np.bool_)
+        for rule in self._rules_of(level):
+            passes = legal & self._passes(rule, plans, level)
+            self._refuse(rule, plans, legal & ~passes)
+            legal = passes
+        return legal
+
+    def _refuse(self, rule: Rule, plans: Plans, refused: BoolArray) -> None:
+        """Count what a rule refuses, and keep its sentence for the first of them."""
+        if refused.any():
+            self.rejected[rule.code] += int(np.count_nonzero(refused))
+            if rule.code not in self.examples:
+                self.examples[rule.code] = self._explained(rule, plans, refused)
+
+    def _explained(self, rule: Rule, plans: Plans, refused: BoolArray) -> str:
+        """The sentence of a rule for the first plan it refuses (columns still open: defaults)."""
+        try:
+            plan = plans.row(int(np.argmax(refused)))
+        except ValidationError:
+            return ""  # a combination that is not even a plan, such as vpp 2 on 1F1B
+        return rule.explain(self.context, plan)
+
+    # What the answer prints ---------------------------------------------------------------
+
+    def axes(self) -> tuple[SpaceAxis, ...]:
+        """The space as a table: axis, values, count."""
+        v = self._axes.values
+        notes = {
+            "tp": "divisors of the accelerators, inside the fastest domain",
+            "cp": "divisors of the accelerators",
+            "pp": "divisors of the accelerators, at most one layer per stage",
+            "ep": "divisors of the experts",
+            "etp": "1, or tp",
+            "zero_stage": "one where nothing is sharded",
+            "micro_batch_size": "divisors of each pipeline's share of the batch",
+        }
+        rows = [
+            SpaceAxis(axis=name, values=v[name], count=len(v[name]), note=notes.get(name, ""))
+            for name in (*GROUP_FIELDS, "zero_stage", "micro_batch_size")
+        ]
+        groups = self.groups
+        dps = tuple(int(d) for d in np.unique(groups.dp))
+        rows.append(SpaceAxis(axis="dp", values=dps, count=len(dps), note="accelerators left over"))
+        schedules = tuple(s for s in v["schedule"])
+        note = "gpipe dominated by 1f1b" if {"gpipe", "1f1b"} <= set(schedules) else ""
+        rows.append(SpaceAxis(axis="schedule", values=schedules, count=len(schedules), note=note))
+        layouts = self.layouts.values()
+        vpps = tuple(sorted({int(x) for p in layouts for x in np.atleast_1d(p.vpp)}))
+        rows.append(
+            SpaceAxis(axis="vpp", values=vpps, count=len(vpps), note="divisors of a stage's layers")
+        )
+        splits = tuple(
+            sorted(
+                {
+                    (int(f), int(last))
+                    for p in layouts
+                    for f, last in zip(p.first_stage_layers, p.last_stage_layers, strict=True)
+                }
+            )
+        )
+        lighter = self._axes.most_layers_lighter
+        note = f"(first, last) stage layers, 0 as the middle; ends up to {lighter} layers lighter"
+        rows.append(
+            SpaceAxis(axis="first/last_stage_layers", values=splits, count=len(splits), note=note)
+        )
+        dealt = self._axes.split_table
+        if dealt:
+            note = "layers by stage, or virtual stage; by time for the best plans"
+            rows.append(SpaceAxis(axis="stage_layers", values=dealt, count=len(dealt), note=note))
+        kinds = tuple(v["recompute"])
+        modules = tuple("+".join(module_names(bits)) for bits in self._axes.selective_sets)
+        rows.append(
+            SpaceAxis(
+                axis="recompute",
+                values=kinds,
+                count=len(kinds),
+                note=f"selective: {', '.join(modules)}; full: fewest layers that fit, and all",
+            )
+        )
+        for name, values in v.items():
+            if name not in SEARCHED:
+                rows.append(SpaceAxis(axis=name, values=values, count=len(values)))
+        return tuple(rows)
+
+
+def _batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:
+    """Consecutive row ranges with about `size` candidates each (at least one row)."""
+    low, total = 0, 0
+    for i, count in enumerate(counts.tolist()):
+        if total and total + count > size:
+            yield low, i
+            low, total = i, 0
+        total += count
+    if total:
+        yield low, len(counts)
