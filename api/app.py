@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -13,7 +14,8 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from api import docs, pages, problems, schema
 from api.addresses import Addresses
-from api.guard import Guard
+from api.batches import Batches
+from api.guard import Guard, Rates
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
@@ -46,6 +48,7 @@ from api.routes import (
 from api.settings import Settings
 from api.store_threads import in_store
 from api.waiting import Waiting
+from api.work import estimates as estimates_of
 from cost_models.catalog.local import cpu_cores
 from planner.store import Unavailable
 from planner.version import __version__
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 
 _THREADS = 16  # for what needs neither a process nor the store
 _WATCH_S = 5.0
+_SHARE_S = 1.0
 _GZIP_LEVEL = 4  # a plan to a tenth, in a third of the time of the usual 9
 
 
@@ -76,6 +80,8 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
             beside.start_soon(_run_jobs, app)
             beside.start_soon(pools["estimates"].start)
             beside.start_soon(_watch, app, pools)
+            if rates is not None and settings.keys:
+                beside.start_soon(_share_rates, store, rates)
             yield
             beside.cancel_scope.cancel()
         if app.state.engine is not None:
@@ -97,10 +103,13 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     app.state.settings = settings
     app.state.metrics = Metrics()
     addresses = Addresses()
+    rates = None
+    if settings.rate:
+        rates = Rates(settings.rate, [key.sha256 for key in settings.keys])
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=_GZIP_LEVEL)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, rates=rates)
     app.add_middleware(Methods, addresses=addresses)
     app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
     problems.install(app)
@@ -130,6 +139,7 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     ):
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)
+    app.router.routes.append(estimates.Plain("/v1/estimates"))
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(plans.pages)
@@ -150,7 +160,7 @@ def _pools(settings: Settings) -> dict[str, Pool]:
         "brief": Pool(places(settings.max_concurrency, wait_s), nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
         # more than cores computes while another one's answer is on its way.
-        "estimates": Pool(places(cpu_cores() + 1, 10 * wait_s)),
+        "estimates": Batches(places(cpu_cores() + 1, 10 * wait_s), estimates_of),
     }
 
 
@@ -160,10 +170,19 @@ async def _watch(app: FastAPI, pools: Mapping[str, Pool]) -> None:
     store: Store = app.state.store
     while True:
         for name, pool in pools.items():
-            metrics.see_places(name, pool.places)
+            metrics.see_places(name, pool)
         with suppress(Unavailable):
             metrics.see_jobs(*await in_store(store.jobs.counts))
         await sleep(_WATCH_S)
+
+
+async def _share_rates(store: Store, rates: Rates) -> None:
+    """Count calls of a key at other servers, again and again."""
+    share = partial(in_store, store.calls.share, uuid.uuid4().hex)
+    while True:
+        with suppress(Unavailable):
+            await rates.meet(share)
+        await sleep(_SHARE_S)
 
 
 async def _run_jobs(app: FastAPI) -> None:

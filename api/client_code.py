@@ -29,7 +29,7 @@ OPERATIONS, DOCUMENTS = "operations.py", "documents.py"
 _JSON, _EVENTS, _TEXT = "application/json", "text/event-stream", "text/plain"
 _WORDS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _SERVICE_ONLY = ("api.", "planner.store.")  # modules that a client does without
-_OTHER_FORMS = frozenset({"format"})  # parameters that ask for something else than JSON
+_OTHER_FORMS = frozenset({"format", "fields"})  # what asks for something else than the document
 _HEAD = '''"""{what}, from its OpenAPI document.
 
 Written by `python -m api.client_code --write`; not to be changed by hand.

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from api.budget import Budget
+from api.fields import Fields
 from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
@@ -85,12 +86,34 @@ async def stated(
     request: Request, cpu_s: CpuSeconds = None, memory_mib: Memory = None, candidates: Count = None
 ) -> Budget:
     """The budget that a call states, within the bounds of the service."""
-    most = _settings(request)
+    limit = most(request)
     return Budget(
-        cpu_s=min(cpu_s or most.max_question_cpu_s, most.max_question_cpu_s),
-        memory_bytes=min(memory_mib or most.max_question_mib, most.max_question_mib) << 20,
-        candidates=min(candidates or most.max_question_plans, most.max_question_plans),
+        cpu_s=min(cpu_s or limit.cpu_s, limit.cpu_s),
+        memory_bytes=min((memory_mib or 0) << 20 or limit.memory_bytes, limit.memory_bytes),
+        candidates=min(candidates or limit.candidates, limit.candidates),
     )
+
+
+def most(request: Request) -> Budget:
+    """The budget of a call that states none."""
+    settings = _settings(request)
+    return Budget(
+        settings.max_question_cpu_s, settings.max_question_mib << 20, settings.max_question_plans
+    )
+
+
+async def wanted_fields(
+    fields: Annotated[
+        str,
+        Query(
+            max_length=2_000,
+            description="parts of the answer, separated by commas, such as "
+            "`estimate.iteration_time_s,estimate.memory.peak_bytes`; else all of it",
+        ),
+    ] = "",
+) -> Fields:
+    """The fields of the answer that a call names."""
+    return tuple(name for name in fields.split(",") if name)
 
 
 class CallPool:
@@ -130,7 +153,8 @@ def _settings(request: Request) -> Settings:
 
 Body = Annotated[Any, Depends(read_document)]
 Files = Annotated[Any, Depends(read_files)]
-# The pools: searches, short computations, and estimates, which are the most frequent.
+Stated = Annotated[Budget, Depends(stated)]
+WantedFields = Annotated[Fields, Depends(wanted_fields)]
+# The pools: searches and short computations; estimates have one of their own (api/batches.py).
 Searches = Annotated[CallPool, Depends(_call_pool("searches"))]
 Brief = Annotated[CallPool, Depends(_call_pool("brief"))]
-Estimates = Annotated[CallPool, Depends(_call_pool("estimates"))]

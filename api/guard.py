@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,6 +20,7 @@ from api.settings import Settings
 _NEED_KEY = ("/v1/", "/plans/", "/metrics")
 _UNLIMITED = ("/healthz", "/readyz")
 _FOREIGN = ("cross-site", "same-site")  # values of Sec-Fetch-Site
+Elsewhere = dict[tuple[str, str], int]  # calls by caller and server
 _MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgotten first
 
 
@@ -31,11 +33,11 @@ class Guard:
     give its own name our address (DNS rebinding), and would then share our origin.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, rates: Rates | None) -> None:
         self.app = app
         self.settings = settings
         self.keys = settings.keys
-        self.rates = Rates(settings.rate) if settings.rate else None
+        self.rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
@@ -110,10 +112,16 @@ def _key(headers: Headers, keys: tuple[Key, ...]) -> Key | None:
 
 
 class Rates:
-    """A bucket of calls per caller: `per_minute` at once, and as many again in each minute."""
+    """A bucket of calls per caller: `per_minute` at once, and as many again in each minute.
 
-    def __init__(self, per_minute: int) -> None:
+    shared: callers whose calls count at all servers together: see `meet`.
+    """
+
+    def __init__(self, per_minute: int, shared: Iterable[str] = ()) -> None:
         self.per_minute = per_minute
+        self._totals = dict.fromkeys(shared, 0)
+        self._known: dict[str, int] = {}
+        self._elsewhere: Elsewhere | None = None
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> dict[str, str]:
@@ -122,6 +130,8 @@ class Rates:
         calls, since = self._buckets.pop(caller, (float(self.per_minute), now))
         calls = min(self.per_minute, calls + (now - since) * per_s)
         fine = calls >= 1
+        if fine and caller in self._totals:
+            self._totals[caller] += 1
         self._buckets[caller] = (calls - fine, now)
         if len(self._buckets) > _MOST_CALLERS:
             self._buckets.popitem(last=False)
@@ -135,3 +145,23 @@ class Rates:
             detail = f"more than {self.per_minute} calls a minute"
             raise Refused("rate-limited", detail, headers)
         return headers
+
+    async def meet(self, share: Callable[..., Awaitable[Elsewhere]]) -> None:
+        """Tell other servers how many calls there were here, and count theirs."""
+        totals = {
+            caller: total
+            for caller, total in self._totals.items()
+            if total != self._known.get(caller, 0)
+        }
+        found = await share(totals)
+        self._known |= totals
+        # What there was before this server started is no call of now.
+        before = found if self._elsewhere is None else self._elsewhere
+        for (caller, server), total in found.items():
+            if (more := total - before.get((caller, server), 0)) and caller in self._totals:
+                self._spend(caller, more)
+        self._elsewhere = before | found
+
+    def _spend(self, caller: str, more: int) -> None:
+        calls, since = self._buckets.get(caller, (float(self.per_minute), time.monotonic()))
+        self._buckets[caller] = (max(0.0, calls - more), since)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -11,13 +12,14 @@ from collections.abc import Callable
 
 import structlog
 from fastapi import Request
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
 from api.addresses import Addresses
-from api.problems import respond
+from api.problem_types import TYPES
+from api.problems import MEDIA_TYPE, respond
 from api.work import where
 from planner.documents.problems import internal_document
 
@@ -33,6 +35,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _CLIENT_LEFT = 499  # for the log alone
 PROCESSORS: list[Processor] = [
@@ -71,12 +74,12 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = call
+                headers = message.setdefault("headers", [])
+                there = {name for name, _ in headers}
+                headers += [header for header in _RAW_HEADERS if header[0] not in there]
+                headers.append((b"x-request-id", call.encode()))
                 if spent := scope["state"].get("spent"):
-                    headers["Planner-Spent"] = f"{spent.bound}={spent.allowed:g}"
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+                    headers.append((b"planner-spent", f"{spent.bound}={spent.allowed:g}".encode()))
             await send(message)
 
         try:
@@ -103,6 +106,22 @@ class RequestLog:
                 **_caller(scope),
                 **({"fault": fault} if fault else {}),
             )
+
+
+def refused(slug: str, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and problem document for what is no call yet, such as a bad request line; logged."""
+    kind, call = TYPES[slug], uuid.uuid4().hex
+    document = {
+        "type": f"/problems/{slug}", "title": kind.title, "status": kind.status,
+        "detail": detail, "instance": "", "request_id": call,
+    }  # fmt: skip
+    _log.info("refused", status=kind.status, detail=detail, request_id=call)
+    body = json.dumps(document).encode()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"), (b"x-request-id", call.encode()), *_RAW_HEADERS,
+    ]  # fmt: skip
+    return headers, body
 
 
 def _caller(scope: Scope) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from api.places import Places
+from api.pool import Pool
 from planner.store.jobs import State
 from planner.version import __version__
 
@@ -62,11 +62,11 @@ class Metrics:
             "planner_store_errors", "Calls that the store could not serve", registry=self.registry
         )
 
-    def see_places(self, pool: str, places: Places) -> None:
+    def see_places(self, name: str, pool: Pool) -> None:
         """Note how full a pool is."""
-        self._places.labels(pool).set(places.places)
-        self._taken.labels(pool).set(places.taken)
-        self._waiting.labels(pool).set(places.waiting)
+        self._places.labels(name).set(pool.places.places)
+        self._taken.labels(name).set(pool.places.taken)
+        self._waiting.labels(name).set(pool.waiting)
 
     def see_jobs(self, counts: Mapping[str, int], oldest_s: float) -> None:
         """Note how many jobs there are by state, and how long the first one waits."""

@@ -42,8 +42,9 @@ class Places:
         self._waiting[number] = caller, turn
         self._assign()
         try:
-            with anyio.fail_after(self.wait_s):
-                await turn.wait()
+            if not turn.is_set():
+                with anyio.fail_after(self.wait_s):
+                    await turn.wait()
         except BaseException as error:
             self._waiting.pop(number, None)
             if turn.is_set():  # the place came just after the timeout

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 from opentelemetry import trace
 
 from api import work as children
-from api.budget import Bounds, Budget, OverBudget, Spent, used
+from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, used
 from api.places import Places
 from api.pool_server import CONTEXT
 from planner.progress import current
@@ -46,7 +47,7 @@ class Pool:
     def __init__(self, places: Places, nice: int = 0, warm: bool = False) -> None:
         self.places = places
         self._start = nice, warm
-        self._idle: list[_Process] = []
+        self._idle: list[Process] = []
 
     async def run(
         self, caller: str, budget: Budget, work: Callable[..., T], *asked: Any
@@ -56,13 +57,24 @@ class Pool:
         Its steps are shown to whoever watches here; it is stopped when this is cancelled.
         Raises what it raises, Refused where no place is free in time, and OverBudget.
         """
+        async with self.process(caller) as process:
+            with _tracer.start_as_current_span(f"compute {_name(work, asked)}"):
+                return await process.run(work, asked, budget)
+
+    @property
+    def waiting(self) -> int:
+        """The number of callers that wait."""
+        return self.places.waiting
+
+    @asynccontextmanager
+    async def process(self, caller: str) -> AsyncIterator[Process]:
+        """A process for this caller alone.  Raises Refused where no place is free in time."""
         async with AsyncExitStack() as held:
             with _tracer.start_as_current_span("queue"):
                 await held.enter_async_context(self.places.one(caller))
             process = self._living() or await self._started()
             try:
-                with _tracer.start_as_current_span(f"compute {_name(work, asked)}"):
-                    return await process.run(work, asked, budget)
+                yield process
             finally:
                 if process.alive:
                     self._idle.append(process)
@@ -71,10 +83,10 @@ class Pool:
         """Start a process before the first work arrives."""
         self._idle.append(await self._started())
 
-    async def _started(self) -> _Process:
-        return await to_thread.run_sync(_Process, *self._start)
+    async def _started(self) -> Process:
+        return await to_thread.run_sync(Process, *self._start)
 
-    def _living(self) -> _Process | None:
+    def _living(self) -> Process | None:
         """An idle process; those that have died are removed."""
         while self._idle:
             process = self._idle.pop()
@@ -89,7 +101,7 @@ class Pool:
             self._idle.pop().end()
 
 
-class _Process:
+class Process:
     """One process and the connection to it."""
 
     def __init__(self, nice: int, warm: bool) -> None:
@@ -107,22 +119,23 @@ class _Process:
     ) -> Answered[T]:
         """What the work returns, from the other process.  Raises OverBudget."""
         watch, best = current(), None
-        bounds = Bounds(budget, used(self.pid)[0])
+        bounds, looked = Bounds(budget, cpu_s(self.pid)), time.monotonic()
         try:
             self.connection.send((work, asked, budget))
             while True:
                 told = None
                 with move_on_after(_LOOK_S):
                     told = await self._received()
-                if told is None:
+                if told is not None:
+                    if told[0] != "step":
+                        break
+                    best = told[1].best or best
+                    watch.show(told[1])
+                if time.monotonic() - looked >= _LOOK_S:
+                    looked = time.monotonic()
                     if spent := bounds.spent(*used(self.pid)):
                         self.end()
                         raise OverBudget(spent, best)
-                elif told[0] != "step":
-                    break
-                else:
-                    best = told[1].best or best
-                    watch.show(told[1])
         except get_cancelled_exc_class():
             with CancelScope(shield=True):
                 await self._stop()

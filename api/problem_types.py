@@ -103,6 +103,12 @@ TYPES: dict[str, ProblemType] = {
         "The body is larger than the service accepts.",
         "GET /v1/info has the limit; PLANNER_MAX_BODY_BYTES sets it.",
     ),
+    "headers-too-large": ProblemType(
+        431,
+        "Headers are too large",
+        "The request line and the headers together have more bytes than the service reads.",
+        "Send fewer or shorter headers; what is long belongs into the body.",
+    ),
     "unsupported-media-type": ProblemType(
         415,
         "Body is not JSON",

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from api.budget import Spent
 from api.dependencies import CallPool
+from api.fields import Fields, chosen
 from api.negotiation import JSON
 from api.problems import Refused
 from api.store_threads import in_store
@@ -73,8 +74,12 @@ async def answer(
     question: Mapping[str, Any],
     compute: Callable[..., BaseModel],
     *asked: Any,
+    fields: Fields = (),
 ) -> Response:
-    """The kept answer to a resolved question, or else what `compute` makes of `asked`."""
+    """The kept answer to a resolved question, or else what `compute` makes of `asked`.
+
+    fields: what to send of it.
+    """
     id = answer_id(kind[:2], question)
     if key := request.headers.get("idempotency-key"):
         await in_store(_claim, request, key, question, id)
@@ -88,16 +93,16 @@ async def answer(
         # A larger budget finds more; and what a site learned meanwhile may be in it, or may not.
         if spent is None and answer_id(kind[:2], question) == id:
             await in_store(keep, request, id, content)
-        return _send(kind, id, cached, content, spent)
-    return _send(kind, id, cached, content)
+        return _send(kind, id, cached, chosen(content, fields), spent)
+    return _send(kind, id, cached, chosen(content, fields))
 
 
-async def kept(request: Request, kind: Kind, id: str) -> Response:
+async def kept(request: Request, kind: Kind, id: str, fields: Fields = ()) -> Response:
     """The answer with this id.  Raises Refused where it is not kept, or no longer."""
     content = await in_store(read, request, kind, id)
     if is_known(request, id):
         return Response(status_code=304, headers={"ETag": etag(id)})
-    response = _send(kind, id, True, content)
+    response = _send(kind, id, True, chosen(content, fields))
     response.headers["Cache-Control"] = _FOR_AN_HOUR
     return response
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -10,7 +9,6 @@ import socket
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from api import pool_server
 from api.settings import Settings, SettingsError
@@ -19,9 +17,6 @@ from planner.data_folder import data_folder
 from planner.documents.problems import refuse
 from planner.validate.agent import die_with_parent
 
-_HEADER_TIMEOUT_S = 10.0  # for the headers of a request to arrive
-_MOST_HEADER_BYTES = 32_768
-_READ_TIMEOUT_S = 20.0  # for a client that reads nothing of its response
 _KEEP_ALIVE_S = 30
 _SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
 
@@ -55,6 +50,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     gc.disable()  # imported modules are never freed, so collecting among them wastes start-up time
     from api.app import create_app
     from api.log import JsonHandler
+    from api.protocol import MOST_HEADER_BYTES, HeaderTimeoutProtocol
     from planner.store import Store, Unavailable
 
     try:  # also migrates the tables, before the first request
@@ -80,7 +76,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )
     _Server(config).run(sockets=[listener])
     return 0
@@ -93,74 +89,6 @@ def _say_where(listener: socket.socket) -> None:
     print(f"The planner is at {address}  (stop it with Ctrl+C)")
     print(f"  API   {address}/docs")
     print(f"  data  {data_folder('')}", flush=True)
-
-
-class HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections whose headers don't arrive in time.
-
-    It also closes those whose client stops reading the response.
-    """
-
-    _header_timer: asyncio.TimerHandle | None = None
-    _read_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """A client has connected: start the timer of its first headers."""
-        self._close_an_idle_connection_at_the_limit()
-        super().connection_made(transport)
-        self._start_header_timer()
-
-    def pause_writing(self) -> None:
-        """The client does not read: start the timer of its reading."""
-        super().pause_writing()
-        self._read_timer = self.loop.call_later(_READ_TIMEOUT_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """The client reads again: stop the timer of its reading."""
-        self._stop_read_timer()
-        super().resume_writing()
-
-    def data_received(self, data: bytes) -> None:
-        """Time the headers alone; the body has a limit of its own (PLANNER_MAX_BODY_S)."""
-        if self._header_timer is None and self._is_idle():
-            self._start_header_timer()
-        super().data_received(data)
-        if not self._is_idle():
-            self._stop_header_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: stop both timers."""
-        self._stop_header_timer()
-        self._stop_read_timer()
-        super().connection_lost(exc)
-
-    def _close_an_idle_connection_at_the_limit(self) -> None:
-        others: set[Any] = self.connections
-        if self.config.limit_concurrency and len(others) >= self.config.limit_concurrency - 1:
-            idle = next((one for one in others if one._is_idle()), None)
-            if idle is not None:
-                idle.transport.abort()
-                others.discard(idle)
-
-    def _is_idle(self) -> bool:
-        """Whether no request is being answered on this connection."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT_S, self._close)
-
-    def _close(self) -> None:
-        self.transport.close()
-
-    def _stop_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _stop_read_timer(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -23,6 +23,7 @@ from planner.progress import Step, Stopped, Watch, ignore, watched
 
 EVENTS = "text/event-stream"
 _LEAST_S = 0.1  # between two events of progress
+_SOON_S = 0.2  # a call that ends sooner is not watched for the end of its caller
 
 
 def event(name: str, document: bytes) -> bytes:
@@ -64,11 +65,17 @@ class Waiting:
                 left.set()
                 tasks.cancel_scope.cancel()
 
+        loop, watcher = asyncio.get_running_loop(), None
+
+        def watch_the_caller() -> None:
+            nonlocal watcher
+            watcher = loop.create_task(notice_leaving())
+
         streams = EVENTS in Headers(scope=scope).get("accept", "")
         stream = _Stream(sent, scope["path"]) if streams else None
         watch = Watch(stream.show if stream else ignore, left.is_set)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(notice_leaving)
+            later = loop.call_later(_SOON_S, watch_the_caller)
             if stream:
                 tasks.start_soon(stream.run)
             try:
@@ -76,6 +83,10 @@ class Waiting:
                     await self.app(scope, received, stream.answer if stream else sent)
             except Exception as error:
                 failure = error
+            finally:
+                later.cancel()
+                if watcher:
+                    watcher.cancel()
             tasks.cancel_scope.cancel()
         if left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect

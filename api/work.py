@@ -6,20 +6,23 @@ file is all that such a process has of the service.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from api.budget import Budget, Looking, OverBudget
+from api.fields import Fields, chosen
 from planner.answers import solve
 from planner.answers.identity import answer_id, build
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
 from planner.intake.parsing import parse_request
@@ -51,12 +54,49 @@ def dumped(find: Callable[..., BaseModel], *asked: Any) -> bytes:
     return find(*asked).model_dump_json().encode()
 
 
-def estimate(document: Any, known: str) -> tuple[str, bytes | None]:
-    """The id of an estimate, and its document unless it is among the known ones."""
-    request = parse_request(document, need_plan=True)
-    assert request.plan is not None
-    id = answer_id("es", request.document())
-    return id, None if id in known else dumped(solve.estimate, request, request.plan)
+class Estimate(NamedTuple):
+    """A request for an estimate: its document, the ids that its caller knows, and the fields."""
+
+    document: Any
+    known: str = ""
+    fields: Fields = ()
+
+
+def estimates(asked: Sequence[Estimate]) -> list[tuple[str, Any]]:
+    """For each one its id and its document (None if it is known), or the error; see `serve`.
+
+    Those that differ in nothing but the plan are priced together.
+    """
+    found: list[tuple[str, Any]] = [("", None)] * len(asked)
+    together: dict[str, list[tuple[int, str, PlanRequest]]] = {}
+    for i, one in enumerate(asked):
+        try:
+            request = parse_request(one.document, need_plan=True)
+            id = answer_id("es", request.document())
+            if id in one.known:
+                found[i] = "answer", (id, None)
+                continue
+            if reasons := solve.illegal(request, request.named_plan):
+                raise IllegalPlan(reasons)
+        except Exception as error:
+            found[i] = "error", _told(error)
+        else:
+            alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
+            together.setdefault(alike, []).append((i, id, request))
+    groups = list(together.values())
+    while groups:
+        group = groups.pop()
+        try:
+            answers = solve.estimates([(request, request.named_plan) for *_, request in group])
+            for (i, id, _), answer in zip(group, answers, strict=True):
+                content = answer.model_dump_json().encode()
+                found[i] = "answer", (id, chosen(content, asked[i].fields))
+        except Exception as error:
+            if len(group) > 1:  # one may have failed for all
+                groups += [[one] for one in group]
+            else:
+                found[group[0][0]] = "error", _told(error)
+    return found
 
 
 def traced(document: Any) -> str:
@@ -105,7 +145,10 @@ def _done(
     except NothingYet:
         assert looking.spent is not None
         return "error", OverBudget(looking.spent)
-    except _ANSWERS as error:
-        return "error", error
     except Exception as error:
-        return "error", Fault(where(error))
+        return "error", _told(error)
+
+
+def _told(error: Exception) -> Exception:
+    """An error as the server is told of it."""
+    return error if isinstance(error, _ANSWERS) else Fault(where(error))

@@ -56,7 +56,8 @@ class Workers:
             "PLANNER_HOST": most.host,
             "PLANNER_MAX_CONCURRENCY": str(max(1, most.max_concurrency // count)),
             "PLANNER_MAX_CONNECTIONS": str(max(1, most.max_connections // count)),
-            "PLANNER_CALLS_PER_MINUTE": str(-(-most.rate // count)),
+            # Of a key all workers together count; of an address each one does.
+            "PLANNER_CALLS_PER_MINUTE": str(most.rate if most.keys else -(-most.rate // count)),
             "PLANNER_MAX_RUNS": str(0 if index else most.jobs.max_runs),
         }
         command = [sys.executable, "-m", "planner.cli", "serve"]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Any
 
-from api import results, work
-from api.dependencies import Body, Estimates
+from fastapi import APIRouter, Request, Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from api import results
+from api.budget import Budget
+from api.dependencies import Body, Stated, WantedFields, most, read_document
+from api.fields import Fields
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
+from api.work import Estimate
 from planner.documents.answer import EstimateAnswer
 
 router = APIRouter(prefix="/estimates", tags=["estimates"])
@@ -19,11 +26,39 @@ router = APIRouter(prefix="/estimates", tags=["estimates"])
     responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED},
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
-async def estimate(document: Body, request: Request, estimates: Estimates) -> Response:
+async def estimate(
+    document: Body, request: Request, budget: Stated, fields: WantedFields
+) -> Response:
     """Estimate the request's `plan`; `dp` may be left out, it follows from the others."""
+    return await _estimated(request, document, budget, fields)
+
+
+class Plain(Route):
+    """The same for calls without parameters, which need nothing of what FastAPI reads them by.
+
+    Estimates are most of all calls, and reading parameters is a good part of what one costs here.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, _plain, methods=["POST"], include_in_schema=False)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it is such a call."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+async def _plain(request: Request) -> Response:
+    return await _estimated(request, await read_document(request), most(request), ())
+
+
+async def _estimated(request: Request, document: Any, budget: Budget, fields: Fields) -> Response:
     known = request.headers.get("if-none-match", "")
-    id, answer = await estimates.run(work.estimate, document, known)
+    estimates = request.app.state.estimates
+    question = Estimate(document, known, fields)
+    id, content = await estimates.one(request.state.caller, budget, question)
     headers = {"ETag": results.etag(id)}
-    if answer is None:
+    if content is None:
         return Response(status_code=304, headers=headers)
-    return Response(answer, media_type="application/json", headers=headers)
+    return Response(content, media_type="application/json", headers=headers)

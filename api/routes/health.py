@@ -35,15 +35,18 @@ async def healthz() -> Health:
 @router.get("/readyz", responses=declare(403, 503))
 @storing
 def readyz(request: Request) -> Health:
-    """Whether the service can do all of its work: its store is writable, and jobs run."""
+    """Whether the service can do all of its work: its store is writable, and jobs run.
+
+    Jobs that an earlier server left are taken up beside this: until the job engine has started,
+    jobs are accepted and wait.
+    """
     store: Store = request.app.state.store
     try:
         store.servers.prove()
     except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
         raise Refused("unavailable", "the store is not writable") from None
     engine: Engine | None = request.app.state.engine
-    runs = request.app.state.settings.jobs.max_runs
-    if runs and (engine is None or not engine.is_ready):
+    if engine is not None and not engine.is_ready:
         raise Refused("unavailable", "the job engine is not running")
     return Health()
 

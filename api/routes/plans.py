@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
 from api import negotiation, results
-from api.dependencies import Body, Searches
+from api.dependencies import Body, Searches, WantedFields
 from api.problems import Refused, declare
 from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
 from api.store_threads import in_store
@@ -38,7 +38,9 @@ pages = APIRouter(include_in_schema=False)
     responses={**declare(400, 408, 413, 415, 422, 503), **NOT_CHANGED, **STREAMED},
     openapi_extra=request_body(PLAN_EXAMPLES),
 )
-async def plan(document: Body, request: Request, searches: Searches) -> Response:
+async def plan(
+    document: Body, request: Request, searches: Searches, fields: WantedFields
+) -> Response:
     """Search; that nothing fits is an answer too, with `best` null and the nearest miss.
 
     Where nodes differ, the ways to use them, the fastest first.
@@ -46,7 +48,8 @@ async def plan(document: Body, request: Request, searches: Searches) -> Response
     asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
     differ = len(asked.cluster.groups) > 1
     find = mixed.find if differ else solve.find
-    return await results.answer(request, searches, "plans", asked.document(), find, asked)
+    question = asked.document()
+    return await results.answer(request, searches, "plans", question, find, asked, fields=fields)
 
 
 @router.get(
@@ -54,9 +57,9 @@ async def plan(document: Body, request: Request, searches: Searches) -> Response
     response_model=results.KeptPlan | results.KeptMixedPlan,
     responses={**declare(404, 422, 503), **NOT_CHANGED},
 )
-async def kept_plan(id: results.Id, request: Request) -> Response:
+async def kept_plan(id: results.Id, request: Request, fields: WantedFields) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "plans", id)
+    return await results.kept(request, "plans", id, fields)
 
 
 @router.get(

@@ -122,15 +122,23 @@ def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry])
 
 def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
     """Time and memory of one plan; IllegalPlan when it cannot run at all."""
-    reasons = illegal(request, plan)
-    if reasons:
+    if reasons := illegal(request, plan):
         raise IllegalPlan(reasons)
-    model = cost_model(request)
-    return EstimateAnswer(
-        **_common(request, model),
-        estimate=report(model, request, plan),
-        evidence=_evidence(request, plan),
-    )
+    return estimates([(request, plan)])[0]
+
+
+def estimates(asked: Sequence[tuple[PlanRequest, ParallelPlan]]) -> list[EstimateAnswer]:
+    """Time and memory of legal plans, for requests that differ in nothing but `plan`.
+
+    They are priced as one array, which costs little more than pricing one of them.
+    """
+    first, _ = asked[0]
+    model = cost_model(first)
+    priced = reports(model, first, [plan for _, plan in asked])
+    return [
+        EstimateAnswer(**_common(request, model), estimate=own, evidence=_evidence(request, plan))
+        for (request, plan), own in zip(asked, priced, strict=True)
+    ]
 
 
 def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:

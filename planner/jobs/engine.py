@@ -41,6 +41,7 @@ STEPS_VERSION = "2"
 _RENEWALS_PER_LEASE = 5
 _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
+_START_S = 60.0  # that the first start may take
 _STOP_TIMEOUT_S = 15.0  # for runs to end when the executor stops
 _log = logging.getLogger(__name__)
 # Without a handler of its own DBOS's logger propagates to ours, in the format of all other lines.
@@ -56,6 +57,7 @@ class Engine:
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+        self._began_s, self._starting = time.monotonic(), True
 
     def start(self) -> None:
         """Start to run jobs, in threads."""
@@ -63,7 +65,9 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it accepts jobs: it holds a lease, and its queue runs."""
+        """Whether jobs run: it holds a lease and its queue runs, or it starts just now."""
+        if self._starting:
+            return time.monotonic() < self._began_s + _START_S
         return self._thread.is_alive() and _executor is not None and _executor.holds_lease
 
     def wake(self) -> None:
@@ -96,11 +100,13 @@ class Engine:
             _executor = executor
             _launch(self.url, executor.name, self.settings)
             _reconcile(self.store)
+            self._starting = False
             file = _File.of(self.url)
             while not self._stopping.is_set() and file.is_there and self._tick(executor):
                 self._awake.wait(self.settings.job_lease_s / _RENEWALS_PER_LEASE)
                 self._awake.clear()
         finally:
+            self._starting = False
             executor.end(_STOP_TIMEOUT_S)
             DBOS.destroy()
             with suppress(Unavailable):

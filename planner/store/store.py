@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from planner.store.calls import Calls
 from planner.store.database import Database
 from planner.store.jobs import Jobs
 from planner.store.keys import Keys
@@ -27,6 +28,7 @@ class Store:
     jobs: Jobs
     servers: Servers
     library: Library
+    calls: Calls
 
     @classmethod
     def open(cls, url: str | None = None, result_bytes: int = RESULT_BYTES) -> Self:
@@ -43,6 +45,7 @@ class Store:
             Jobs(database),
             Servers(database),
             Library(database),
+            Calls(database),
         )
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0002"  # the newest migration
+REVISION = "0003"  # the newest migration
 METADATA = sa.MetaData()
 
 RESULTS = sa.Table(
@@ -93,4 +93,13 @@ SERVERS = sa.Table(
     METADATA,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("lease_until", sa.Double, nullable=False),
+)
+# Calls of a key, counted by one process from its start on.
+CALLS = sa.Table(
+    "calls",
+    METADATA,
+    sa.Column("caller", sa.String(64), primary_key=True),
+    sa.Column("source", sa.String(64), primary_key=True),
+    sa.Column("total", sa.Integer, nullable=False),
+    sa.Column("counted_at", sa.Double, nullable=False, index=True),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import time
 
 import pytest
 from fastapi.testclient import TestClient
 
-from api import serve
+from api import protocol
 from api.app import create_app
 from api.settings import Settings
 from tests.fixtures.service import listening
@@ -30,7 +31,7 @@ def health(port: int) -> int:
 
 def test_silent_connections_make_room() -> None:
     with listening(
-        create_app(Settings()), http=serve.HeaderTimeoutProtocol, limit_concurrency=20
+        create_app(Settings()), http=protocol.HeaderTimeoutProtocol, limit_concurrency=20
     ) as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
         assert [health(port) for _ in range(5)] == [200] * 5
@@ -38,9 +39,30 @@ def test_silent_connections_make_room() -> None:
             one.close()
 
 
+def test_one_connection_too_many_is_told_so() -> None:
+    """Where all others are in use, and none can make room."""
+    with listening(
+        create_app(Settings()), http=protocol.HeaderTimeoutProtocol, limit_concurrency=5
+    ) as port:
+        busy = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for one in busy:  # its body never comes
+            one.sendall(
+                b"POST /v1/estimates HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            )
+        time.sleep(0.5)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["type"]) == (503, "/problems/queue-full")
+        assert int(answer.headers["retry-after"]) > 0
+        for one in busy:
+            one.close()
+
+
 def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_READ_TIMEOUT_S", 0.3)
-    with listening(create_app(Settings()), http=serve.HeaderTimeoutProtocol) as port:
+    monkeypatch.setattr(protocol, "_READ_TIMEOUT_S", 0.3)
+    with listening(create_app(Settings()), http=protocol.HeaderTimeoutProtocol) as port:
         reader = socket.socket()
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.connect(("127.0.0.1", port))

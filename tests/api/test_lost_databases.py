@@ -41,7 +41,7 @@ def test_jobs_begin_anew_where_their_database_is_lost(
     lose(place)
     (place.folder / "jobs.sqlite").write_bytes(b"not a database, but long enough" * 100)
     server = place.serve()
-    assert server.http.get("/readyz").status_code == 503
+    eventually(lambda: server.http.get("/readyz").status_code == 503, "word of it", 60)
     state, _, advice = _job_database(None)
     assert (state, "move" in str(advice)) == ("fail", True)
     lose(place)

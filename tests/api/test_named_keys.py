@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,28 @@ def test_a_saved_plan_is_its_owner_s(service: TestClient, monkeypatch: pytest.Mo
     ]
     calls = {one["request_id"]: one["caller"] for one in lines if one["event"] == "call"}
     assert all(calls[one["request_id"]] == one["caller"] for one in audit)
+
+
+def test_calls_of_a_key_count_at_all_servers() -> None:
+    """What a key asks at one of two servers it lacks at the other one; no other key does."""
+    settings = Settings(api_keys_sha256=WORDS, calls_per_minute=12)
+
+    def left(server: TestClient, name: str) -> int:
+        return int(server.get("/v1/info", headers=of(name)).headers["ratelimit-remaining"])
+
+    with serving(settings) as one, serving(settings) as other:
+        time.sleep(2.0)  # what there was before they started counts no more
+        assert [left(one, "alice") for _ in range(6)][-1] <= 7
+        for own in range(20):
+            time.sleep(1.0)
+            if left(other, "alice") + own + 1 <= 8:  # 12 less what it was asked itself, and more
+                break
+        else:
+            pytest.fail("the other server never knew")
+        assert left(other, "bob") == 11
+    with serving(settings) as later:
+        time.sleep(2.0)
+        assert left(later, "alice") == 11
 
 
 def test_what_stands_in_the_setting() -> None:

@@ -16,7 +16,7 @@ import pytest
 import structlog
 from fastapi.testclient import TestClient
 
-from api import log, serve
+from api import log, protocol
 from api.app import create_app
 from api.guard import Rates
 from api.log import _HEADERS
@@ -252,11 +252,11 @@ def test_a_hostile_name_is_a_name(client: TestClient, framework: str, tmp_path: 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], socket.socket]]:
     """Connections to a real server that waits two seconds for heads and bodies."""
-    monkeypatch.setattr(serve, "_HEADER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(protocol, "_HEADER_TIMEOUT_S", 2.0)
     app = create_app(Settings(max_body_s=2.0))
     limits = {
-        "http": serve.HeaderTimeoutProtocol,
-        "h11_max_incomplete_event_size": serve._MOST_HEADER_BYTES,
+        "http": protocol.HeaderTimeoutProtocol,
+        "h11_max_incomplete_event_size": protocol.MOST_HEADER_BYTES,
     }
     with listening(app, **limits) as port:
         yield lambda: socket.create_connection(("127.0.0.1", port), timeout=300)
@@ -270,6 +270,20 @@ def answer(connection: socket.socket) -> bytes:
     return found
 
 
+def refused(sent: bytes, status: int) -> Any:
+    """The problem document of a connection that was refused before there was a call."""
+    head, _, body = sent.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+    document = json.loads(body)
+    assert lines[0].split()[1] == str(status) == str(document["status"]), sent
+    assert headers["content-type"] == MEDIA_TYPE
+    assert headers["x-request-id"] == document["request_id"]
+    assert headers["content-length"] == str(len(body))
+    assert "x-frame-options" in headers
+    return document
+
+
 HEAD = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -280,12 +294,16 @@ def test_slow_and_endless_requests_are_disconnected(server: Callable[[], socket.
             slow_body.sendall(HEAD + b"Content-Length: 100\r\nConnection: close\r\n\r\n{")
             head, _, body = answer(slow_body).partition(b"\r\n\r\n")
         assert answer(silent) == b""
-        assert answer(slow_head) == b""
+        assert refused(answer(slow_head), 408)["type"] == "/problems/timeout"
         assert head.startswith(b"HTTP/1.1 408 ")
         assert json.loads(body)["type"] == "/problems/timeout"
     with server() as endless:
         endless.sendall(HEAD + b"X-Long: " + b"x" * 100_000)
-        assert answer(endless).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+        assert refused(answer(endless), 431)["type"] == "/problems/headers-too-large"
+    for line in (b"GET\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET /healthz HTTX/1.1\r\n"):
+        with server() as no_http:
+            no_http.sendall(line + b"\r\n\r\n")
+            assert refused(answer(no_http), 400)["type"] == "/problems/malformed"
     with server() as again:  # a second call on a connection has its time as well
         again.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he")
         assert answer(again).count(b"HTTP/1.1 200 ") == 1

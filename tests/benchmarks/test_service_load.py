@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from api.budget import cpu_s
 from tests.fixtures.job_server import Place, Server
 from tests.fixtures.load import Answers, ask, call, post
 
@@ -61,12 +62,26 @@ def estimates() -> Iterator[bytes]:
 
 
 def measured(
-    benchmark: BenchmarkFixture, server: Server, calls: Iterator[bytes], connections: int
+    benchmark: BenchmarkFixture,
+    place: Place,
+    server: Server,
+    calls: Iterator[bytes],
+    connections: int,
 ) -> Answers:
-    """Answers to these calls, their figures said and kept."""
+    """Answers to these calls, their figures said and kept.
+
+    Beside them milliseconds of a core per call: of all processes, and of that which speaks HTTP.
+    Other load of the machine changes these less than the calls a second.
+    """
     address = str(server.http.base_url).rstrip("/")
+    before = {pid: cpu_s(pid) for pid in place.processes()}
     answers = benchmark.pedantic(lambda: asyncio.run(ask(address, calls, connections)), rounds=1)
-    figures = answers.figures()
+    spent = {pid: cpu_s(pid) - before.get(pid, 0.0) for pid in place.processes()}
+    each = 1e3 / len(answers.seconds)
+    figures = answers.figures() | {
+        "cpu_ms": round(each * sum(spent.values()), 2),
+        "http_cpu_ms": round(each * spent[server.process.pid], 2),
+    }
     benchmark.extra_info.update(figures)
     print("\n", json.dumps(figures | {"load_before": os.getloadavg()[0]}))
     assert {status for _, status in answers.statuses} == {200}
@@ -78,9 +93,22 @@ def count(benchmark: BenchmarkFixture, many: int, few: int) -> int:
     return few if benchmark.disabled else many
 
 
-def test_estimates(benchmark: BenchmarkFixture, server: Server) -> None:
+def test_estimates(benchmark: BenchmarkFixture, place: Place, server: Server) -> None:
     """From 16 connections at a time."""
-    measured(benchmark, server, itertools.islice(estimates(), count(benchmark, 4000, 64)), 16)
+    calls = itertools.islice(estimates(), count(benchmark, 4000, 64))
+    measured(benchmark, place, server, calls, 16)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [2, 4])
+def test_estimates_of_workers(benchmark: BenchmarkFixture, place: Place, workers: int) -> None:
+    """The same, where several processes speak HTTP."""
+    server = place.serve(workers=workers)
+    asked = estimates()
+    address = str(server.http.base_url).rstrip("/")
+    asyncio.run(ask(address, itertools.islice(asked, 256), 64))  # all of them are there
+    measured(benchmark, place, server, itertools.islice(asked, count(benchmark, 4000, 64)), 16)
+    server.stop()
 
 
 def test_estimates_beside_searches(benchmark: BenchmarkFixture, server: Server) -> None:
@@ -103,7 +131,9 @@ def test_estimates_beside_searches(benchmark: BenchmarkFixture, server: Server) 
 
 
 @pytest.mark.parametrize("framework", [None, "megatron"], ids=["any framework", "megatron"])
-def test_searches(benchmark: BenchmarkFixture, server: Server, framework: str | None) -> None:
+def test_searches(
+    benchmark: BenchmarkFixture, place: Place, server: Server, framework: str | None
+) -> None:
     """GPT-3 175B on 1,024 accelerators, one after the other, none asked before."""
     batches = range(1024, 1024 + 256 * count(benchmark, 20, 1), 256)
     search = {"framework": framework} if framework else {}
@@ -115,16 +145,16 @@ def test_searches(benchmark: BenchmarkFixture, server: Server, framework: str | 
         )
         for batch in batches
     )
-    measured(benchmark, server, calls, 1)
+    measured(benchmark, place, server, calls, 1)
 
 
 @pytest.mark.parametrize("how", ["post", "get", "get-gzip"])
-def test_known_plans(benchmark: BenchmarkFixture, server: Server, how: str) -> None:
+def test_known_plans(benchmark: BenchmarkFixture, place: Place, server: Server, how: str) -> None:
     """A plan that is kept, asked again or by its id, one after the other."""
     known = server.http.post("/v1/plans", json=SEARCH).json()["links"]["self"]
     packed = ["Accept-Encoding: gzip"] if how == "get-gzip" else []
     again = post("/v1/plans", SEARCH) if how == "post" else call("GET", known, b"", *packed)
-    measured(benchmark, server, itertools.repeat(again, count(benchmark, 1000, 3)), 1)
+    measured(benchmark, place, server, itertools.repeat(again, count(benchmark, 1000, 3)), 1)
 
 
 SMALL = {

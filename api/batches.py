@@ -1,0 +1,139 @@
+"""Short questions computed several at a time: those of a caller that wait go to a process together.
+
+One process is told once of all of them, and prices those that are alike as one array.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opentelemetry import trace
+
+from api.budget import Budget, OverBudget
+from api.places import Places
+from api.pool import Pool, Process
+from api.work import Fault
+
+_MOST = 16  # questions of one batch
+_TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
+_tracer = trace.get_tracer("planner")
+
+
+@dataclass
+class _Asked:
+    question: Any
+    answer: asyncio.Future[Any]
+
+
+@dataclass
+class _Queue:
+    """What one caller waits for within one budget; alone: what was too long for a batch."""
+
+    waiting: deque[_Asked] = field(default_factory=deque)
+    alone: deque[_Asked] = field(default_factory=deque)
+    servers: int = 0
+
+    def taken(self, places: int) -> list[_Asked]:
+        """The next batch: a fair part of all that wait; less those that nobody wants any more."""
+        if self.alone:
+            batch = [self.alone.popleft()]
+        else:
+            share = min(_MOST, -(-len(self.waiting) // places))
+            batch = [self.waiting.popleft() for _ in range(share)]
+        return [one for one in batch if not one.answer.cancelled()]
+
+    def fail(self, error: Exception) -> None:
+        """Answer all that wait with this error."""
+        for queue in (self.waiting, self.alone):
+            while queue:
+                _fail(queue.popleft(), error)
+
+
+class Batches(Pool):
+    """A pool for short questions of one kind.
+
+    work: what a process computes a batch with: for each question ("answer", content) or ("error",
+    error).
+    """
+
+    def __init__(self, places: Places, work: Callable[[list[Any]], list[tuple[str, Any]]]) -> None:
+        super().__init__(places)
+        self._work = work
+        self._queues: dict[tuple[str, Budget], _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that wait."""
+        return sum(len(queue.waiting) + len(queue.alone) for queue in self._queues.values())
+
+    async def one(self, caller: str, budget: Budget, question: Any) -> Any:
+        """The content of the answer.  Raises as Pool.run does."""
+        loop = asyncio.get_running_loop()
+        asked = _Asked(question, loop.create_future())
+        queue = self._queues.setdefault((caller, budget), _Queue())
+        queue.waiting.append(asked)
+        if queue.servers < self.places.places:
+            queue.servers += 1
+            # In a context of its own: it goes on after this call, for others.
+            task = loop.create_task(self._serve(caller, budget, queue), context=Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        with _tracer.start_as_current_span(f"compute {self._work.__name__}"):
+            return await asked.answer
+
+    async def _serve(self, caller: str, budget: Budget, queue: _Queue) -> None:
+        """Compute what this caller waits for, until nothing does."""
+        try:
+            while queue.waiting or queue.alone:
+                async with self.process(caller) as process:
+                    if batch := queue.taken(self.places.places):
+                        await self._compute(process, batch, budget, queue)
+        except Exception as error:  # no place, or no process
+            queue.fail(error)
+        finally:
+            queue.servers -= 1
+            if not queue.servers:
+                self._queues.pop((caller, budget), None)
+
+    async def _compute(
+        self, process: Process, batch: list[_Asked], budget: Budget, queue: _Queue
+    ) -> None:
+        if len(batch) > 1:
+            budget = replace(budget, cpu_s=min(budget.cpu_s, _TOGETHER_S))
+        questions = [one.question for one in batch]
+        running = asyncio.ensure_future(process.run(self._work, (questions,), budget))
+
+        def stop(_: object) -> None:
+            if all(one.answer.cancelled() for one in batch):
+                running.cancel()
+
+        for one in batch:
+            one.answer.add_done_callback(stop)
+        await asyncio.wait([running])
+        if running.cancelled():
+            return
+        error = running.exception()
+        if error is None:
+            for one, (kind, content) in zip(batch, running.result().content, strict=True):
+                _fail(one, content) if kind == "error" else _tell(one, content)
+        elif len(batch) > 1 and isinstance(error, OverBudget | Fault):
+            queue.alone += batch
+        else:
+            for one in batch:
+                _fail(one, error)
+
+
+def _tell(asked: _Asked, content: Any) -> None:
+    if not asked.answer.done():
+        asked.answer.set_result(content)
+
+
+def _fail(asked: _Asked, error: BaseException) -> None:
+    if not asked.answer.done():
+        asked.answer.set_exception(error)
