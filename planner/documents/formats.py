@@ -154,6 +154,7 @@ REASON_WORDS = {
     "recompute": "recompute",
     "offload": "offload",
     "adapters": "adapters",
+    "fp8_shape": "fp8 widths",
     "framework_unsupported": "the framework",
     "user_limit": "the request's limits",
 }
