@@ -153,8 +153,8 @@ REASON_WORDS = {
     "zero_stage": "ZeRO with the pipeline",
     "recompute": "recompute",
     "offload": "offload",
-    "adapters": "adapters",
     "fp8_shape": "fp8 widths",
+    "adapters": "adapters",
     "framework_unsupported": "the framework",
     "user_limit": "the request's limits",
 }
