@@ -153,6 +153,7 @@ REASON_WORDS = {
     "zero_stage": "ZeRO with the pipeline",
     "recompute": "recompute",
     "offload": "offload",
+    "fp8_shape": "fp8 widths",
     "adapters": "adapters",
     "framework_unsupported": "the framework",
     "user_limit": "the request's limits",
