@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,24 @@ class StageMemory:
         return rows
 
 
+def least_needed_bytes(s: Setting, g: Gathered) -> Array:
+    """Bytes that the fullest stage needs at least, whatever stage holds which layers: a bound.
+
+    g: of mean stages, which hold no more than the fullest.  One micro-batch is in flight; where
+    layers differ, the fullest stage may have those alone that take the least beside what is saved.
+    What an optimizer keeps by matrix is left out.
+    """
+    amounts = _StepAmounts(s, g)
+    slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
+    if len(s.kinds) > 1:
+        slot.leave_out_kinds()
+    parts, spare = slot.parts(_Place(0, 0, _ALL, 0.0, 1.0, 1.0))
+    if OPTIMIZERS[s.training.optimizer].by_matrix:
+        parts["optimizer"] = 0.0
+    needed: Array = sum_of(parts.values()) - spare
+    return needed
+
+
 def _slots(s: Setting, g: Gathered, all_stages: bool) -> Iterator[_Slot]:
     """The compositions of stages; without all_stages each for those plans alone that have it.
 
@@ -257,6 +275,12 @@ class _Slot:
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
             self._most_resident = OFFLOAD_RESIDENT_LAYERS * kept
+
+    def leave_out_kinds(self) -> None:
+        """Leave out what depends on which kinds of layers there are, and not on how many."""
+        self._inside = reduce(np.minimum, self._of.inside)
+        self._gradients = self._gradients - _placeholder_bytes(self._g, self._slot)
+        self._step = 0.0
 
     def place(self) -> _Place:
         """The first stage of each plan that is composed so."""

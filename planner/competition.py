@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.plans import Plans
@@ -11,7 +11,7 @@ from planner.axes import EXPERT_FIELDS, divisors
 from planner.constraints import Context, Rule
 from planner.frameworks.able import runners
 from planner.frameworks.devices import usual
-from planner.progress import Parts
+from planner.progress import Parts, within_a_step
 from planner.request import Bounds, PlanRequest
 from planner.search import Outcome, cost_model, objective, search
 
@@ -35,38 +35,50 @@ class Entry:
     score: float
 
 
-def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
+def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
     """Every framework that fits a plan, that of the best first; of equals, the first registered.
 
     The one that is named alone; else those that run the model on these accelerators.  Where none
     fits a plan, one entry without: of the preferred framework, or, if only schedules that no
-    framework runs were asked for, of those.
+    framework runs were asked for, of those.  Of all but the first, or with best_only of all,
+    nothing is known but the best plan.
     """
+    context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
-    if named:
-        return [_entry(request, named, top_k)]
-    able = runners(Context(request.model, request.cluster, request.training))
+    able = (named,) if named else runners(context)
     entries: list[Entry] = []
     by_memory = request.search.objective == "memory_headroom"
     told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
     for name in able:
         with told.part():
-            entries.append(_shared(request, name, entries) or _entry(request, name, top_k))
-    fitting = [entry for entry in entries if entry.outcome.best]
+            entry = _shared(request, name, entries)
+            entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
+    fitting = sorted((one for one in entries if one.outcome.best), key=lambda one: one.score)
     if not fitting:
-        free = _entry(request, None, top_k)
-        return [free] if free.outcome.best or not entries else entries[:1]
-    return sorted(fitting, key=lambda entry: entry.score)
+        free = None if named else _entry(request, None, top_k)
+        if free is not None and (free.outcome.best or not entries):
+            return [free]
+        return [_entry(request, able[0], top_k) if best_only else entries[0]]
+    if best_only or fitting[0].outcome is entries[0].outcome:
+        return fitting
+    with within_a_step():
+        whole = _entry(request, fitting[0].framework, top_k)
+    if whole.score > fitting[0].score:  # it was stopped
+        return fitting
+    alike = fitting[0].outcome
+    return [replace(one, outcome=whole.outcome) if one.outcome is alike else one for one in fitting]
 
 
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the fastest, with that plan alone."""
-    return compete(request, top_k=1)[0]
+    return compete(request, top_k=1, best_only=True)[0]
 
 
-def _entry(request: PlanRequest, name: str | None, top_k: int | None) -> Entry:
+def _entry(
+    request: PlanRequest, name: str | None, top_k: int | None, best_only: bool = False
+) -> Entry:
     bound, rules = prepared(request.for_framework(name))
-    outcome = search(bound, rules, top_k=top_k)
+    outcome = search(bound, rules, top_k=1 if best_only else top_k, best_only=best_only)
     score = float("inf")
     if outcome.best:
         best = Plans.from_rows(outcome.best[:1])

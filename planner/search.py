@@ -30,7 +30,7 @@ from planner.request import PlanRequest
 from planner.simplicity import MOST_FULL, Simplest
 from planner.sites import kept as sites
 from planner.sites import pricing
-from planner.space import Space
+from planner.space import Promise, Space
 from planner.stage_recompute import with_own_counts
 
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
@@ -99,12 +99,14 @@ def search(
     own: ParallelPlan | None = None,
     visit: Visit | None = None,
     visit_misses: Visit | None = None,
+    best_only: bool = False,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
     which the space is widened (see Axes).  visit, visit_misses: are shown every plan that fits,
-    and that does not.
+    and that does not.  best_only: plans that cannot be among the best are left out of all that
+    the outcome says beside them, where any fits.
     """
     began = time.perf_counter()
     model = cost_model(request)
@@ -119,6 +121,10 @@ def search(
     costed = feasible = fewer = 0
     cut_short = False
 
+    promise: Promise | None = None
+    if best_only and request.search.objective != "memory_headroom" and request.site is None:
+        promise = Promise(model.least, room, keep.bound)
+
     def price(plans: Plans, needed: FloatArray) -> None:
         """Times take longer to tell than memory, and most plans do not fit."""
         nonlocal costed, feasible
@@ -132,15 +138,16 @@ def search(
             estimates = model.evaluate(fitting)
             space.seen(fitting, estimates.iteration_time_s)
             keep.offer(fitting, estimates)
-            simplest.offer(fitting, estimates)
-            rivals.offer(fitting, estimates)
+            if promise is None:
+                simplest.offer(fitting, estimates)
+                rivals.offer(fitting, estimates)
             if visit is not None:
                 visit(fitting, estimates)
         if visit_misses is not None and count < len(fits):
             misses = plans.take(~fits)
             visit_misses(misses, model.evaluate(misses))
 
-    for drawn in space.chunks(CHUNK):
+    for drawn in space.chunks(CHUNK, promise):
         plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
         fewer += left_out
         price(plans, needed)
@@ -221,10 +228,14 @@ class _Keeper:
             "peak_bytes": peak,
         }
 
+    def bound(self) -> float:
+        """The score that none of the best exceeds."""
+        return self._best[-1][0][0] if len(self._best) == self._most else np.inf
+
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Plans that fit."""
         scores = self._score(plans, estimates)
-        bound = self._best[-1][0][0] if len(self._best) == self._most else np.inf
+        bound = self.bound()
         if len(scores) > self._most:
             bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
         close = np.flatnonzero(scores <= bound)
