@@ -166,15 +166,18 @@ class CostModel:
         again = times.again_s[0] if plan.recompute == "full" else 0.0
         return float(np.max(times.whole_s[0] + again))
 
-    def least(self, plans: Plans) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a step and bytes of a rank: no less, whatever stage holds which layers.
+    def least_bytes(self, plans: Plans) -> FloatArray:
+        """Bytes that the fullest rank needs at least, whatever stage holds which layers.
 
         Of plans without a layout; full recompute may be that of any number of layers.
         """
-        g, size = gather(self.setting, plans, mean_stages), (len(plans),)
-        seconds = least_step_s(self.setting, g)
-        needed = least_needed_bytes(self.setting, g)
-        return np.broadcast_to(seconds, size), np.broadcast_to(needed, size)
+        needed = least_needed_bytes(self.setting, gather(self.setting, plans, mean_stages))
+        return np.broadcast_to(needed, (len(plans),))
+
+    def least_s(self, plans: Plans) -> FloatArray:
+        """Seconds that a step takes at least, of the same."""
+        seconds = least_step_s(self.setting, gather(self.setting, plans, mean_stages))
+        return np.broadcast_to(seconds, (len(plans),))
 
     def gathered(self, plans: Plans) -> Gathered:
         """The distinct keys of some plans and what they hold."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cost_models.plans import Plans
 from planner import frameworks
 from planner.axes import EXPERT_FIELDS, divisors
 from planner.constraints import Context, Rule
@@ -13,7 +12,7 @@ from planner.frameworks.able import runners
 from planner.frameworks.devices import usual
 from planner.progress import Parts, within_a_step
 from planner.request import Bounds, PlanRequest
-from planner.search import Outcome, cost_model, objective, search
+from planner.search import Outcome, search
 
 # Of a framework that deals out layers by itself; a limit may name so many values.
 _MOST_SPLITS = 255
@@ -24,15 +23,13 @@ class Entry:
     """What one framework can do.
 
     framework: its name; None where no framework writes for these accelerators, or none runs what
-    was asked for.  request, rules: as it is searched; score: of its best plan, the lower the
-    better.
+    was asked for.  request, rules: as it is searched.
     """
 
     framework: str | None
     request: PlanRequest
     rules: tuple[Rule, ...]
     outcome: Outcome
-    score: float
 
 
 def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
@@ -53,7 +50,9 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
         with told.part():
             entry = _shared(request, name, entries)
             entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
-    fitting = sorted((one for one in entries if one.outcome.best), key=lambda one: one.score)
+    fitting = sorted(
+        (one for one in entries if one.outcome.best), key=lambda one: one.outcome.score
+    )
     if not fitting:
         free = None if named else _entry(request, None, top_k)
         if free is not None and (free.outcome.best or not entries):
@@ -63,7 +62,7 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
         return fitting
     with within_a_step():
         whole = _entry(request, fitting[0].framework, top_k)
-    if whole.score > fitting[0].score:  # it was stopped
+    if whole.outcome.score > fitting[0].outcome.score:  # it was stopped
         return fitting
     alike = fitting[0].outcome
     return [replace(one, outcome=whole.outcome) if one.outcome is alike else one for one in fitting]
@@ -79,11 +78,7 @@ def _entry(
 ) -> Entry:
     bound, rules = prepared(request.for_framework(name))
     outcome = search(bound, rules, top_k=1 if best_only else top_k, best_only=best_only)
-    score = float("inf")
-    if outcome.best:
-        best = Plans.from_rows(outcome.best[:1])
-        score = float(objective(bound)(best, cost_model(bound).evaluate(best))[0])
-    return Entry(name, bound, rules, outcome, score)
+    return Entry(name, bound, rules, outcome)
 
 
 def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | None:
@@ -98,7 +93,7 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
         alike = own.axes == its.axes and own.splits == its.splits
         if alike and other.outcome.best and not own.reasons(request, other.outcome.best[0]):
             bound, rules = prepared(request.for_framework(name))
-            return Entry(name, bound, rules, other.outcome, other.score)
+            return Entry(name, bound, rules, other.outcome)
     return None
 
 

@@ -63,11 +63,13 @@ class Priced:
 class Outcome:
     """What a search keeps: the best rows, the front, the nearest miss, and the counts.
 
-    contenders: the first CONTENDERS, however many were asked for.  simple: those of few kinds of
-    parallelism that are nearly as fast, the simplest first.  rival: the fastest of other degrees.
+    score: of the first, the lower the better.  contenders: the first CONTENDERS, however many were
+    asked for.  simple: those of few kinds of parallelism that are nearly as fast, the simplest
+    first.  rival: the fastest of other degrees.
     """
 
     best: list[ParallelPlan] = field(default_factory=list)
+    score: float = np.inf
     contenders: list[Priced] = field(default_factory=list)
     simple: list[ParallelPlan] = field(default_factory=list)
     rival: ParallelPlan | None = None
@@ -123,7 +125,7 @@ def search(
 
     promise: Promise | None = None
     if best_only and request.search.objective != "memory_headroom" and request.site is None:
-        promise = Promise(model.least, room, keep.bound)
+        promise = Promise(model, room, keep.bound)
 
     def price(plans: Plans, needed: FloatArray) -> None:
         """Times take longer to tell than memory, and most plans do not fit."""
@@ -297,6 +299,7 @@ class _Keeper:
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
             best=[row.plan for _, row in self._best[: self._top_k]],
+            score=self._best[0][0][0] if self._best else np.inf,
             contenders=[row for _, row in self._best[:CONTENDERS]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
+from cost_models.estimate import CostModel
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
 from planner.answer import SpaceAxis
@@ -60,6 +61,8 @@ FEW_CANDIDATES = 1 << 17
 MOST_CELLS = 1 << 20
 # Sums of the same terms in another order differ by less.
 ROUNDING = 1.0 - 1e-9
+# What is left of some plans is copied where it is less than this share of them.
+WORTH_TAKING = 0.6
 # Candidates before a promise holds any back.
 FIRST_DRAWN = 1 << 13
 _FULL = code("recompute", "full")
@@ -69,11 +72,11 @@ _1F1B = code("schedule", "1f1b")
 class Promise(NamedTuple):
     """What candidates may be good for.
 
-    least: seconds and bytes that no layout of some plans undercuts; room: bytes that they may
-    need; most_s: seconds that are still of use.
+    model: tells seconds and bytes that no layout undercuts; room: bytes that plans may need;
+    most_s: seconds that are still of use.
     """
 
-    least: Callable[[Plans], tuple[FloatArray, FloatArray]]
+    model: CostModel
     room: Room
     most_s: Callable[[], float]
 
@@ -114,13 +117,15 @@ class _Cells:
 
     def by(self, promise: Promise) -> _Cells:
         """Those that may fit, a row each, the most promising first."""
-        least_s, needed = promise.least(self.plans)
+        needed = promise.model.least_bytes(self.plans)
         fits = np.flatnonzero(ROUNDING * needed <= promise.room.of(self.plans))
-        rows = fits[np.argsort(least_s[fits], kind="stable")]
-        group = np.repeat(self.group, self.counts)[rows]
+        fitting = self.plans.take(fits)
+        least_s = ROUNDING * promise.model.least_s(fitting) if len(fits) else np.zeros(0)
+        order = np.argsort(least_s, kind="stable")
+        group = np.repeat(self.group, self.counts)[fits[order]]
         return replace(
-            self, plans=self.plans.take(rows), group=group, counts=np.ones_like(group),
-            least_s=ROUNDING * least_s[rows],
+            self, plans=fitting.take(order), group=group, counts=np.ones_like(group),
+            least_s=least_s[order],
         )  # fmt: skip
 
     def reached(self, promise: Promise) -> int:
@@ -291,9 +296,14 @@ class Space:
         if early:
             legal = ~self._dominated(plans)
             refuse(None, ~legal)
+        if uncounted:
+            legal &= plans.recompute_num_layers <= self._longest_chunk[group]
         still_open = {*LAYOUT_FIELDS, "recompute_num_layers", *self._axes.switches.columns}
         rules = []
         for rule in self._rules_of("plan"):
+            if np.count_nonzero(legal) < WORTH_TAKING * len(legal):
+                plans, group = plans.take(legal), group[legal]
+                legal = np.ones(len(group), dtype=np.bool_)
             passes, read = judged(rule, self.context, plans)
             if read & still_open or not early:
                 rules.append(rule)
@@ -443,6 +453,13 @@ class Space:
             each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
             longest = np.where(plans.stage_layers > 0, each, longest)
         return longest
+
+    @cached_property
+    def _longest_chunk(self) -> IntArray:
+        """Layers of the longest chunk in any layout of each group."""
+        pps, place = np.unique(self.groups.pp, return_inverse=True)
+        longest = [int(self.chunk_layers(self.layouts[pp]).max(initial=0)) for pp in pps.tolist()]
+        return np.array(longest, dtype=np.int64)[place]
 
     def _schedules(self) -> list[int]:
         """Codes of the schedules any layout uses."""
