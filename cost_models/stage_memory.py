@@ -78,15 +78,11 @@ class StageMemory:
         self._slots = list(_slots(s, g, all_stages))
         self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
-        self.total_bytes = np.zeros(self._shape)
-        self.spare_bytes = np.zeros(self._shape)
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
         for place in self._places:
             parts, spare = self._parts_at(place)
             total = sum_of(parts.values())
-            self.total_bytes[place.row, place.plans] = total
-            self.spare_bytes[place.row, place.plans] = spare
             for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
                 most[place.plans] = np.maximum(most[place.plans], value)
 
@@ -101,6 +97,16 @@ class StageMemory:
             for name, values in self._parts_at(place)[0].items():
                 found[name][place.row, place.plans] = values
         return found
+
+    @cached_property
+    def total_bytes(self) -> FloatArray:
+        """Of each stage."""
+        return self._filled(lambda place: sum_of(self._parts_at(place)[0].values()))
+
+    @cached_property
+    def spare_bytes(self) -> FloatArray:
+        """Of each stage."""
+        return self._filled(lambda place: self._parts_at(place)[1])
 
     @cached_property
     def stage(self) -> FloatArray:
