@@ -30,7 +30,7 @@ from planner.request import PlanRequest
 from planner.simplicity import MOST_FULL, Simplest
 from planner.sites import kept as sites
 from planner.sites import pricing
-from planner.space import Promise, Space
+from planner.space import Reach, Space
 from planner.stage_recompute import with_own_counts
 
 __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
@@ -111,6 +111,32 @@ def search(
     the outcome says beside them, where any fits.
     """
     began = time.perf_counter()
+    asked = request, rules, score, top_k, full, own, visit, visit_misses
+    outcome = None
+    if not full and visit_misses is None:
+        outcome = _searched(*asked, best_only, bounded=True)
+    outcome = outcome or _searched(*asked, best_only=False, bounded=False)
+    assert outcome is not None
+    outcome.search_time_s = time.perf_counter() - began
+    return outcome
+
+
+def _searched(
+    request: PlanRequest,
+    rules: Iterable[Rule],
+    score: Score | None,
+    top_k: int | None,
+    full: bool,
+    own: ParallelPlan | None,
+    visit: Visit | None,
+    visit_misses: Visit | None,
+    best_only: bool,
+    bounded: bool,
+) -> Outcome | None:
+    """See search.  bounded: plans that cannot fit are counted and not priced; None where nothing
+    else fits either, so that the nearest of all is still to be told.
+    """
+    best_only &= request.search.objective != "memory_headroom" and request.site is None
     model = cost_model(request)
     space = Space(request, rules, full, own)
     capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
@@ -123,9 +149,7 @@ def search(
     costed = feasible = fewer = 0
     cut_short = False
 
-    promise: Promise | None = None
-    if best_only and request.search.objective != "memory_headroom" and request.site is None:
-        promise = Promise(model, room, keep.bound)
+    reach = Reach(model, room, keep.bound if best_only else None)
 
     def price(plans: Plans, needed: FloatArray) -> None:
         """Times take longer to tell than memory, and most plans do not fit."""
@@ -140,7 +164,7 @@ def search(
             estimates = model.evaluate(fitting)
             space.seen(fitting, estimates.iteration_time_s)
             keep.offer(fitting, estimates)
-            if promise is None:
+            if not best_only:
                 simplest.offer(fitting, estimates)
                 rivals.offer(fitting, estimates)
             if visit is not None:
@@ -149,13 +173,16 @@ def search(
             misses = plans.take(~fits)
             visit_misses(misses, model.evaluate(misses))
 
-    for drawn in space.chunks(CHUNK, promise):
+    for drawn in space.chunks(CHUNK, reach if bounded else None):
         plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
         fewer += left_out
         price(plans, needed)
         step(space.drawn, space.size, keep.best)
         if cut_short := current().enough():
             break
+    nothing_fits = not (feasible or cut_short)
+    if bounded and nothing_fits and space.hopeless and (costed or not best_only):
+        return None
     if (
         not cut_short
         and score is None
@@ -171,6 +198,8 @@ def search(
         counted = space.legal(rows, table)
         if len(counted.tp):
             price(counted, model.needed_bytes(counted))
+    if not best_only:
+        costed += space.hopeless
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -186,7 +215,6 @@ def search(
         rejected={reason: n for reason, n in sorted(rejected.items()) if n},
         examples={reason: text for reason, text in sorted(space.examples.items()) if text},
     )
-    outcome.search_time_s = time.perf_counter() - began
     return outcome
 
 

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -63,22 +64,26 @@ MOST_CELLS = 1 << 20
 ROUNDING = 1.0 - 1e-9
 # What is left of some plans is copied where it is less than this share of them.
 WORTH_TAKING = 0.6
-# Candidates before a promise holds any back.
+# Candidates that are drawn before any is held back.
 FIRST_DRAWN = 1 << 13
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
 
 
-class Promise(NamedTuple):
+class Reach(NamedTuple):
     """What candidates may be good for.
 
     model: tells seconds and bytes that no layout undercuts; room: bytes that plans may need;
-    most_s: seconds that are still of use.
+    most_s: seconds that are still of use, None where every plan that fits is wanted.
     """
 
     model: CostModel
     room: Room
-    most_s: Callable[[], float]
+    most_s: Callable[[], float] | None = None
+
+    def fits(self, plans: Plans) -> BoolArray:
+        """Which plans may fit in some layout."""
+        return np.asarray(ROUNDING * self.model.least_bytes(plans) <= self.room.of(plans))
 
 
 @dataclass(frozen=True)
@@ -115,28 +120,27 @@ class _Cells:
     refused: tuple[_Refused, ...]
     least_s: FloatArray
 
-    def by(self, promise: Promise) -> _Cells:
-        """Those that may fit, a row each, the most promising first."""
-        needed = promise.model.least_bytes(self.plans)
-        fits = np.flatnonzero(ROUNDING * needed <= promise.room.of(self.plans))
-        fitting = self.plans.take(fits)
-        least_s = ROUNDING * promise.model.least_s(fitting) if len(fits) else np.zeros(0)
+    def where(self, chosen: BoolArray) -> _Cells:
+        """Some of them."""
+        row = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(row[chosen], minlength=len(self.counts))
+        return replace(self, plans=self.plans.take(chosen), counts=counts)
+
+    def by_promise(self, model: CostModel) -> _Cells:
+        """The same, a row each, the most promising first."""
+        least_s = ROUNDING * model.least_s(self.plans) if len(self.plans.tp) else np.zeros(0)
         order = np.argsort(least_s, kind="stable")
-        group = np.repeat(self.group, self.counts)[fits[order]]
+        group = np.repeat(self.group, self.counts)[order]
         return replace(
-            self, plans=fitting.take(order), group=group, counts=np.ones_like(group),
+            self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),
             least_s=least_s[order],
         )  # fmt: skip
-
-    def reached(self, promise: Promise) -> int:
-        """How many rows are still of use."""
-        return int(np.searchsorted(self.least_s, promise.most_s(), side="right"))
 
 
 class Space:
     """The candidates of one request.
 
-    `rejected`, `dominated` and `drawn` (of `size` in all) fill while chunks are drawn.
+    `rejected`, `dominated`, `hopeless` and `drawn` (of `size` in all) fill while chunks are drawn.
     """
 
     def __init__(
@@ -155,7 +159,7 @@ class Space:
         self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
         self.rejected: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.dominated = 0
+        self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
 
     @cached_property
@@ -237,14 +241,15 @@ class Space:
 
     # Chunks -------------------------------------------------------------------------------
 
-    def chunks(self, size: int, promise: Promise | None = None) -> Iterator[Plans]:
+    def chunks(self, size: int, reach: Reach | None = None) -> Iterator[Plans]:
         """Legal candidates in chunks of about `size`, where they are many one schedule after the
         other.
 
         With one schedule per chunk the cost model has no closed forms to choose between; explicit
         stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
-        layers of a chunk (see _finish).  promise: only what may be among the best is drawn, the
-        most promising first, and what is left out is not counted.
+        layers of a chunk (see _finish).  reach: what cannot fit is counted as `hopeless` instead;
+        with most_s only what may be among the best is drawn, the most promising first, and
+        nothing else is counted.
         """
         micro = self._micro_batches()
         usual, explicit = (self._layout_table(None, named) for named in (False, True))
@@ -257,18 +262,27 @@ class Space:
         group = np.arange(len(per_layout))
         for low, high in _batches(per_layout, MOST_CELLS):
             here = np.where((group >= low) & (group < high), per_layout, 0)
-            cells = self._cells(here, micro, promise is not None)
+            most_s = reach.most_s if reach is not None else None
+            cells, hopeless = self._cells(here, micro, uncounted=most_s is not None), None
+            if reach is not None and cells.early and len(cells.plans.tp):
+                fits = reach.fits(cells.plans)
+                cells, hopeless = cells.where(fits), cells.where(~fits)
             tables = [usual]
-            if promise is not None:
-                cells = cells.by(promise)
+            if reach is not None and most_s is not None:
+                self.hopeless += 0 if hopeless is None else len(hopeless.plans.tp)
+                cells, hopeless = cells.by_promise(reach.model), None
             elif (usual.counts[cells.group] * cells.counts).sum() > FEW_CANDIDATES:
                 tables = [self._layout_table(schedule, False) for schedule in self._schedules()]
             self._count(cells, here, usual)
             for table in tables:
-                yield from self._laid_out(cells, table, size, promise)
-            explicit = self._hopeful(explicit, here)
-            self._count(cells, here, explicit)
-            yield from self._laid_out(cells, explicit, size, promise)
+                yield from self._laid_out(cells, table, size, most_s)
+            kept = self._hopeful(explicit, here)
+            self._count(cells, here, kept)
+            yield from self._laid_out(cells, kept, size, most_s)
+            if hopeless is not None:
+                for plans in chain(*(self._laid_out(hopeless, t, size) for t in (usual, kept))):
+                    self.hopeless += len(plans)
+                    self.dominated += self.other_layer_counts(plans)
 
     def _cells(self, counts: IntArray, micro: _Ragged, uncounted: bool) -> _Cells:
         """Groups with each micro-batch and option, where some layout may make that legal.
@@ -330,15 +344,18 @@ class Space:
             self.dominated += int((twins * drawn).sum())
 
     def _laid_out(
-        self, cells: _Cells, layouts: _Ragged, size: int, promise: Promise | None
+        self,
+        cells: _Cells,
+        layouts: _Ragged,
+        size: int,
+        most_s: Callable[[], float] | None = None,
     ) -> Iterator[Plans]:
         """Cells with each layout, all layouts of a group beside each other."""
         starts = np.cumsum(cells.counts) - cells.counts
         per_row = layouts.counts[cells.group] * cells.counts
-        first = size if promise is None else FIRST_DRAWN
-        for low, high in _batches(per_row, size, first):
-            if promise is not None:
-                high = min(high, cells.reached(promise))
+        for low, high in _batches(per_row, size, FIRST_DRAWN if most_s else size):
+            if most_s is not None:
+                high = min(high, int(np.searchsorted(cells.least_s, most_s(), side="right")))
             row, position = _spread(per_row[low:high])
             if not len(row):
                 return
@@ -362,6 +379,13 @@ class Space:
     def recompute_is_optional(self) -> bool:
         """Whether every plan with full recompute stands beside the same plan without."""
         return "none" in self._axes.values["recompute"]
+
+    def other_layer_counts(self, plans: Plans) -> int:
+        """Plans that those of full recompute of all layers stand for: with fewer of them."""
+        if self.every_layer_count:
+            return 0
+        full = plans.recompute == _FULL
+        return int((np.maximum(plans.recompute_num_layers, 1) - 1)[full].sum())
 
     def _finish(self, plans: Plans, cells: _Cells) -> Plans:
         """Drop dominated and illegal rows; give full recompute its layers."""

@@ -66,7 +66,8 @@ def settled(
     for k in np.flatnonzero(accepted.any(axis=0)).tolist():
         own = pending.take(np.flatnonzero(accepted[of_row, k]))
         found = concatenate(found, at_rest(own.with_columns(**switches.of(k))))
-    left = rows[~accepted.any(axis=1)[of_row]]
+    settles = np.asarray(accepted.any(axis=1))
+    left = rows[~settles[of_row]]
     return found, [*refused, *_first_reasons(asking, len(legal), left)]
 
 
