@@ -188,16 +188,17 @@ def _others(
     request: PlanRequest, model: CostModel, entries: Sequence[Entry], best: PlanReport | None
 ) -> tuple[Launch, ...]:
     """The fastest plan of each framework, the fastest first."""
-    found = []
-    for entry in entries:
-        if entry.framework is None or not entry.outcome.best or best is None:
-            continue
-        plan = best
-        if entry.outcome is not entries[0].outcome:
-            plan = report(model, request, entry.outcome.best[0])
-        slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
-        found.append(Launch(framework=entry.framework, slower_by=slower_by, plan=plan))
-    return tuple(found)
+    if best is None:
+        return ()
+    named = [entry for entry in entries if entry.framework and entry.outcome.best]
+    rows = [row for row in dict.fromkeys(one.outcome.best[0] for one in named) if row != best.plan]
+    told = dict(zip(rows, reports(model, request, rows), strict=True)) | {best.plan: best}
+    found = [(str(entry.framework), told[entry.outcome.best[0]]) for entry in named]
+    return tuple(
+        Launch(framework=name, slower_by=plan.iteration_time_s / best.iteration_time_s - 1.0,
+               plan=plan)
+        for name, plan in found
+    )  # fmt: skip
 
 
 def _unbuildable(request: PlanRequest) -> Unbuildable | None:
