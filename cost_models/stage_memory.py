@@ -101,7 +101,8 @@ class StageMemory:
     @cached_property
     def total_bytes(self) -> FloatArray:
         """Of each stage."""
-        return self._filled(lambda place: sum_of(self._parts_at(place)[0].values()))
+        total: FloatArray = np.asarray(sum_of(self.parts.values()))
+        return total
 
     @cached_property
     def spare_bytes(self) -> FloatArray:

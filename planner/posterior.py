@@ -217,6 +217,16 @@ class Posterior:
 
     def off(self, groups: tuple[str, ...]) -> tuple[Array, Array]:
         """How far each factor is off in groups, one of each level: mean and covariance."""
+        if groups not in self._off:
+            self._off[groups] = self._off_in(groups)
+        return self._off[groups]
+
+    @cached_property
+    def _off(self) -> dict[tuple[str, ...], tuple[Array, Array]]:
+        """What was asked for: an accelerator, a runtime and a site are few."""
+        return {}
+
+    def _off_in(self, groups: tuple[str, ...]) -> tuple[Array, Array]:
         places, mean, shared = self._coefficients
         levels = list(zip(LEVELS, ("", *groups), strict=True))
         known = [places[each] for each in levels if each in places]
