@@ -37,7 +37,7 @@ __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
 
 FloatArray = NDArray[np.float64]
 # Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 32
@@ -174,9 +174,10 @@ def _searched(
             visit_misses(misses, model.evaluate(misses))
 
     for drawn in space.chunks(CHUNK, reach if bounded else None):
-        plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
-        fewer += left_out
-        price(plans, needed)
+        if len(drawn.tp):
+            plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
+            fewer += left_out
+            price(plans, needed)
         step(space.drawn, space.size, keep.best)
         if cut_short := current().enough():
             break

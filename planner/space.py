@@ -249,7 +249,7 @@ class Space:
         stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
         layers of a chunk (see _finish).  reach: what cannot fit is counted as `hopeless` instead;
         with most_s only what may be among the best is drawn, the most promising first, and
-        nothing else is counted.
+        nothing else is counted.  A chunk may be empty then.
         """
         micro = self._micro_batches()
         usual, explicit = (self._layout_table(None, named) for named in (False, True))
@@ -283,6 +283,7 @@ class Space:
                 for plans in chain(*(self._laid_out(hopeless, t, size) for t in (usual, kept))):
                     self.hopeless += len(plans)
                     self.dominated += self.other_layer_counts(plans)
+                    yield plans.take(slice(0))  # nothing to price, but whoever waits is told
 
     def _cells(self, counts: IntArray, micro: _Ragged, uncounted: bool) -> _Cells:
         """Groups with each micro-batch and option, where some layout may make that legal.
