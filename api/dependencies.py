@@ -18,8 +18,8 @@ from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store
 from api.work import dumped
-from planner.identity import sites_of
-from planner.loading import MAX_STRING, parse_json
+from planner.answers.identity import sites_of
+from planner.documents.loading import MAX_STRING, parse_json
 from planner.store import Store, Unavailable
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from structlog.typing import Processor
 from api.addresses import Addresses
 from api.problems import respond
 from api.work import where
-from planner.problems import internal_document
+from planner.documents.problems import internal_document
 
 _HEADERS = {
     "Content-Security-Policy": (

@@ -15,17 +15,17 @@ from starlette.exceptions import HTTPException
 
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
-from planner.documents import UnsupportedModel
-from planner.frameworks.base import Unsupported
-from planner.problems import (
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import (
     Problem,
     RequestError,
     from_reasons,
     from_space,
     problem_document,
 )
-from planner.search import SpaceTooLarge
-from planner.solve import IllegalPlan
+from planner.frameworks.base import Unsupported
+from planner.intake.parsing import UnsupportedModel
+from planner.search.exhaustive import SpaceTooLarge
 from planner.store import Mismatch, Unavailable
 
 MEDIA_TYPE = "application/problem+json"

@@ -18,10 +18,10 @@ from api.dependencies import CallPool
 from api.negotiation import JSON
 from api.problems import Refused
 from api.store_threads import in_store
-from planner.answer import PlanAnswer
-from planner.identity import answer_id
+from planner.answers.identity import answer_id
+from planner.documents.answer import PlanAnswer
+from planner.documents.problems import refuse
 from planner.mixed.answer import MixedAnswer
-from planner.problems import refuse
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sizing.answer import SizingAnswer

@@ -1,6 +1,6 @@
 """The OpenAPI description of a request: the specs, and the short forms a user may write.
 
-The body is read by `planner.documents`, not by FastAPI, so that one parser and one wording of
+The body is read by `planner.intake.parsing`, not by FastAPI, so that one parser and one wording of
 errors serve the command line, Python and HTTP; this module describes what that parser takes.
 """
 
@@ -16,13 +16,13 @@ from api.negotiation import JSON
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner.comparison import ComparisonRequest
+from planner.documents.request import SearchSpec
+from planner.pipelines.all_schedules import ComparisonRequest
+from planner.pipelines.timeline import TimelineRequest
 from planner.reinforcement.document import PART as STEP
 from planner.reinforcement.document import ReinforcementSpec
-from planner.request import SearchSpec
 from planner.sensitivities.document import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
-from planner.timeline import TimelineRequest
 
 _PREFIX = "#/components/schemas/"
 _KEYS = {

@@ -16,7 +16,7 @@ from api import pool_server
 from api.settings import Settings, SettingsError
 from api.workers import LISTENER, Workers
 from planner.data_folder import data_folder
-from planner.problems import refuse
+from planner.documents.problems import refuse
 from planner.validate.agent import die_with_parent
 
 _HEADER_TIMEOUT_S = 10.0  # for the headers of a request to arrive

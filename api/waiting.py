@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planner.problems import internal_document
+from planner.documents.problems import internal_document
 from planner.progress import Step, Stopped, Watch, ignore, watched
 
 EVENTS = "text/event-stream"

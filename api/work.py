@@ -16,16 +16,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from api.budget import Budget, Looking, OverBudget
-from planner import mixed, sensitivities, sizing, solve  # noqa: F401  (ready before the first work)
-from planner.documents import parse_request
+from planner.answers import solve
+from planner.answers.identity import answer_id, build
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import RequestError
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.identity import answer_id, build
-from planner.pipelines import read_timeline
-from planner.problems import RequestError
+from planner.intake.parsing import parse_request
+from planner.pipelines.requested import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
-from planner.search import SpaceTooLarge
-from planner.solve import IllegalPlan
+from planner.search.exhaustive import SpaceTooLarge
 
 build()  # once, before the processes that share it are forked
 # Errors of the request; every other exception is a bug of the planner.

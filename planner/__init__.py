@@ -11,9 +11,9 @@
 
 `plan`, `estimate`, `why`, `emit`, `size` and `sensitivity` take the documents of the command line
 and the service, whole or as keywords, and return the same answers as typed objects. All raise
-`planner.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
-each problem; `plan`, `why` and `sensitivity` raise `planner.search.SpaceTooLarge` where the
-limits leave more plans than one search may price; `estimate` raises `planner.solve.IllegalPlan`,
+`planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON pointer to
+each problem; `plan`, `why` and `sensitivity` raise `planner.search.exhaustive.SpaceTooLarge` where the
+limits leave more plans than one search may price; `estimate` raises `planner.answers.solve.IllegalPlan`,
 with every reason, for a plan that cannot run at all. That nothing fits is an answer, not an error.
 
 `rl` prices a step of reinforcement learning.  `sweep` asks many requests at once, a grid of them,
@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any
 from planner.version import __version__
 
 if TYPE_CHECKING:
-    from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+    from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+    from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
     from planner.mixed.answer import MixedAnswer
     from planner.reinforcement.document import ReinforcementAnswer
-    from planner.request import PlanRequest
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
     from planner.sweeps.run import SweepAnswer
@@ -50,7 +50,8 @@ def plan(
     Where nodes differ, a MixedAnswer: the ways to use them, the fastest of `options` first.
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import mixed, solve
+    from planner import mixed
+    from planner.answers import solve
 
     request = _request(document, parts, mixed=True)
     return mixed.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
@@ -60,7 +61,7 @@ def estimate(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> EstimateAnswer:
     """Time and memory of the request's plan.  Raises RequestError, IllegalPlan."""
-    from planner import solve
+    from planner.answers import solve
 
     request = _request(document, parts, need_plan=True)
     return solve.estimate(request, request.named_plan)
@@ -71,7 +72,7 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
 
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import solve
+    from planner.answers import solve
 
     request = _request(document, parts, need_plan=True)
     return solve.why(request, request.named_plan)
@@ -86,10 +87,10 @@ def emit(
     """Files that launch the request's plan, or else the best one, with what each flag is for.
 
     For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
-    kubernetes, jobset, trainjob or skypilot.  Raises RequestError (planner.emission.NothingFits
+    kubernetes, jobset, trainjob or skypilot.  Raises RequestError (planner.answers.emission.NothingFits
     where no plan fits), SpaceTooLarge, planner.frameworks.base.Unsupported with every reason.
     """
-    from planner import emission
+    from planner.answers import emission
 
     return emission.emit(_request(document, parts), launcher)
 
@@ -113,7 +114,7 @@ def sensitivity(
     """How the answer moves with each input, with the plan held and planned again.
 
     For the request's plan, or else the best one; its part `sensitivity` may name `inputs`,
-    `factors` and a `resolution`.  Raises RequestError (planner.emission.NothingFits where no plan
+    `factors` and a `resolution`.  Raises RequestError (planner.answers.emission.NothingFits where no plan
     fits), SpaceTooLarge, IllegalPlan.
     """
     from planner.sensitivities import analysis
@@ -128,7 +129,7 @@ def rl(
     """Time and memory of one step of GRPO or PPO; coarser than an answer about training.
 
     The part `reinforcement` says what a step is, and how fast responses are generated.  For the
-    request's plan, or else the fastest.  Raises RequestError (planner.emission.NothingFits where
+    request's plan, or else the fastest.  Raises RequestError (planner.answers.emission.NothingFits where
     no plan fits), SpaceTooLarge, IllegalPlan.
     """
     from planner.reinforcement.compute import step
@@ -164,7 +165,7 @@ def sweep(
     """
     from pathlib import Path
 
-    from planner.problems import RequestError, wrong_type
+    from planner.documents.problems import RequestError, wrong_type
     from planner.sweeps.grid import parse_grid
     from planner.sweeps.run import sweep as run
 
@@ -185,8 +186,8 @@ def _request(
     need_plan: bool = False,
     mixed: bool = False,
 ) -> PlanRequest:
-    from planner.documents import parse_request
-    from planner.screens import install
+    from planner.intake.parsing import parse_request
+    from planner.printed import install
 
     install()
     return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)
@@ -196,8 +197,8 @@ def _document(
     document: PlanRequest | Mapping[str, Any] | None, parts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A request and its parts as one document."""
-    from planner.problems import RequestError, wrong_type
-    from planner.request import PlanRequest
+    from planner.documents.problems import RequestError, wrong_type
+    from planner.documents.request import PlanRequest
 
     if isinstance(document, PlanRequest):
         document = document.document()

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from planner import service_commands, timeline_commands
 from planner.accuracy.command import accuracy
-from planner.command import (
+from planner.commands import service as service_commands
+from planner.commands import timeline as timeline_commands
+from planner.commands.compare import compare
+from planner.commands.failures import FINE, NOTHING_FITS, guarded
+from planner.commands.options import request_options
+from planner.commands.server import answered, choose, only_here, repeated, set_apart
+from planner.commands.shared import (
     LIMITS,
     PLAN,
     Json,
@@ -31,17 +36,13 @@ from planner.command import (
     read_request,
     source_of,
 )
-from planner.compare_command import compare
-from planner.failures import FINE, NOTHING_FITS, guarded
 from planner.lint import command as lint_commands
-from planner.options import request_options
-from planner.progress_bar import bar
 from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
-from planner.server import answered, choose, only_here, repeated, set_apart
 from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
+from planner.terminal.progress_bar import bar
 from planner.tune.command import tune
 from planner.validate.calibrate.command import calibrate
 from planner.validate.dryrun_command import dryrun
@@ -49,9 +50,9 @@ from planner.validate.results_command import validations
 from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
-    from planner.answer import PlanAnswer
+    from planner.documents.answer import PlanAnswer
+    from planner.documents.request import PlanRequest
     from planner.mixed.answer import MixedAnswer
-    from planner.request import PlanRequest
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
@@ -117,10 +118,12 @@ def plan(
     given: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
-    from planner import next_steps, output, solve, terminal
+    from planner.answers import solve
+    from planner.documents.problems import refuse
     from planner.drawing.page import paper, write_page
     from planner.drawing.plan_figure import plan_figure
-    from planner.problems import refuse
+    from planner.terminal import next_steps, output
+    from planner.terminal import screen as terminal
 
     source = source_of(request_file, request)
     asked = read_request(source, given, limits=True, mixed=True)
@@ -160,7 +163,8 @@ def estimate(
     given: Mapping[str, Any],
 ) -> int:
     """Time and memory of one plan."""
-    from planner import output, solve, terminal
+    from planner.answers import solve
+    from planner.terminal import output
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
@@ -188,7 +192,8 @@ def why(
     given: Mapping[str, Any],
 ) -> int:
     """Why a plan cannot run, does not fit or is not the best, and what would."""
-    from planner import output, solve, terminal
+    from planner.answers import solve
+    from planner.terminal import output
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     with bar("searching"):
@@ -217,9 +222,9 @@ def emit_files(
     given: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
-    from planner.emission import NothingFits, emit
+    from planner.answers.emission import NothingFits, emit
     from planner.frameworks.shell import one_script
-    from planner.output import print_json, write_files
+    from planner.terminal.output import print_json, write_files
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
@@ -259,9 +264,9 @@ def ranks(
     given: Mapping[str, Any],
 ) -> int:
     """Which rank of a plan sits where, in which groups, and which links those cross."""
-    from planner import output
-    from planner import ranks as placing
+    from planner.answers import ranks as placing
     from planner.drawing.rank_map import ranks_screen, ranks_svg
+    from planner.terminal import output
 
     asked = read_request(source_of(request_file, request), given, need_plan=True)
     answer = answered(
@@ -288,8 +293,8 @@ def model(
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
-    from planner import output, tables
-    from planner.model_import import described, spelled_out, with_own_code
+    from planner.intake.model_import import described, spelled_out, with_own_code
+    from planner.terminal import output, tables
 
     folder = Path(name)
     if folder.is_dir():
@@ -312,7 +317,8 @@ def model(
 @app.command()
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
     """What is known by name: models, accelerators, clusters, frameworks, schedules."""
-    from planner import listing, output, tables
+    from planner.answers import catalog as listing
+    from planner.terminal import output, tables
 
     entries = answered(
         listing.LISTINGS[kind],
@@ -346,7 +352,7 @@ def doctor(
     """Look at this machine: what the planner lacks here, and what to do."""
     from api.settings import Settings, SettingsError
     from planner.doctor.command import doctor as examined
-    from planner.problems import refuse
+    from planner.documents.problems import refuse
 
     try:
         settings = Settings.from_environment().listening(host, port)
@@ -389,7 +395,7 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     if not {"--help", "-h"}.isdisjoint(arguments):
-        from planner.help_text import fold_names
+        from planner.commands.help_text import fold_names
 
         fold_names()
     root, arguments = set_apart(arguments)
@@ -426,9 +432,10 @@ def _application(name: str) -> typer.Typer:
 
 def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
-    from planner import mixed, output
+    from planner import mixed
     from planner.drawing.page import write_page
     from planner.mixed.screen import mixed_screen
+    from planner.terminal import output
 
     with bar("searching"):
         answer = answered(

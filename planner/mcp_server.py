@@ -10,12 +10,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
 import planner
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
 from planner.lint.asked import parse_lint
 from planner.lint.lint import lint as linted
-from planner.problems import RequestError
-from planner.search import SpaceTooLarge
-from planner.solve import IllegalPlan
+from planner.search.exhaustive import SpaceTooLarge
 
 # A whole answer is hundreds of kilobytes; an agent reads what a person would.
 _OF_A_PLAN = {

@@ -12,25 +12,27 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.accuracy.document import AccuracyAnswer
 from planner.accuracy.screen import accuracy_screen
-from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
-from planner.command import asked_of
-from planner.comparison import ComparisonAnswer
-from planner.documents import parse_model, parse_request
+from planner.answers.ranks import RanksAnswer
+from planner.commands.shared import asked_of
+from planner.commands.timeline import best_timeline
+from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+from planner.documents.request import PlanRequest
 from planner.drawing.page import WIDTH, fragment, paper
 from planner.drawing.rank_map import ranks_screen, ranks_svg
 from planner.drawing.svg import svg
 from planner.drawing.text import comparison_screen, timeline_screen
 from planner.frameworks.base import Bundle
+from planner.intake.model_import import ModelAnswer
+from planner.intake.parsing import parse_model, parse_request
 from planner.lint.findings import LintAnswer
 from planner.lint.screen import lint_screen
 from planner.mixed.answer import MixedAnswer
 from planner.mixed.screen import mixed_screen
-from planner.model_import import ModelAnswer
-from planner.ranks import RanksAnswer
+from planner.pipelines.all_schedules import ComparisonAnswer
+from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.reinforcement.request import parse_reinforcement
 from planner.reinforcement.screen import reinforcement_screen
-from planner.request import PlanRequest
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
@@ -43,10 +45,8 @@ from planner.sizing.request import parse_sizing
 from planner.sizing.screen import sizing_screen
 from planner.sweeps.run import SweepAnswer
 from planner.sweeps.screen import sweep_screen
-from planner.tables import model_screen
-from planner.terminal import estimate_screen, plan_screen, why_screen
-from planner.timeline import TimelineAnswer
-from planner.timeline_commands import best_timeline
+from planner.terminal.screens import estimate_screen, plan_screen, why_screen
+from planner.terminal.tables import model_screen
 from planner.tune.answer import TuneAnswer
 from planner.tune.screen import tune_screen
 from planner.validate.dryrun import DryRunReport

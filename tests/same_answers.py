@@ -27,13 +27,14 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.plans import RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner import ranks, timeline
-from planner.axes import divisors
-from planner.constraints import RULES, Context, violations
-from planner.documents import parse_request
-from planner.problems import RequestError
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.answers import ranks
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.pipelines import timeline
+from planner.search.axes import divisors
+from planner.search.constraints import RULES, Context, violations
+from planner.search.exhaustive import cost_model
 from tests.fixtures import draws
 
 TOLERANCE = 1e-9

@@ -40,7 +40,7 @@ def test_tool_is_content(command: tuple[str, ...]) -> None:
     [
         ("planner.cli", ("numpy", "pydantic", "fastapi", "torch", "yaml", "cost_models", "rich")),
         ("planner", ("numpy", "pydantic", "fastapi", "torch", "cost_models")),
-        ("planner.search", ("fastapi", "torch", "rich", "typer", "api")),
+        ("planner.search.exhaustive", ("fastapi", "torch", "rich", "typer", "api")),
         ("cost_models.estimate", ("fastapi", "torch", "rich", "typer", "planner", "api")),
         ("api.app", ("torch", "typer", "transformers")),
     ],

@@ -10,13 +10,13 @@ import planner
 from cost_models.catalog.models import model
 from cost_models.spec import TrainingSpec
 from planner import emit, estimate, plan, why
-from planner.documents import parse_request
-from planner.emission import NothingFits
+from planner.answers.emission import NothingFits
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
+from planner.intake.parsing import parse_request
 from planner.mixed.answer import MixedAnswer
-from planner.problems import RequestError
-from planner.search import SpaceTooLarge
-from planner.solve import IllegalPlan
+from planner.search.exhaustive import SpaceTooLarge
 
 DOCUMENT = {
     "model": "llama-3.1-8b",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from planner import cli
+from planner.commands.failures import FINE
 from planner.data_folder import VARIABLE
-from planner.documents import parse_request
-from planner.failures import FINE
-from planner.loading import parse_text
+from planner.documents.loading import parse_text
+from planner.intake.parsing import parse_request
 from planner.sweeps.grid import parse_grid
 from planner.validate.run_command import OUTSIDE
 

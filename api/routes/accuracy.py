@@ -10,10 +10,10 @@ from api.dependencies import Body
 from api.pages import send_json
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
-from planner.documents import parse_request
-from planner.nearest_runs import Evidence, evidence
-from planner.scored_runs import ScoredRun, scored_runs
+from planner.documents.scored_runs import ScoredRun, scored_runs
+from planner.intake.parsing import parse_request
 from planner.sites import kept
+from planner.uncertainty.nearest_runs import Evidence, evidence
 
 router = APIRouter(prefix="/accuracy", tags=["accuracy"])
 

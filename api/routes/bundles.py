@@ -11,9 +11,9 @@ from api import negotiation
 from api.dependencies import Body, Brief, Searches
 from api.problems import declare
 from api.schema import PLAN_EXAMPLES, request_body
-from planner.documents import parse_request
-from planner.emission import emit, zipped
+from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
+from planner.intake.parsing import parse_request
 from planner.launchers import LAUNCHERS
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])

@@ -11,9 +11,9 @@ from api.schema import (
     SCHEDULE_EXAMPLES,
     request_body,
 )
-from planner.comparison import ComparisonAnswer
-from planner.pipelines import read_schedules
-from planner.side_by_side import SideBySide, parse_both, side_by_side
+from planner.answers.two_plans import SideBySide, parse_both, side_by_side
+from planner.pipelines.all_schedules import ComparisonAnswer
+from planner.pipelines.requested import read_schedules
 
 router = APIRouter(tags=["comparisons"])
 

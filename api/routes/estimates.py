@@ -8,7 +8,7 @@ from api import results, work
 from api.dependencies import Body, Estimates
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
-from planner.answer import EstimateAnswer
+from planner.documents.answer import EstimateAnswer
 
 router = APIRouter(prefix="/estimates", tags=["estimates"])
 

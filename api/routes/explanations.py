@@ -8,9 +8,9 @@ from fastapi.concurrency import run_in_threadpool
 from api.dependencies import Body, Searches
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner import solve
-from planner.answer import WhyAnswer
-from planner.documents import parse_request
+from planner.answers import solve
+from planner.documents.answer import WhyAnswer
+from planner.intake.parsing import parse_request
 
 router = APIRouter(prefix="/explanations", tags=["explanations"])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from api.settings import Settings
-from planner import info as about
-from planner import loading
-from planner.timeline import MOST_ACTIONS
+from planner.answers import info as about
+from planner.documents import loading
+from planner.pipelines.timeline import MOST_ACTIONS
 
 router = APIRouter(tags=["info"])
 

@@ -8,8 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 from api.dependencies import Body
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner.documents import parse_request
-from planner.layers_answer import LayersAnswer, layers_answer
+from planner.answers.layers import LayersAnswer, layers_answer
+from planner.intake.parsing import parse_request
 
 router = APIRouter(prefix="/layers", tags=["layers"])
 

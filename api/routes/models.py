@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from api.dependencies import Body
 from api.problems import declare
 from api.schema import CONFIG_EXAMPLES, DIMS_EXAMPLES, request_body
-from planner.model_import import ModelAnswer, described, imported
+from planner.intake.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])
 

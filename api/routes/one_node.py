@@ -11,7 +11,7 @@ from api.dependencies import Body, Files
 from api.negotiation import JSON
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner.documents import parse_request
+from planner.intake.parsing import parse_request
 from planner.validate.one_node import OneNode, judged, one_node
 from planner.validate.report import ValidationReport
 

@@ -14,8 +14,9 @@ from api.dependencies import Body, Searches
 from api.problems import Refused, declare
 from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
 from api.store_threads import in_store
-from planner import mixed, solve
-from planner.candidates import (
+from planner import mixed
+from planner.answers import solve
+from planner.answers.candidates import (
     MOST_ROWS,
     CandidatePage,
     Candidates,
@@ -24,8 +25,8 @@ from planner.candidates import (
     csv_text,
     dumped_candidates,
 )
-from planner.documents import parse_request
-from planner.identity import answer_id, packed
+from planner.answers.identity import answer_id, packed
+from planner.intake.parsing import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 pages = APIRouter(include_in_schema=False)

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Response
 from api.dependencies import Body
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner import ranks as placing
-from planner.documents import parse_request
+from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
+from planner.intake.parsing import parse_request
 
 router = APIRouter(prefix="/ranks", tags=["ranks"])
 Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDERS)}")]

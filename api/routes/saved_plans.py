@@ -14,11 +14,11 @@ from api.log import audit
 from api.problems import Refused, declare
 from api.schema import request_body
 from api.store_threads import storing
-from planner.loading import plain
-from planner.problems import RequestError, wrong_type
+from planner.documents.loading import plain
+from planner.documents.problems import RequestError, wrong_type
+from planner.documents.typed_values import validate
 from planner.store import SavedPlan, Store
 from planner.store.saved_plans import SavedPlanSpec
-from planner.validation import validate
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 router = APIRouter(prefix="/saved-plans", tags=["saved plans"])

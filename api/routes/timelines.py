@@ -10,8 +10,8 @@ from api import negotiation, work
 from api.dependencies import Body, Brief
 from api.problems import declare
 from api.schema import TIMELINE_EXAMPLES, request_body
-from planner.pipelines import read_timeline
-from planner.timeline import TimelineAnswer
+from planner.pipelines.requested import read_timeline
+from planner.pipelines.timeline import TimelineAnswer
 
 router = APIRouter(prefix="/timelines", tags=["timelines"])
 

@@ -18,16 +18,17 @@ from pydantic import ValidationError
 
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
-from planner import frameworks, solve
-from planner.answer import PlanAnswer, PlanReport
-from planner.documents import parse_request
-from planner.emission import emit
-from planner.formats import share
+from planner import frameworks
+from planner.answers import solve
+from planner.answers.emission import emit
+from planner.answers.rivals import against, choice
+from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.formats import share
+from planner.documents.problems import RequestError
+from planner.documents.request import Objective, PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.memory_reasons import memory_reasons
-from planner.problems import RequestError
-from planner.request import Objective, PlanRequest
-from planner.rivals import against, choice
+from planner.intake.parsing import parse_request
+from planner.search.memory_reasons import memory_reasons
 
 _QUESTIONS = Path(__file__).with_name("advice.json")
 PAGE = Path(__file__).with_name("ADVICE.md")

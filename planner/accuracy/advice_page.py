@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cost_models.plans import ParallelPlan
 from planner.accuracy.advice import Beside, Row
-from planner.formats import memory_words, plan_words, seconds
+from planner.documents.formats import memory_words, plan_words, seconds
 
 _MOST_FRAMEWORKS = 4
 _HEAD = """\

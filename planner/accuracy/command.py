@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.command import Json
-from planner.failures import FINE
+from planner.commands.failures import FINE
+from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from planner.accuracy.predict import Prediction
@@ -40,9 +40,9 @@ def accuracy(
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
-    from planner import output
     from planner.accuracy.document import answer_of
     from planner.accuracy.runs import PUBLISHED_RUNS
+    from planner.terminal import output
 
     path = PUBLISHED_RUNS if data is None else data
     shown = _counts(shots) if shots is not None else ()
@@ -71,7 +71,7 @@ def accuracy(
 
 def _counts(text: str) -> tuple[int, ...]:
     """The numbers of runs to show; raises RequestError."""
-    from planner.problems import refuse
+    from planner.documents.problems import refuse
 
     words = text.split(",")
     if not all(re.fullmatch("[0-9]{1,3}", word) and int(word) <= MOST_SHOTS for word in words):
@@ -82,10 +82,10 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:
     """A prediction of each row, with a bar on standard error where it takes long."""
-    from planner import profiles
     from planner.accuracy.predict import predict
     from planner.accuracy.runs import runs_in
-    from planner.validation import looked_up
+    from planner.documents.typed_values import looked_up
+    from planner.sites import profiles
 
     chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
     total = _checked(path, source)
@@ -96,7 +96,7 @@ def _predictions(path: Path, source: str | None, profile: str | None) -> Iterato
 def _checked(path: Path, source: str | None) -> int:
     """How many rows there are; raises RequestError where the file or the source is no good."""
     from planner.accuracy.runs import count_runs, runs_in
-    from planner.problems import nearest, refuse
+    from planner.documents.problems import nearest, refuse
 
     if source is None:
         return count_runs(path)

@@ -35,10 +35,10 @@ from planner.accuracy.scores import (
     tau_ceiling,
     top1_regret,
 )
-from planner.answer import Document
-from planner.formats import memory_words, plan_words
-from planner.posterior import SHARES, SeenRun
-from planner.problems import shown as shown_text
+from planner.documents.answer import Document
+from planner.documents.formats import memory_words, plan_words
+from planner.documents.problems import shown as shown_text
+from planner.uncertainty.posterior import SHARES, SeenRun
 
 Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
 # What becomes of a row, and why; the first that holds.

@@ -13,9 +13,9 @@ from random import Random
 import numpy as np
 from pydantic import FiniteFloat
 
-from planner.answer import Document
-from planner.error_band import interval_of
-from planner.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
+from planner.documents.answer import Document
+from planner.uncertainty.error_band import interval_of
+from planner.uncertainty.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
 
 DRAWS = 50
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from planner.accuracy.predict import Prediction
-from planner.memory_risk import ANY
-from planner.posterior import FREEDOM, Array
+from planner.uncertainty.memory_risk import ANY
+from planner.uncertainty.posterior import FREEDOM, Array
 
 CHANCES = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, *(i / 20 for i in range(2, 19)),
@@ -64,7 +64,7 @@ def document(found: Sequence[Peak]) -> dict[str, Any]:
     runtimes = sorted({peak.runtime for peak in found})
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
-        "(planner/memory_risk.py); made by python -m planner.accuracy.posterior --write",
+        "(planner/uncertainty/memory_risk.py); made by python -m planner.accuracy.posterior --write",
         "sources": len({peak.source for peak in found}),
         "rows": dict(sorted(Counter(peak.runtime for peak in found).items())),
         "chances": [round(chance, 3) for chance in CHANCES],

@@ -19,8 +19,8 @@ from planner.accuracy.document import (
 )
 from planner.accuracy.plot import MOST_SOURCES, drawable, palette, scatter, sources, strip
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
+from planner.documents.formats import gib, seconds, share
 from planner.drawing.theme import colours
-from planner.formats import gib, seconds, share
 
 MOST_ROWS = 2_000  # of a table; the JSON has all
 _MOST_WORST = 20

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from planner.accuracy.document import Row, ratio_words
+from planner.documents.formats import seconds
 from planner.drawing.palette import COLOURS, MARKS
-from planner.formats import seconds
 
 BAND = 0.10
 MOST_POINTS, MOST_SOURCES = 5_000, 40

@@ -22,8 +22,8 @@ from planner.accuracy import memory_posterior
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
-from planner.memory_risk import FILE as MEMORY_FILE
-from planner.posterior import (
+from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
+from planner.uncertainty.posterior import (
     FACTORS,
     FILE,
     LEVELS,

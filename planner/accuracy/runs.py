@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.problems import refuse, shown
+from planner.documents.problems import refuse, shown
 
 PUBLISHED_RUNS = Path(__file__).parents[2] / "cost_models" / "catalog" / "published_runs.csv"
 REQUIRED = ("id", "gpu", "n_gpus", "model", "seq_len")

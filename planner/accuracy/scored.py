@@ -17,8 +17,8 @@ from planner.accuracy.posterior import LEFT_OUT, leaning_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
-from planner.posterior import SHARES, SeenRun
-from planner.scored_runs import FILE, ScoredRun
+from planner.documents.scored_runs import FILE, ScoredRun
+from planner.uncertainty.posterior import SHARES, SeenRun
 
 PLAN = (
     "runtime", "tp", "cp", "pp", "vpp", "ep", "dp", "zero_stage", "micro_batch_size", "recompute",

@@ -20,8 +20,8 @@ from planner.accuracy.document import (
     remarks,
 )
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
-from planner.flow import Flow, prose
-from planner.formats import gib, seconds, share
+from planner.documents.formats import gib, seconds, share
+from planner.terminal.flow import Flow, prose
 
 _MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
 _BAR = 24  # cells

@@ -23,10 +23,10 @@ from planner.accuracy.posterior import leaning_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
-from planner.answer import Document
-from planner.error_band import COVERED, interval_of
-from planner.posterior import Array, Leaning, Posterior
+from planner.documents.answer import Document
 from planner.tune.policy import WORTH, advised, believed
+from planner.uncertainty.error_band import COVERED, interval_of
+from planner.uncertainty.posterior import Array, Leaning, Posterior
 
 LEAST = 4  # plans of a group
 

@@ -10,7 +10,7 @@ and returns the same class as the planner's own function:
     job = service.finished(service.start_sweeps({"base": {...}, "axes": {...}}))
 
 A request that is wrong raises the planner's own RequestError, a service that does not answer
-ServiceError (planner.problems).
+ServiceError (planner.documents.problems).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.client import refusals
 from planner.client.calls import key_of_environment
 from planner.client.documents import JobAnswer
 from planner.client.operations import Operations
-from planner.problems import ServiceError
+from planner.documents.problems import ServiceError
 from planner.progress import current, step
 
 __all__ = ["Client"]

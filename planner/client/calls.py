@@ -19,7 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from planner.client import refusals
 from planner.client.events import Event, events
-from planner.problems import refuse, shown
+from planner.documents.problems import refuse, shown
 from planner.progress import Step, current, ignore, step
 
 T = TypeVar("T")

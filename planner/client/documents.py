@@ -8,15 +8,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from planner.answer import Document
-from planner.listing import (
+from planner.answers.catalog import (
     AcceleratorEntry,
     ClusterEntry,
     FrameworkEntry,
     ModelEntry,
     ScheduleEntry,
 )
-from planner.scored_runs import ScoredRun
+from planner.documents.answer import Document
+from planner.documents.scored_runs import ScoredRun
 
 Status = Literal["feasible", "memory"]
 

@@ -10,8 +10,18 @@ from typing import Unpack
 
 from pydantic import TypeAdapter
 
-from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
-from planner.candidates import CandidatePage
+from planner.answers.candidates import CandidatePage
+from planner.answers.catalog import (
+    AcceleratorEntry,
+    ClusterEntry,
+    FrameworkEntry,
+    ModelEntry,
+    ScheduleEntry,
+)
+from planner.answers.info import Info
+from planner.answers.layers import LayersAnswer
+from planner.answers.ranks import RanksAnswer
+from planner.answers.two_plans import SideBySide
 from planner.client.calls import Budget, Calls, Document, part
 from planner.client.documents import (
     Accelerators,
@@ -31,29 +41,19 @@ from planner.client.documents import (
     Status,
 )
 from planner.client.events import Event
-from planner.comparison import ComparisonAnswer
+from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+from planner.documents.scored_runs import Evidence
 from planner.frameworks.base import Bundle
-from planner.info import Info
-from planner.layers_answer import LayersAnswer
+from planner.intake.model_import import ModelAnswer
 from planner.lint.findings import LintAnswer, ReadAnswer
-from planner.listing import (
-    AcceleratorEntry,
-    ClusterEntry,
-    FrameworkEntry,
-    ModelEntry,
-    ScheduleEntry,
-)
 from planner.mixed.answer import MixedAnswer
-from planner.model_import import ModelAnswer
-from planner.ranks import RanksAnswer
+from planner.pipelines.all_schedules import ComparisonAnswer
+from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
-from planner.scored_runs import Evidence
 from planner.sensitivities.document import SensitivityAnswer
-from planner.side_by_side import SideBySide
 from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
 from planner.sizing.answer import SizingAnswer
-from planner.timeline import TimelineAnswer
 from planner.validate.one_node import OneNode
 from planner.validate.report import ValidationReport
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.problems import Problem, RequestError, ServiceError, refuse, shown
+from planner.documents.problems import Problem, RequestError, ServiceError, refuse, shown
 from planner.version import __version__
 
 Version = Callable[[], str | None]
@@ -90,7 +90,7 @@ def _other(url: str, version: Version) -> ServiceError | None:
 
 
 def _request_error(problems: tuple[Problem, ...]) -> RequestError:
-    from planner.emission import NothingFits
+    from planner.answers.emission import NothingFits
 
     if [one.code for one in problems] == ["nothing_fits"]:
         return NothingFits(problems[0].detail)

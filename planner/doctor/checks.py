@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
-from planner.answer import Document
+from planner.documents.answer import Document
 from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]
@@ -233,7 +233,7 @@ def _is_planner(host: str, port: int) -> bool:
 
 
 def _torch() -> Found:
-    from planner.info import info
+    from planner.answers.info import info
 
     features = info({}).features
     if features.torch is None:
@@ -272,8 +272,8 @@ def _version(package: str) -> str | None:
 
 def _planning() -> Found:
     """A small question, asked in earnest."""
-    from planner import solve
-    from planner.documents import parse_request
+    from planner.answers import solve
+    from planner.intake.parsing import parse_request
 
     training = {"seq_length": 1024, "global_batch_size": 64}
     document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.failures import BAD_INPUT, FINE
+from planner.commands.failures import BAD_INPUT, FINE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,8 +16,8 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor(host: str, port: int, database_url: str | None, json: bool) -> int:
     """Say how this machine is; the exit code."""
-    from planner import output
     from planner.doctor.checks import examine
+    from planner.terminal import output
 
     diagnosis = examine(host, port, database_url)
     if json:

@@ -1,4 +1,4 @@
 """Timelines as pictures: terminal text, SVG, HTML, PNG, and a trace for Perfetto.
 
-Each takes a `planner.timeline.TimelineAnswer` and returns text or bytes; none writes a file.
+Each takes a `planner.pipelines.timeline.TimelineAnswer` and returns text or bytes; none writes a file.
 """

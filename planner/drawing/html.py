@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.documents.formats import seconds, share
 from planner.drawing.layout import KINDS, WAIT, Lane, headline, lanes, unit, usual_s
 from planner.drawing.svg import LEFT, SEPARATED_PX, SPAN, Rows, svg, top
 from planner.drawing.theme import Theme, colours
-from planner.formats import seconds, share
-from planner.timeline import TimelineAnswer
+from planner.pipelines.timeline import TimelineAnswer
 
 # Above this many actions the picture is columns, also when magnified.
 _MOST_ACTIONS = 150_000

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.formats import seconds, share
-from planner.timeline import TimelineAnswer
+from planner.documents.formats import seconds, share
+from planner.pipelines.timeline import TimelineAnswer
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

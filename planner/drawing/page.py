@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from planner.output import write_picture
+from planner.terminal.output import write_picture
 
 WIDTH = 100  # characters
 # Black, red, green, yellow, blue, magenta, cyan and white of a terminal, and the bright ones, as

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from planner.answer import PlanAnswer, PlanReport
+from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.formats import plan_words, seconds, share
 from planner.drawing.figure import Kind, drawn, saved
 from planner.drawing.palette import COLOURS
-from planner.formats import plan_words, seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

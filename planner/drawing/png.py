@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from planner.documents.formats import share
+from planner.documents.problems import refuse
 from planner.drawing.layout import (
     KINDS,
     WAIT,
@@ -24,9 +26,7 @@ from planner.drawing.layout import (
     unit,
 )
 from planner.drawing.theme import COLOURS, Mode
-from planner.formats import share
-from planner.problems import refuse
-from planner.timeline import TimelineAnswer
+from planner.pipelines.timeline import TimelineAnswer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

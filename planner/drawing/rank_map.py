@@ -11,9 +11,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planner.answers.ranks import GroupKind, RanksAnswer
 from planner.drawing.theme import Theme, colours
 from planner.drawing.traffic import SVG_LINE, order_lines, traffic_lines, traffic_svg
-from planner.ranks import GroupKind, RanksAnswer
 
 _INKS = ("blue", "green", "yellow", "magenta", "cyan", "red")
 _MOST_CELLS = 32  # of a node, in text

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from planner.documents.formats import share
 from planner.drawing.layout import (
     KINDS,
     WAIT,
@@ -25,8 +26,7 @@ from planner.drawing.layout import (
     usual_s,
 )
 from planner.drawing.theme import PATTERNS, STYLE, Theme, colours
-from planner.formats import share
-from planner.timeline import TimelineAnswer
+from planner.pipelines.timeline import TimelineAnswer
 
 WIDTH = 1200
 LEFT, RIGHT, BOTTOM = 64, 100, 34

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.comparison import ComparisonAnswer
+from planner.documents.formats import seconds, share
 from planner.drawing.layout import (
     KINDS,
     WAIT,
@@ -26,8 +26,8 @@ from planner.drawing.layout import (
     unit,
     usual_s,
 )
-from planner.formats import seconds, share
-from planner.timeline import TimelineAnswer
+from planner.pipelines.all_schedules import ComparisonAnswer
+from planner.pipelines.timeline import TimelineAnswer
 
 # Kind: sign, sign where there are only letters, colour.  The last is idle.
 _SIGNS = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.drawing.layout import KINDS, WAIT, Lane, basis, facts, headline, lanes
-from planner.timeline import TimelineAnswer
+from planner.pipelines.timeline import TimelineAnswer
 
 _US = 1e6
 _PROCESS = 1

@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.answer import RankOrder
-from planner.flow import Flow, prose
-from planner.formats import amount, seconds, share
-from planner.links import Traffic
+from planner.answers.links import Traffic
+from planner.documents.answer import RankOrder
+from planner.documents.formats import amount, seconds, share
+from planner.terminal.flow import Flow, prose
 
 SVG_LINE = 18
 

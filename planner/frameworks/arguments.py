@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Refusal, Setting, Unreadable

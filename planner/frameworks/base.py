@@ -17,12 +17,12 @@ import numpy as np
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
-from planner.answer import Note, Reason
-from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
+from planner.documents.answer import Note, Reason
+from planner.documents.request import PlanRequest, Value
 from planner.frameworks.devices import other_stack
 from planner.frameworks.parts import unsaid
 from planner.frameworks.reading import Reading
-from planner.request import PlanRequest, Value
+from planner.search.constraints import RULES, BoolArray, Context, Level, Rule, violations
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Unsupported(ValueError):
 class Framework:
     """One training framework: what the search and the emitter need to know of it.
 
-    rules: what it refuses beyond planner.constraints.RULES.
+    rules: what it refuses beyond planner.search.constraints.RULES.
     axes: values that a search for this framework takes instead of its own defaults, by plan
     field; one value fixes the field, the first one is the plainest.
     splits: (model, pp, tp) to the layers of each stage, where the framework takes no wish.

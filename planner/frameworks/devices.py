@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cost_models.spec import ClusterSpec
-from planner.request import Value
+from planner.documents.request import Value
 
 # By vendor, who launches there.
 STACKS = {

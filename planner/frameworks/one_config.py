@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.base import Bundle, Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Missing
 from planner.frameworks.yaml_files import Row
-from planner.request import PlanRequest
 
 
 @dataclass(frozen=True)

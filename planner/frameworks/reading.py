@@ -6,8 +6,8 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stages import forward_layers
-from planner.answer import Reason
-from planner.request import PlanRequest
+from planner.documents.answer import Reason
+from planner.documents.request import PlanRequest
 
 
 class Setting(Spec):

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
+from planner.documents.loading import parse_text
+from planner.documents.problems import RequestError
 from planner.frameworks.base import Flag
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.shell import comment
-from planner.loading import parse_text
-from planner.problems import RequestError
 
 LONGEST = 10_000  # characters of a value that a setting keeps
 # Dotted key (a number stands for a place in a list), value, why.
@@ -83,7 +83,7 @@ class YamlFile:
 
 
 def read(text: str, name: str) -> YamlFile:
-    """The file, within the limits of planner.loading; raises Unreadable."""
+    """The file, within the limits of planner.documents.loading; raises Unreadable."""
     repeated: list[str] = []
     try:
         parse_text(text, repeated)

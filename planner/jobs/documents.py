@@ -8,14 +8,14 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field
 
 from cost_models.fields import Spec
-from planner.documents import parse_request
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, refuse, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import validate
+from planner.intake.parsing import parse_request
 from planner.jobs.settings import JobSettings
-from planner.loading import plain
-from planner.problems import Problem, RequestError, refuse, wrong_type
-from planner.request import PlanRequest
 from planner.store.jobs import Kind
 from planner.sweeps.grid import Grid, parse_grid
-from planner.validation import validate
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 def parse(kind: Kind, document: Any, settings: JobSettings) -> Asked:
     """The request of a user, with every default written out.
 
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan.
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
     """
     return _PARSERS[kind](document, settings)
 

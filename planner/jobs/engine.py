@@ -27,10 +27,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner.data_folder import data_folder
+from planner.documents.problems import internal_document
 from planner.jobs.kinds import REAL
 from planner.jobs.run import FOLDER, Executor, Run
 from planner.jobs.settings import JobSettings
-from planner.problems import internal_document
 from planner.store import Store, Unavailable
 from planner.store.database import same_file
 from planner.store.jobs import OVER

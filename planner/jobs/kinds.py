@@ -63,7 +63,7 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     found = [steps.away("measure", "measure", at=(i, count), number=i) for i in range(count)]
 
     def write() -> dict[str, Any]:
-        from planner import profiles
+        from planner.sites import profiles
         from planner.validate.calibrate import asked, run
         from planner.validate.calibrate.job import Measured
 

@@ -16,11 +16,11 @@ from dbos import DBOS
 from opentelemetry import trace
 
 from planner.data_folder import data_folder
+from planner.documents.problems import RequestError, internal_document, problem_document
 from planner.jobs.kinds import KINDS, REAL
 from planner.jobs.process import Runner
 from planner.jobs.runner import LEASE_EXPIRED, task_line
 from planner.jobs.settings import JobSettings
-from planner.problems import RequestError, internal_document, problem_document
 from planner.store import Store, Unavailable
 from planner.store.jobs import Claim, Job, Progress, Superseded
 

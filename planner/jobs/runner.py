@@ -90,9 +90,9 @@ def main() -> int:
 
 
 def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
+    from planner.answers.solve import IllegalPlan
+    from planner.documents.problems import RequestError, from_reasons, problem_document
     from planner.jobs.work import STEPS, Task
-    from planner.problems import RequestError, from_reasons, problem_document
-    from planner.solve import IllegalPlan
     from planner.validate.process import RunFailed, Stopped
     from planner.validate.tracing import TraceFailed
 

@@ -18,7 +18,7 @@ from planner.jobs.settings import JobSettings
 from planner.sweeps.question import ask
 
 if TYPE_CHECKING:
-    from planner.request import PlanRequest
+    from planner.documents.request import PlanRequest
     from planner.validate.calibrate.job import Job
     from planner.validate.run import Options, Prepared
 

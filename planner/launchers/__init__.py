@@ -13,9 +13,9 @@ from importlib import import_module
 import yaml
 
 from cost_models.catalog.names import resolve
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
-from planner.request import PlanRequest
 
 # Name -> module with a function `launch`; imported when first asked for.
 LAUNCHERS: dict[str, str] = {

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import job_name
 from planner.launchers.kubernetes import IMAGE, carried, indexed, worker_pod
-from planner.request import PlanRequest
 
 _ROLE = "node"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, one_line
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, Dumper, job_name, with_file
-from planner.request import PlanRequest
 
 FILE = "task.yaml"
 # Accelerator of the catalog -> SkyPilot's name (its catalog, release 0.14.1).

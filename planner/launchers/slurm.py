@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import ceil
 
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 from planner.launchers import job_name, with_file
-from planner.request import PlanRequest
 
 FILE = "job.sbatch"
 # sbatch copies the script to a spool folder: the bundle stands where it was submitted.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch
-from planner.request import PlanRequest
 
 
 def launch(bundle: Bundle, request: PlanRequest) -> Bundle:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import job_name
 from planner.launchers.kubernetes import IMAGE, carried, command, mounts, resources, volumes
-from planner.request import PlanRequest
 
 # The runtime that Trainer installs, and its one replicated job and that one's container.
 RUNTIME = "torch-distributed"

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
-from planner.documents import parse_cluster, parse_model
+from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
+from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import Given
+from planner.intake.parsing import parse_cluster, parse_model
 from planner.lint.sources import checked
-from planner.problems import Problem, RequestError, join, shown, wrong_type
-from planner.validation import field_problems, require_object
 
 GIVEN = ("model", "set", "arguments")
 FIELDS = ("files", "cluster", "framework", *GIVEN)

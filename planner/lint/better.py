@@ -8,16 +8,16 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from planner.answer import Nearest
-from planner.competition import prepared
-from planner.constraints import Context, violations
-from planner.explain import report
+from planner.answers.competition import prepared
+from planner.answers.explain import report
+from planner.answers.solve import near_misses, smallest_change
+from planner.documents.answer import Nearest
+from planner.documents.request import Bounds, PlanRequest
 from planner.lint.case import MINIMUM_GAIN, Case, changed
 from planner.lint.findings import Better
 from planner.lint.flags import changes
-from planner.request import Bounds, PlanRequest
-from planner.search import CHOICES, cost_model, search
-from planner.solve import near_misses, smallest_change
+from planner.search.constraints import Context, violations
+from planner.search.exhaustive import CHOICES, cost_model, search
 
 # What the search leaves alone and a script may well have chosen: its own value stands beside ours.
 _KEPT = (

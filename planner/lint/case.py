@@ -12,17 +12,17 @@ from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from planner.answer import PlanReport, Reason
-from planner.consistency import contradictions
-from planner.constraints import RULES, Context, Rule, violations
-from planner.explain import report
+from planner.answers.explain import report
+from planner.documents.answer import PlanReport, Reason
+from planner.documents.problems import Problem
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading
+from planner.intake.consistency import contradictions
 from planner.lint.spellings import spellings
-from planner.memory_risk import Room, room_of
-from planner.problems import Problem
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.search.constraints import RULES, Context, Rule, violations
+from planner.search.exhaustive import cost_model
+from planner.uncertainty.memory_risk import Room, room_of
 
 # Share of the iteration time below which a faster neighbour is not worth a word.
 MINIMUM_GAIN = 0.005

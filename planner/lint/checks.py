@@ -13,16 +13,16 @@ from typing import Any
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import Plans, RecomputeModule
-from planner.axes import divisors
-from planner.formats import gib, seconds, share, size
+from planner.documents.formats import gib, seconds, share, size
 from planner.frameworks.megatron.flags import VOCAB_MULTIPLE
 from planner.frameworks.reading import Setting
 from planner.lint.case import MINIMUM_GAIN, Case, Neighbour, Place
 from planner.lint.findings import Finding, Severity
 from planner.lint.flags import ENVIRONMENT, launched
 from planner.lint.knowledge import IGNORED, needs_variable
-from planner.memory_reasons import memory_reason
-from planner.search import cost_model
+from planner.search.axes import divisors
+from planner.search.exhaustive import cost_model
+from planner.search.memory_reasons import memory_reason
 
 Check = Callable[[Case], Iterator[Finding]]
 

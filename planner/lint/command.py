@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.command import Json
-from planner.failures import FINE, NOTHING_FITS
-from planner.server import answered
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.server import answered
+from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
@@ -69,12 +69,12 @@ def lint(
     json: Json = False,
 ) -> int:
     """What is wrong with a launch script, and the better plan with the flags to change."""
-    from planner import output
-    from planner.documents import parse_cluster
+    from planner.documents.problems import RequestError
+    from planner.intake.parsing import parse_cluster
     from planner.lint import mending
     from planner.lint.sarif import sarif as document
     from planner.lint.sources import files_at
-    from planner.problems import RequestError
+    from planner.terminal import output
 
     known, given = parse_cluster(cluster), _given(model, config, values, argument)
     answers = []
@@ -114,9 +114,9 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
-    from planner import output
-    from planner.documents import parse_model
+    from planner.intake.parsing import parse_model
     from planner.lint.screen import lint_screen
+    from planner.terminal import output
 
     trained, _ = parse_model(answer.request["model"])
     draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
@@ -151,11 +151,11 @@ def read(
     json: Json = False,
 ) -> int:
     """What a launch script says, as a request that `planner estimate` takes."""
-    from planner import output
-    from planner.documents import parse_cluster
+    from planner.intake.parsing import parse_cluster
     from planner.lint.asked import Asked
     from planner.lint.lint import read as said
     from planner.lint.sources import files_at
+    from planner.terminal import output
 
     known = None if cluster is None else parse_cluster(cluster)
     asked = Asked(files_at(files), known, framework, _given(model, config, values, argument))
@@ -182,10 +182,10 @@ def script_arguments(words: Sequence[str]) -> list[str]:
 def _given(
     model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
 ) -> Given:
-    from planner.command import read_model
+    from planner.commands.shared import read_model
+    from planner.documents.problems import refuse
     from planner.frameworks.launch_files import CONFIG
     from planner.lint.asked import parse_given
-    from planner.problems import refuse
 
     said = {} if config is None else {CONFIG: config}
     for text in values or ():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.answer import REASONS, Document, Nearest, PlanReport, ProfileInfo
+from planner.documents.answer import REASONS, Document, Nearest, PlanReport, ProfileInfo
 from planner.frameworks.reading import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]

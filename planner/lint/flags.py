@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Framework, Unsupported
 from planner.frameworks.reading import Reading, Setting
 from planner.lint.findings import FlagChange
 from planner.lint.spellings import spellings
-from planner.request import PlanRequest
 
 ENVIRONMENT = "environment"  # the group of variables in what a framework writes
 # Follow from other options where nobody gives them.

@@ -8,9 +8,9 @@ from typing import Any
 from cost_models.calibrations import TIME_PARTS
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
-from planner.answer import PlanReport, ProfileInfo
-from planner.contenders import compared
-from planner.error_band import SURE
+from planner.answers.contenders import compared
+from planner.documents.answer import PlanReport, ProfileInfo
+from planner.documents.problems import Problem, RequestError
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
 from planner.lint.better import best, mended, nearest
@@ -26,7 +26,7 @@ from planner.lint.findings import (
     Verdict,
 )
 from planner.lint.sources import framework_of, launch_files, reading_of
-from planner.problems import Problem, RequestError
+from planner.uncertainty.error_band import SURE
 from planner.version import __version__
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from planner.answer import PlanReport
-from planner.bars import memory_bars
-from planner.flow import Flow, prose
-from planner.formats import gib, memory_words, plan_words, seconds, share, short
+from planner.documents.answer import PlanReport
+from planner.documents.formats import gib, memory_words, plan_words, seconds, share, short
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
-from planner.terminal import TIGHT, nearest_rows
+from planner.terminal.bars import memory_bars
+from planner.terminal.flow import Flow, prose
+from planner.terminal.screens import TIGHT, nearest_rows
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),

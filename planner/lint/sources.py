@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
+from planner.documents.problems import Problem, RequestError, join, refuse, shown
 from planner.frameworks.base import Framework
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.problems import Problem, RequestError, join, refuse, shown
 
 MOST_FILES = 32
 # Of all files together, in bytes.

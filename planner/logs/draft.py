@@ -8,9 +8,9 @@ from array import array
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from planner.documents.problems import RequestError, refuse, shown
 from planner.logs.document import CodeBase, Fact, Memory, StepTime, Value
 from planner.logs.steps import Series
-from planner.problems import RequestError, refuse, shown
 
 MIB, GIB = 2.0**20, 2.0**30
 MOST_FACTS, MOST_ASSUMED = 10_000, 100

@@ -14,12 +14,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from planner.documents.problems import refuse
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
 from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, MOST_LINES, Draft, Reader, number_of, whole
 from planner.logs.steps import MOST
-from planner.problems import refuse
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
 _WORLD = re.compile(

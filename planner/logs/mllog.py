@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
+from planner.documents.problems import shown
 from planner.logs.document import CodeBase
 from planner.logs.draft import Draft, Reader
-from planner.problems import shown
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
 MOST, MOST_EVENTS = 10**12, 100_000

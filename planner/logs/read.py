@@ -8,6 +8,7 @@ from itertools import chain, islice
 
 import numpy as np
 
+from planner.documents.problems import RequestError, refuse
 from planner.logs import (
     bridge,
     deepspeed,
@@ -24,7 +25,6 @@ from planner.logs.draft import Draft, Reader
 from planner.logs.steps import steady, too_few
 from planner.logs.stream import clean
 from planner.logs.table import is_table, read_table
-from planner.problems import RequestError, refuse
 
 _WORD = re.compile(r"[A-Za-z_]\w+")
 READERS: tuple[type[Reader], ...] = (

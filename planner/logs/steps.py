@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from planner.documents.problems import RequestError, refuse
 from planner.logs.document import LeftOut, StepTime
-from planner.problems import RequestError, refuse
 
 WARM_UP = 5
 STRAGGLER = 1.5

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from planner.problems import refuse
+from planner.documents.problems import refuse
 
 MAX_BYTES = 2**30
 MAX_LINE = 2**20

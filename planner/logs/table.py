@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from planner.accuracy.cases import case_of
 from planner.accuracy.runs import REQUIRED, Run, run_of
+from planner.documents.problems import refuse, shown
 from planner.frameworks.reading import Reading
 from planner.logs.document import Fact, Memory, RunLog, StepTime
-from planner.problems import refuse, shown
 
 COLUMNS = {
     "layers": "model.num_layers", "hidden": "model.hidden_size",

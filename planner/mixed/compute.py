@@ -16,16 +16,16 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
 from cost_models.units import DAY_S, HOUR_S
-from planner.answer import Note
-from planner.axes import Axes, divisors
-from planner.competition import fastest
-from planner.constraints import RULES, Context
-from planner.explain import report
+from planner.answers.competition import fastest
+from planner.answers.explain import report
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
 from planner.mixed.pipeline import Groups, Result
 from planner.progress import step, within_a_step
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.search.axes import Axes, divisors
+from planner.search.constraints import RULES, Context
+from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
 SIMULATED = 12  # of the pipelines that the closed form ranks first

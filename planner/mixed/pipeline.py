@@ -21,7 +21,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times, simulate
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
-from planner.memory_risk import room
+from planner.uncertainty.memory_risk import room
 
 FloatArray = NDArray[np.float64]
 MOST_TRIED = 8  # stages of a pipeline whose every pair is tried with the simulator

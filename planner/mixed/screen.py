@@ -7,9 +7,9 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.flow import Flow, prose
-from planner.formats import days, dollars, gib, memory_words, plan_words, seconds
+from planner.documents.formats import days, dollars, gib, memory_words, plan_words, seconds
 from planner.mixed.answer import MixedAnswer, Option
+from planner.terminal.flow import Flow, prose
 
 _WORDS = {
     "part": "these nodes alone", "slowest": "all, evenly", "pipeline": "all, layers by speed",

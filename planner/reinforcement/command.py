@@ -7,11 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.command import LIMITS, Json, RequestFile, RequestOption, read_document, source_of
-from planner.failures import FINE, NOTHING_FITS
-from planner.options import request_options
-from planner.progress_bar import bar
-from planner.server import answered, apart
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.options import request_options
+from planner.commands.server import answered, apart
+from planner.commands.shared import (
+    LIMITS,
+    Json,
+    RequestFile,
+    RequestOption,
+    read_document,
+    source_of,
+)
+from planner.terminal.progress_bar import bar
 
 _PANEL = "The step"
 
@@ -66,10 +73,10 @@ def rl(
     given: Mapping[str, Any],
 ) -> int:
     """Time and memory of a step of GRPO or PPO: generation, scoring, training, new weights."""
-    from planner import output
     from planner.reinforcement.compute import step
     from planner.reinforcement.request import parse_reinforcement
     from planner.reinforcement.screen import reinforcement_screen
+    from planner.terminal import output
 
     own = {
         "algorithm": algorithm, "prompts": prompts, "samples": samples,
@@ -93,7 +100,7 @@ def rl(
 
 def _with(document: dict[str, Any], own: Mapping[str, str | bool | None]) -> dict[str, Any]:
     """The document with the options of the step over it."""
-    from planner.loading import scalar
+    from planner.documents.loading import scalar
     from planner.reinforcement.document import PART
 
     given = {

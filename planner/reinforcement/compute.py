@@ -8,10 +8,12 @@ from cost_models.estimate import CostModel
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
-from planner.answer import Note, PlanReport, ProfileInfo
-from planner.competition import fastest
-from planner.emission import NothingFits
-from planner.explain import report
+from planner.answers.competition import fastest
+from planner.answers.emission import NothingFits
+from planner.answers.explain import report
+from planner.answers.solve import IllegalPlan, illegal
+from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.documents.request import PlanRequest
 from planner.reinforcement.document import (
     Phase,
     ReinforcementAnswer,
@@ -21,9 +23,7 @@ from planner.reinforcement.document import (
     Way,
 )
 from planner.reinforcement.transfer import generation_weight_bytes, transfer
-from planner.request import PlanRequest
-from planner.search import cost_model
-from planner.solve import IllegalPlan, illegal
+from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
 GENERATION_PARTS = ("generation", "reward")

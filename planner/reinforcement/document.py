@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from cost_models.fields import Count, Spec
-from planner.answer import Document, Note, PlanReport, ProfileInfo
-from planner.request import PlanRequest
+from planner.documents.answer import Document, Note, PlanReport, ProfileInfo
+from planner.documents.request import PlanRequest
 
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]

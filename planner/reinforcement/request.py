@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from planner.documents import parse_request
-from planner.loading import plain
-from planner.problems import Problem, RequestError, wrong_type
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import validate
+from planner.intake.parsing import parse_request
 from planner.reinforcement.document import PART, ReinforcementRequest, ReinforcementSpec
-from planner.request import PlanRequest
-from planner.validation import validate
 
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:

@@ -8,16 +8,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.command import asked_of
-from planner.flow import Flow, prose
-from planner.formats import amount, gib, memory_words, plan_words, seconds, share
+from planner.commands.shared import asked_of
+from planner.documents.formats import amount, gib, memory_words, plan_words, seconds, share
 from planner.reinforcement.document import (
     STEP_PARTS,
     Phase,
     ReinforcementAnswer,
     ReinforcementRequest,
 )
-from planner.terminal import header
+from planner.terminal.flow import Flow, prose
+from planner.terminal.screens import header
 
 _PHASES = {
     "training": "while training",

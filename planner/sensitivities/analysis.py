@@ -9,15 +9,17 @@ from itertools import pairwise
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note, PlanReport, ProfileInfo
-from planner.documents import parse_request
-from planner.emission import NothingFits
-from planner.explain import reports
-from planner.loading import plain
-from planner.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.answers.emission import NothingFits
+from planner.answers.explain import reports
+from planner.answers.solve import IllegalPlan, illegal
+from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import validate
+from planner.intake.parsing import parse_request
 from planner.progress import step
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.search.exhaustive import cost_model
 from planner.sensitivities.document import (
     InputSensitivity,
     Measure,
@@ -32,8 +34,6 @@ from planner.sensitivities.inputs import Case, Input, changed, held_in, inputs_o
 from planner.sensitivities.ranges import Range
 from planner.sensitivities.replan import Replanner
 from planner.sensitivities.words import input_words
-from planner.solve import IllegalPlan, illegal
-from planner.validation import validate
 from planner.version import __version__
 
 PART = "sensitivity"

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from planner.command import (
+from planner.commands.failures import FINE
+from planner.commands.options import request_options
+from planner.commands.server import answered
+from planner.commands.shared import (
     LIMITS,
     Json,
     Report,
@@ -21,11 +24,8 @@ from planner.command import (
     read_request,
     source_of,
 )
-from planner.failures import FINE
-from planner.options import request_options
-from planner.progress_bar import bar
-from planner.server import answered
-from planner.timeline_commands import PICTURES, Theme, picture
+from planner.commands.timeline import PICTURES, Theme, picture
+from planner.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.sensitivities.document import SensitivityAnswer, SensitivitySpec
@@ -55,12 +55,12 @@ def sensitivity(
     given: Mapping[str, Any],
 ) -> int:
     """How the answer moves with each input, and where the best plan changes."""
-    from planner import output
+    from planner.answers.emission import NothingFits
     from planner.drawing.page import paper, write_page
-    from planner.emission import NothingFits
     from planner.sensitivities import analysis
     from planner.sensitivities.screen import sensitivity_screen
     from planner.sensitivities.svg import tornado_svg
+    from planner.terminal import output
 
     source = source_of(request_file, request)
     document = load(source)
@@ -90,7 +90,7 @@ def _spec(
     part: Any, names: str | None, factors: str | None, resolution: str | None
 ) -> SensitivitySpec:
     """What the file says, with the options over it."""
-    from planner.loading import scalar
+    from planner.documents.loading import scalar
     from planner.sensitivities.analysis import PART, parse_spec
 
     def read(name: str, text: str) -> Any:
@@ -113,7 +113,7 @@ def _draw(
     theme: Theme,
 ) -> list[Path]:
     """Draw all first, then write: what is refused leaves nothing half done."""
-    from planner.output import write_picture
+    from planner.terminal.output import write_picture
 
     drawn: dict[Path, bytes] = {}
     if svg is not None:

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
-from planner.answer import Document, Note, PlanReport, ProfileInfo, Reason
-from planner.request import PlanRequest
+from planner.documents.answer import Document, Note, PlanReport, ProfileInfo, Reason
+from planner.documents.request import PlanRequest
 
 Unit = Literal["bytes/s", "bytes", "FLOP/s", "s", "USD/h", "W", "share", "count", "ratio"]
 Measure = Literal["time per token", "cost per token", "peak memory"]

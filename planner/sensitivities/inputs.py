@@ -13,9 +13,9 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from cost_models.profiles import Curve, EfficiencyProfile
-from planner.documents import parse_request
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.search.exhaustive import cost_model
 from planner.sensitivities.document import Unit
 
 # What an input can move: only money; times, but not what is legal and fits; or all of it.

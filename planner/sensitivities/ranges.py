@@ -9,10 +9,10 @@ from fractions import Fraction
 from functools import cached_property
 
 from cost_models.plans import ParallelPlan
-from planner.problems import RequestError
-from planner.request import PlanRequest
+from planner.answers.solve import illegal
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
 from planner.sensitivities.inputs import Case, Input, changed, held_in
-from planner.solve import illegal
 
 # Integers are tried at these multiples of the base: an eighth or a sixteenth apart at most, and
 # round where the base is round.

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans, concatenate
-from planner.competition import fastest, prepared
+from planner.answers.competition import fastest, prepared
+from planner.documents.request import PlanRequest
 from planner.progress import within_a_step
-from planner.request import PlanRequest
-from planner.search import best_of, cost_model, objective, search
+from planner.search.exhaustive import best_of, cost_model, objective, search
 from planner.sensitivities.inputs import Case, Input, changed
 
 SLACK = 1.05

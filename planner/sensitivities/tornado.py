@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.formats import days, dollars, memory_words, plan_words, seconds, share, size
+from planner.documents.formats import days, dollars, memory_words, plan_words, seconds, share, size
 from planner.sensitivities.document import InputSensitivity, Point, SensitivityAnswer
 from planner.sensitivities.words import factor_words, signed, value_of
 

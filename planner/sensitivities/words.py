@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cost_models.plans import ParallelPlan
-from planner.formats import gib, recompute_words, seconds, share, short, value_words
+from planner.documents.formats import gib, recompute_words, seconds, share, short, value_words
 from planner.sensitivities.document import (
     InputSensitivity,
     Measure,

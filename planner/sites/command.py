@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import Json
-from planner.failures import FINE
-from planner.server import answered, chosen, only_here
+from planner.commands.failures import FINE
+from planner.commands.server import answered, chosen, only_here
+from planner.commands.shared import Json
 
 if TYPE_CHECKING:
-    from planner.server import Client
+    from planner.commands.server import Client
     from planner.sites.learned import SiteAnswer
     from planner.sites.learning import Asked
     from planner.sites.lesson import Lesson
@@ -49,13 +49,13 @@ def learn(
     json: Json = False,
 ) -> int:
     """Read training logs, show what they say, and keep it with a site."""
-    from planner import output
-    from planner.command import read_model
-    from planner.documents import parse_cluster
+    from planner.commands.shared import read_model
+    from planner.intake.parsing import parse_cluster
     from planner.lint.sources import files_at
     from planner.sites.learning import Asked, setting
     from planner.sites.lesson import keep
     from planner.sites.screen import lesson_screen
+    from planner.terminal import output
 
     asked = Asked(
         site=site,
@@ -111,8 +111,8 @@ def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
 
 def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
+    from planner.documents.problems import refuse, shown
     from planner.logs import lines_of
-    from planner.problems import refuse, shown
 
     if path == "-":
         return "standard input", lines_of(sys.stdin.buffer)
@@ -153,8 +153,8 @@ def sites(context: typer.Context, json: Json = False) -> int:
     """Sites that are kept, or one of them."""
     if context.invoked_subcommand is not None:
         return FINE
-    from planner import output
     from planner.sites.screen import sites_screen
+    from planner.terminal import output
 
     found, damaged = answered(_here, _there)
     if json:
@@ -173,9 +173,9 @@ def sites(context: typer.Context, json: Json = False) -> int:
 @app.command()
 def show(name: SiteName, json: Json = False) -> int:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    from planner import output
     from planner.sites.learned import site_answer
     from planner.sites.screen import site_screen
+    from planner.terminal import output
 
     answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
     output.show(answer, json, lambda screen: site_screen(answer))
@@ -214,7 +214,7 @@ def _there(client: Client) -> tuple[list[SiteAnswer], list[str]]:
 
 
 def _found(name: str) -> Site:
+    from planner.documents.typed_values import looked_up
     from planner.sites import kept
-    from planner.validation import looked_up
 
     return looked_up("/site", partial(kept.find, name))

@@ -11,8 +11,8 @@ from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner.posterior import shares_of
 from planner.sites.site import Site
+from planner.uncertainty.posterior import shares_of
 
 
 class SiteCostModel(CostModel):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog.names import UnknownName, normal, resolve
-from planner import profiles
 from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
-from planner.problems import refuse, shown
+from planner.documents.problems import refuse, shown
+from planner.sites import profiles
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
 

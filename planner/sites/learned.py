@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from planner.answer import Document
-from planner.posterior import FACTORS, SHARES, Array, posterior, scatter
+from planner.documents.answer import Document
 from planner.sites.site import LearnedRun, Site
+from planner.uncertainty.posterior import FACTORS, SHARES, Array, posterior, scatter
 
 # A factor that no run spends so much of its time on says nothing.
 LEAST_SHARE = 0.01

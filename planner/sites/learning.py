@@ -14,16 +14,16 @@ from cost_models.catalog.models import model as catalog_model
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ClusterSpec
 from planner.accuracy.clusters import accelerator_id
-from planner.documents import parse_request
+from planner.answers.solve import illegal
+from planner.documents.loading import scalar
+from planner.documents.problems import RequestError, from_reasons, refuse, shown
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import one_line
-from planner.loading import scalar
+from planner.intake.parsing import parse_request
 from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
-from planner.problems import RequestError, from_reasons, refuse, shown
-from planner.request import PlanRequest
 from planner.sites.pricing import learned
 from planner.sites.site import LearnedRun, Site
-from planner.solve import illegal
 
 PARTS = ("model", "training", "plan")
 # Fields that identify a model: if one differs, the request is about another model than the log.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cost_models.spec import ClusterSpec
-from planner.answer import Document
+from planner.documents.answer import Document
+from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
+from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
-from planner.problems import MOST_PROBLEMS, Problem, RequestError, refuse
-from planner.request import PlanRequest
 from planner.sites import kept
 from planner.sites.learning import Asked, learned_run
 from planner.sites.pricing import price

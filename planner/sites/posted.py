@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
-from planner.documents import parse_cluster
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, join, wrong_type
+from planner.documents.typed_values import field_problems, looked_up, require_object
 from planner.frameworks.base import one_line
+from planner.intake.parsing import parse_cluster
 from planner.lint.sources import checked
-from planner.loading import plain
 from planner.logs import lines_of
-from planner.problems import Problem, RequestError, join, wrong_type
 from planner.sites import kept
 from planner.sites.learned import SiteAnswer, site_answer
 from planner.sites.learning import PARTS, Asked
 from planner.sites.lesson import Lesson, keep, lesson
-from planner.validation import field_problems, looked_up, require_object
 
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")

@@ -11,11 +11,11 @@ from cost_models.estimate import CostModel
 from cost_models.plans import Plans
 from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner import profiles
-from planner.posterior import FACTORS, Leaning, leaning
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
+from planner.sites import profiles
 from planner.sites.corrected import SiteCostModel
 from planner.sites.site import LearnedRun, Site
+from planner.uncertainty.posterior import FACTORS, Leaning, leaning
 from planner.version import __version__
 
 

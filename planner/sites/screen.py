@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cost_models.parameters import total_parameters
-from planner.flow import Flow, prose
-from planner.formats import gib, memory_words, plan_words, seconds, short
-from planner.request import PlanRequest
+from planner.documents.formats import gib, memory_words, plan_words, seconds, short
+from planner.documents.request import PlanRequest
 from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
+from planner.terminal.flow import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one
 _MOST_NOTES = 6

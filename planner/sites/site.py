@@ -20,7 +20,7 @@ from pydantic import Field
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import EfficiencyProfile
-from planner.posterior import FACTORS, Leaning, Posterior, SeenRun, posterior
+from planner.uncertainty.posterior import FACTORS, Leaning, Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
 Share = Annotated[float, Field(ge=0.0, le=10.0)]

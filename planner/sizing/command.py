@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import (
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.options import merge, request_options
+from planner.commands.server import answered, apart
+from planner.commands.shared import (
     Json,
     Report,
     RequestFile,
@@ -20,10 +23,7 @@ from planner.command import (
     read_model,
     source_of,
 )
-from planner.failures import FINE, NOTHING_FITS
-from planner.options import merge, request_options
-from planner.progress_bar import bar
-from planner.server import answered, apart
+from planner.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.sizing.request import SizingRequest
@@ -73,12 +73,12 @@ def size(
     given: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
-    from planner import output
     from planner.drawing.page import write_page
     from planner.sizing.compute import size as compute
     from planner.sizing.figure import sizing_figure
     from planner.sizing.picture import picture
     from planner.sizing.screen import sizing_screen
+    from planner.terminal import output
 
     own = {
         "accelerators": accelerators, "sizes": sizes, "deadline_days": deadline_days,
@@ -108,8 +108,8 @@ def size(
 def _read(
     source: str | None, given: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
 ) -> SizingRequest:
-    from planner.loading import scalar
-    from planner.problems import RequestError, join, refuse
+    from planner.documents.loading import scalar
+    from planner.documents.problems import RequestError, join, refuse
     from planner.sizing.request import parse_sizing
 
     document = dict(load(source))

@@ -14,9 +14,9 @@ from typing import Any
 from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
 from cost_models.spec import ClusterSpec
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.progress import step
-from planner.request import PlanRequest
 from planner.sizing.answer import BatchSize, Row, SizingAnswer, Step
 from planner.sizing.limits import best_of_kind, least_of, limited, offers, rivals
 from planner.sizing.request import SizingRequest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planner.documents.formats import dollars, short
 from planner.drawing.figure import MARKERS, Kind, drawn, log_ticks, saved
 from planner.drawing.palette import COLOURS
-from planner.formats import dollars, short
 from planner.sizing.answer import SizingAnswer
 
 _NEAR = 1.12  # times as much or as long: closer numbers would stand on each other

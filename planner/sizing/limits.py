@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from math import inf, log, sqrt
 from statistics import NormalDist
 
-from planner.error_band import COVERED, chance_above
 from planner.sizing.answer import Limit, Offer, Rival, Row
 from planner.sizing.request import SizingRequest, SizingSpec
+from planner.uncertainty.error_band import COVERED, chance_above
 
 # Deviations that the error band reaches to either side, were what is missed normal.
 REACH = NormalDist().inv_cdf(0.5 + int(COVERED) / 200)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
+from planner.documents.formats import days, dollars
 from planner.drawing.palette import COLOURS, MARKS
-from planner.formats import days, dollars
 from planner.sizing.answer import Row, SizingAnswer
 
 WIDTH, HEIGHT = 900, 560

@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 
 from cost_models.catalog import hardware
 from cost_models.fields import Spec
-from planner.documents import parse_request
-from planner.loading import plain
-from planner.problems import Problem, RequestError, join, unknown_field, wrong_type
-from planner.request import PlanRequest
-from planner.validation import looked_up, validate
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, join, unknown_field, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import looked_up, validate
+from planner.intake.parsing import parse_request
 
 PARTS = ("model", "training", "search", "profile", "site", "sizing")
 # What is rented in numbers, with a price in the catalog.

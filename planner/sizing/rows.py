@@ -14,13 +14,13 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup
 from cost_models.tuning import trained_parameters
 from cost_models.units import DAY_S, HOUR_S
-from planner.answer import ErrorBand
-from planner.competition import fastest
-from planner.consistency import contradictions
-from planner.explain import report
+from planner.answers.competition import fastest
+from planner.answers.explain import report
+from planner.documents.answer import ErrorBand
+from planner.documents.request import PlanRequest
+from planner.intake.consistency import contradictions
 from planner.progress import within_a_step
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.search.exhaustive import cost_model
 from planner.sizing.answer import Row
 from planner.sizing.request import SizingRequest, SizingSpec
 

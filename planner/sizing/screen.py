@@ -8,11 +8,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.error_band import SURE
-from planner.flow import Flow, prose
-from planner.formats import chance, days, dollars, energy, memory_words, plan_words, share, short
+from planner.documents.formats import (
+    chance,
+    days,
+    dollars,
+    energy,
+    memory_words,
+    plan_words,
+    share,
+    short,
+)
 from planner.sizing.answer import Offer, Row, SizingAnswer
 from planner.sizing.request import SizingRequest
+from planner.terminal.flow import Flow, prose
+from planner.uncertainty.error_band import SURE
 
 _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from planner.data_folder import data_folder
-from planner.problems import refuse
+from planner.documents.problems import refuse
 from planner.store.database import FILE
 
 _DATABASES = (FILE, "jobs.sqlite")

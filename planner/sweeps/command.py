@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from planner.command import Json, load, read_model
-from planner.failures import FINE, OUR_FAULT
-from planner.server import as_a_job, only_here, service
+from planner.commands.failures import FINE, OUR_FAULT
+from planner.commands.server import as_a_job, only_here, service
+from planner.commands.shared import Json, load, read_model
 
 if TYPE_CHECKING:
-    from planner.server import Client
+    from planner.commands.server import Client
     from planner.sweeps.grid import Grid
     from planner.sweeps.question import Result
     from planner.sweeps.run import SweepAnswer
@@ -96,7 +96,7 @@ def merge(
     json: Json = False,
 ) -> int:
     """One table of a grid from the results of its shards; asks nothing."""
-    from planner.problems import refuse, shown
+    from planner.documents.problems import refuse, shown
     from planner.sweeps.run import merge as merged
 
     for folder in results:
@@ -146,7 +146,7 @@ def _watched(
 
 def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: bool) -> int:
     """Write and print all; the exit code tells of a fault of ours in any question."""
-    from planner import output
+    from planner.terminal import output
 
     code = OUR_FAULT if answer.outcomes.get("failed") else FINE
 

@@ -19,10 +19,9 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
-from planner.documents import PARTS, parse_request
-from planner.identity import basis
-from planner.loading import MAX_DEPTH, plain
-from planner.problems import (
+from planner.answers.identity import basis
+from planner.documents.loading import MAX_DEPTH, plain
+from planner.documents.problems import (
     Contradiction,
     Problem,
     RequestError,
@@ -33,8 +32,9 @@ from planner.problems import (
     unknown_field,
     wrong_type,
 )
-from planner.request import SearchSpec
-from planner.validation import require_object
+from planner.documents.request import SearchSpec
+from planner.documents.typed_values import require_object
+from planner.intake.parsing import PARTS, parse_request
 
 MOST_QUESTIONS = 100_000
 _GRID = ("base", "axes", "points")

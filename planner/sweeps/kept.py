@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from planner.data_folder import write_whole
-from planner.problems import refuse, shown
+from planner.documents.problems import refuse, shown
 from planner.sweeps.question import Result
 
 

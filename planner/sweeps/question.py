@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Document, PlanReport
-from planner.competition import fastest
-from planner.documents import parse_request
-from planner.explain import report
-from planner.memory_reasons import memory_reason, memory_reasons
-from planner.problems import RequestError
-from planner.request import PlanRequest
-from planner.search import SpaceTooLarge, cost_model
-from planner.solve import IllegalPlan, estimate
+from planner.answers.competition import fastest
+from planner.answers.explain import report
+from planner.answers.solve import IllegalPlan, estimate
+from planner.documents.answer import Document, PlanReport
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.search.exhaustive import SpaceTooLarge, cost_model
+from planner.search.memory_reasons import memory_reason, memory_reasons
 
 Outcome = Literal[
     "fits",

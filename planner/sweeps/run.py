@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.answer import Document
-from planner.problems import RequestError, choice, refuse, shown
+from planner.documents.answer import Document
+from planner.documents.problems import RequestError, choice, refuse, shown
 from planner.sweeps.grid import Grid, Question
 from planner.sweeps.kept import Folder
 from planner.sweeps.question import Outcome, Result

@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.flow import Flow, prose
-from planner.formats import gib, plan_words, value_words
+from planner.documents.formats import gib, plan_words, value_words
 from planner.sweeps.question import OUTCOMES
 from planner.sweeps.run import SweepAnswer
 from planner.sweeps.table import Row
+from planner.terminal.flow import Flow, prose
 
 _MOST_ROWS = 10
 _LEAST_PLAN = 12  # cells

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Any, get_args
 
 from cost_models.plans import ParallelPlan
-from planner.formats import value_words
-from planner.problems import refuse
+from planner.documents.formats import value_words
+from planner.documents.problems import refuse
 from planner.sweeps.question import Result
 
 _INT64 = 2**63

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from planner.problems import refuse, shown
+from planner.documents.problems import refuse, shown
 from planner.sweeps.question import Result, ask
 
 # Rounds that end with dead workers, one after the other and without an answer in between.

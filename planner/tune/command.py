@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import LIMITS, Json, RequestFile, RequestOption, read_document, source_of
-from planner.failures import FINE
-from planner.options import request_options
+from planner.commands.failures import FINE
+from planner.commands.options import request_options
+from planner.commands.shared import (
+    LIMITS,
+    Json,
+    RequestFile,
+    RequestOption,
+    read_document,
+    source_of,
+)
 
 if TYPE_CHECKING:
-    from planner.request import PlanRequest
+    from planner.documents.request import PlanRequest
     from planner.sites.site import Site
     from planner.tune.answer import TuneAnswer
     from planner.tune.tuning import Budget, Question
@@ -56,8 +63,8 @@ def tune(
 
     Ends where a plan more than 1 % faster than the best measured one is unlikely (5 %).
     """
-    from planner import output
-    from planner.progress_bar import bar
+    from planner.terminal import output
+    from planner.terminal.progress_bar import bar
     from planner.tune.screen import tune_screen
     from planner.tune.tuning import Budget, bound, question, tune
 
@@ -90,10 +97,10 @@ def tune(
 
 def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     """The request, and its site: a new one where nothing is kept yet.  Raises RequestError."""
-    from planner.documents import parse_request
-    from planner.problems import RequestError, refuse, wrong_type
+    from planner.documents.problems import RequestError, refuse, wrong_type
+    from planner.documents.typed_values import looked_up
+    from planner.intake.parsing import parse_request
     from planner.sites import kept
-    from planner.validation import looked_up
 
     name = document.pop("site", None)
     if name is None:
@@ -108,7 +115,7 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
 
 def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     """Run plans on this machine until the tuning ends."""
-    from planner import output
+    from planner.terminal import output
     from planner.tune.local import bound_here, tuned_here
     from planner.tune.screen import tune_screen
     from planner.validate.process import RunFailed, Stopped, stoppable
@@ -127,8 +134,8 @@ def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
 
 
 def _nothing(json: bool) -> int:
-    from planner.command import nothing_fits
-    from planner.problems import Problem
+    from planner.commands.shared import nothing_fits
+    from planner.documents.problems import Problem
 
     why = Problem(pointer="", code="nothing_fits", detail="nothing fits; `planner plan` says why")
     return nothing_fits((why,), json)

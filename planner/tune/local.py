@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cost_models.plans import ParallelPlan
-from planner.problems import refuse
-from planner.request import Bounds, PlanRequest
+from planner.documents.problems import refuse
+from planner.documents.request import Bounds, PlanRequest
 from planner.sites import kept
 from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import TuneAnswer

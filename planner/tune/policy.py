@@ -1,6 +1,6 @@
 """Which plan to measure next, and when to stop: expected improvement over normal beliefs.
 
-What estimates of plans are off by is normal together (planner/posterior.py).  Plans of one model
+What estimates of plans are off by is normal together (planner/uncertainty/posterior.py).  Plans of one model
 on one cluster share most of a run's noise; the rest is each plan's own, and shared by plans that
 spend as much time alike.  A measured plan tells its own time, and by what it shares something of
 all others.  Next is the plan with the largest expected improvement over the best measured one
@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from planner.beliefs import Belief, chances_fastest
-from planner.posterior import ROUNDS, Array, Leaning, Posterior, outlying
+from planner.uncertainty.beliefs import Belief, chances_fastest
+from planner.uncertainty.posterior import ROUNDS, Array, Leaning, Posterior, outlying
 
 # A plan that is faster by this share of the time is worth a run.
 WORTH = 0.01

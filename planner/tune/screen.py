@@ -8,9 +8,9 @@ from math import fsum
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.flow import Flow, prose
-from planner.formats import chance, memory_words, plan_words, seconds
-from planner.request import PlanRequest
+from planner.documents.formats import chance, memory_words, plan_words, seconds
+from planner.documents.request import PlanRequest
+from planner.terminal.flow import Flow, prose
 from planner.tune.answer import Candidate, TuneAnswer
 
 _MOST_ROWS = 8

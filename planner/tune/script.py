@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cost_models.plans import ParallelPlan
-from planner.emission import emit, launched
+from planner.answers.emission import emit, launched
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.launchers import with_file
-from planner.output import write_files
-from planner.request import PlanRequest
+from planner.terminal.output import write_files
 from planner.tune.answer import NextRun
 
 FILE = "tune.sh"
@@ -32,7 +32,7 @@ def bundle_of(
 ) -> tuple[Bundle, str]:
     """The files of a run, and the name of the framework's own script among them.
 
-    Raises what planner.emission.emit does.
+    Raises what planner.answers.emission.emit does.
     """
     own = emit(request.model_copy(update={"plan": plan}))
     text = _TEXT.format(iterations=run.iterations, limit_s=run.time_limit_s, main=own.main, log=LOG)

@@ -19,19 +19,19 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from cost_models.units import HOUR_S
 from planner import frameworks
-from planner.beliefs import Belief
-from planner.competition import compete, prepared
-from planner.explain import plan_id, report
-from planner.memory_reasons import memory_reason
-from planner.posterior import Array, Leaning, shares_of
-from planner.problems import RequestError, from_reasons, refuse, shown
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.answers.competition import compete, prepared
+from planner.answers.explain import plan_id, report
+from planner.answers.solve import illegal
+from planner.documents.problems import RequestError, from_reasons, refuse, shown
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import cost_model
+from planner.search.memory_reasons import memory_reason
 from planner.sites import pricing
 from planner.sites.site import LearnedRun, Site
-from planner.solve import illegal
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
+from planner.uncertainty.beliefs import Belief
+from planner.uncertainty.posterior import Array, Leaning, shares_of
 from planner.version import __version__
 
 MOST_CANDIDATES = 64

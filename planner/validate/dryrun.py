@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from cost_models.fields import Spec
 from cost_models.schedules import SCHEDULES
+from planner.answers.solve import IllegalPlan, illegal
+from planner.documents.problems import refuse
+from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.pytorch.reader import SCRIPT
-from planner.problems import refuse
-from planner.request import PlanRequest
-from planner.solve import IllegalPlan, illegal
 from planner.validate.expected import Expected, expected, layout
 from planner.validate.native import Difference, Native, native
 from planner.validate.saved_rows import SavedRow

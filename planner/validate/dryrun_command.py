@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import PLAN, Json, RequestFile, RequestOption, read_request, source_of
-from planner.failures import FINE, OUR_FAULT
-from planner.options import request_options
+from planner.commands.failures import FINE, OUR_FAULT
+from planner.commands.options import request_options
+from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +44,7 @@ def dryrun(
     given: Mapping[str, Any],
 ) -> int:
     """Trace ranks of a plan at full scale, without a GPU, and compare with the estimate."""
-    from planner import output
+    from planner.terminal import output
     from planner.validate.dryrun import dry_run
     from planner.validate.tracing import TraceFailed
 
@@ -68,11 +68,11 @@ def dryrun(
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     """Ranks in the text of an option, with commas between them."""
-    from planner.problems import wrong_type
+    from planner.documents.problems import wrong_type
 
     parts = text.split(",") if text is not None else ()
     if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
-        from planner.problems import RequestError
+        from planner.documents.problems import RequestError
 
         raise RequestError([wrong_type("/ranks", "ranks as numbers, such as 0,8", wrong[0])])
     return tuple(int(part[:10]) for part in parts)
@@ -104,8 +104,8 @@ def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from cost_models.plans import ParallelPlan
-    from planner.flow import Flow
-    from planner.formats import plan_words, value_words
+    from planner.documents.formats import plan_words, value_words
+    from planner.terminal.flow import Flow
 
     plan = ParallelPlan.model_validate(report.plan).model_dump()
     yield Flow([Text("Dry run", "bold"), *plan_words(plan)], " · ", indent=2)
@@ -129,7 +129,7 @@ def _rank(alike: Sequence[RankReport]) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    from planner.formats import gib
+    from planner.documents.formats import gib
 
     one = alike[0]
     numbers = ", ".join(str(rank.rank) for rank in alike)

@@ -23,8 +23,8 @@ from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
 from cost_models.stage_memory import StageMemory, gathered_bytes
 from cost_models.stages import VirtualStages, plan_stages
-from planner.request import PlanRequest
-from planner.search import cost_model
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import cost_model
 from planner.validate.traced import Amounts
 
 

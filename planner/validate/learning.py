@@ -6,8 +6,8 @@ import hashlib
 import json
 from datetime import UTC, datetime
 
-from planner.problems import RequestError
-from planner.request import PlanRequest
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
 from planner.sites import kept
 from planner.sites.pricing import learned
 from planner.sites.site import LearnedRun, Site

@@ -15,9 +15,9 @@ from cost_models.fields import Spec
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK, patterns
-from planner.request import PlanRequest
 
 S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, str]

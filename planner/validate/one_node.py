@@ -11,21 +11,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner import solve
-from planner.answer import Document
-from planner.documents import parse_request
+from planner.answers import solve
+from planner.documents.answer import Document
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, refuse, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks import shell
 from planner.frameworks.rules import on_cpus
-from planner.loading import plain
-from planner.problems import Problem, RequestError, refuse, wrong_type
-from planner.request import PlanRequest
+from planner.intake.parsing import parse_request
 from planner.validate import remote
 from planner.validate.contract import RankResult, result_file
 from planner.validate.native import Difference, Native, native
 from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, compare
 from planner.validate.scale import Change, on_one_node
-from planner.validation import field_problems, require_object
 
 FOLDER = "planner-run"  # where the script leaves its files, beside the place it is started in
 NAME = "validate_one_node.sh"

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from planner.answer import Document
+from planner.documents.answer import Document
 from planner.validate.contract import LOGS, beat, beat_file
 
 TOKEN = "PLANNER_RUN"  # the environment variable

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from planner import solve
+from planner.answers import solve
+from planner.documents.problems import refuse, shown
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
-from planner.problems import refuse, shown
-from planner.request import PlanRequest
 from planner.validate import contract, launchers
 from planner.validate.contract import Job
 from planner.validate.launchers import Handle, Launch, Status

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.failures import FINE
+from planner.commands.failures import FINE
 
 if TYPE_CHECKING:
-    from planner.request import PlanRequest
+    from planner.documents.request import PlanRequest
     from planner.validate.launchers import Handle
     from planner.validate.report import Tolerance
     from planner.validate.run import Options
@@ -21,7 +21,7 @@ def write(
 ) -> int:
     """Print the files that validate a plan elsewhere, or write them into a folder."""
     from planner.frameworks.shell import one_script
-    from planner.output import print_json, write_files
+    from planner.terminal.output import print_json, write_files
     from planner.validate import launchers, remote
 
     bundle = remote.render(launcher, [asked], options, image)
@@ -48,7 +48,7 @@ def submit(
     json: bool,
 ) -> int:
     """Submit a run, wait for it and report; interrupted, it goes on and `follow` takes it up."""
-    from planner.problems import refuse
+    from planner.documents.problems import refuse
     from planner.validate import remote
 
     if output is None:
@@ -68,8 +68,8 @@ def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
 
 
 def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
-    from planner import output
-    from planner.request import PlanRequest
+    from planner.documents.request import PlanRequest
+    from planner.terminal import output
     from planner.validate import remote, run_command
     from planner.validate.learning import learn
     from planner.validate.process import RunFailed, Stopped, stoppable

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from cost_models.overheads import workspace_bytes
 from cost_models.runtimes.torch import RUNTIME
-from planner.answer import Document, PlanReport, ProfileInfo
-from planner.formats import seconds, share, size
-from planner.request import PlanRequest
+from planner.documents.answer import Document, PlanReport, ProfileInfo
+from planner.documents.formats import seconds, share, size
+from planner.documents.request import PlanRequest
 from planner.validate.contract import PARTS, RankResult
 from planner.validate.expected import expected
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from cost_models.fields import Spec
 from planner.data_folder import data_folder, write_whole
-from planner.problems import refuse
-from planner.request import PlanRequest
+from planner.documents.problems import refuse
+from planner.documents.request import PlanRequest
 
 # What decides which plan of which model it is; the machine that ran it is in the report.
 _KEY = ("model", "training", "plan")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from planner.command import Json
-from planner.failures import FINE
+from planner.commands.failures import FINE
+from planner.commands.shared import Json
 
 
 def validations(
@@ -17,7 +17,7 @@ def validations(
     json: Json = False,
 ) -> int:
     """Results of `planner validate` that are kept, the latest first."""
-    from planner import output
+    from planner.terminal import output
     from planner.validate import results
 
     if name is None:

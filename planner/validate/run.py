@@ -21,12 +21,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog import local
-from planner import solve
-from planner.answer import Document, EstimateAnswer
-from planner.formats import seconds, size
+from planner.answers import solve
+from planner.documents.answer import Document, EstimateAnswer
+from planner.documents.formats import seconds, size
+from planner.documents.problems import refuse
+from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.problems import refuse
-from planner.request import PlanRequest
 from planner.validate import contract, process
 from planner.validate.contract import Job, RankResult
 from planner.validate.native import Native, native
@@ -100,7 +100,7 @@ def validate(
     """Train with a request's plan on this machine, and hold it against the estimate.
 
     output: a folder to keep, which must be empty or new; None: one that is gone afterwards.
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan for a plan
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan for a plan
     that cannot run, RunFailed for a run that did not end well.
     """
     require_torch()
@@ -115,7 +115,7 @@ def validate(
 def prepare_here(request: PlanRequest) -> Prepared:
     """A request's plan scaled to this machine.
 
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.solve.IllegalPlan.
+    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
     """
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
@@ -361,6 +361,6 @@ def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Ite
 
 
 def _words(value: Any) -> str:
-    from planner.formats import value_words
+    from planner.documents.formats import value_words
 
     return value_words(value) or "none"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import PLAN, Json, RequestFile, RequestOption, read_request, source_of
-from planner.failures import FINE, OUR_FAULT
-from planner.options import request_options
-from planner.server import as_a_job, only_here, service
+from planner.commands.failures import FINE, OUR_FAULT
+from planner.commands.options import request_options
+from planner.commands.server import as_a_job, only_here, service
+from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
 
 if TYPE_CHECKING:
-    from planner.request import PlanRequest
-    from planner.server import Client
+    from planner.commands.server import Client
+    from planner.documents.request import PlanRequest
     from planner.validate.process import RunFailed, Stopped
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
@@ -85,7 +85,7 @@ def validate(
     With --site that site learns from the run, where it is one of its accelerators.
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
-    from planner import output as outputs
+    from planner.terminal import output as outputs
     from planner.validate import remote_command, results
     from planner.validate.learning import learn
     from planner.validate.process import Limits, RunFailed, Stopped, stoppable
@@ -138,7 +138,7 @@ def validate(
 
 def _there(client: Client, asked: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
     """A validation on the machine of a service."""
-    from planner import output
+    from planner.terminal import output
     from planner.validate.report import ValidationReport
     from planner.validate.screen import validation_screen
 
@@ -173,7 +173,7 @@ def stopped(by: Stopped) -> int:
 
 def failed(error: RunFailed, json: bool) -> int:
     """Tell why a run failed, with the last lines of the log that shows it."""
-    from planner.output import print_document
+    from planner.terminal.output import print_document
 
     if json:
         print_document(error.document())

@@ -19,9 +19,9 @@ from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stages import rank_layers
-from planner import solve
-from planner.problems import refuse
-from planner.request import PlanRequest
+from planner.answers import solve
+from planner.documents.problems import refuse
+from planner.documents.request import PlanRequest
 from planner.validate import scale_encoders, scale_patterns
 
 # Most CPU processes started on one machine; starting 8 takes 20 s on two cores.

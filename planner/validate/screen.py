@@ -8,9 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.bars import bar, legend
-from planner.flow import Flow, prose
-from planner.formats import memory_words, plan_words, seconds, size
+from planner.documents.formats import memory_words, plan_words, seconds, size
+from planner.terminal.bars import bar, legend
+from planner.terminal.flow import Flow, prose
 from planner.validate.contract import PARTS
 from planner.validate.report import Term, ValidationReport, measured_peak_bytes
 

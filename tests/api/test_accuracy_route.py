@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi.testclient import TestClient
 
-from planner.nearest_runs import Evidence
-from planner.scored_runs import scored_runs
+from planner.documents.scored_runs import scored_runs
+from planner.uncertainty.nearest_runs import Evidence
 
 
 def test_all_runs_are_sent_once(client: TestClient) -> None:

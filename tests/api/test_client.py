@@ -17,13 +17,13 @@ import planner
 from api import client_code
 from api.app import create_app
 from api.settings import Settings
-from planner.answer import PlanAnswer
+from planner.answers.emission import NothingFits
 from planner.client import Client
 from planner.client.events import Event, events
 from planner.client.operations import Operations
-from planner.emission import NothingFits
+from planner.documents.answer import PlanAnswer
+from planner.documents.problems import RequestError, ServiceError
 from planner.jobs.settings import JobSettings
-from planner.problems import RequestError, ServiceError
 from planner.progress import Step, Watch, watched
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
 from tests.fixtures.service import listening

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 from api.routes import plans as routes
 from api.schema import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
-from planner import solve
-from planner.documents import parse_request
-from planner.memory_risk import room_of
+from planner.answers import solve
+from planner.intake.parsing import parse_request
 from planner.store import Unavailable
 from planner.store.results import Results
+from planner.uncertainty.memory_risk import room_of
 from tests.fixtures.service import serving
 
 ASK: dict[str, Any] = {

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
+from planner.answers.catalog import LISTINGS
 from planner.jobs.settings import JobSettings
-from planner.listing import LISTINGS
 from planner.store.jobs import KINDS
 from tests.fixtures.service import listening
 

@@ -16,8 +16,8 @@ from api.negotiation import TRACE, ZIP
 from api.problems import MEDIA_TYPE
 from api.schema import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 from planner import cli
-from planner.listing import LISTINGS
-from planner.side_by_side import SideBySide
+from planner.answers.catalog import LISTINGS
+from planner.answers.two_plans import SideBySide
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",

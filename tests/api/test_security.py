@@ -23,7 +23,8 @@ from api.log import _HEADERS
 from api.problem_types import OF_STATUS, TYPES
 from api.problems import MEDIA_TYPE, Refused
 from api.settings import Settings
-from planner import cli, ranks
+from planner import cli
+from planner.answers import ranks
 from planner.frameworks import FRAMEWORKS
 from tests.fixtures.service import listening, serving
 

@@ -17,14 +17,14 @@ from api.results import Kept, KeptPlan
 from api.schema import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.settings import Settings
 from planner import cli
-from planner.answer import EstimateAnswer
+from planner.documents.answer import EstimateAnswer
 from planner.store import Unavailable
 from planner.store.servers import Servers
 from planner.version import __version__
 from tests.fixtures.service import serving
 from tests.fixtures.work import bounded_work
-from tests.planner.test_documents import ASKED, BAD, text_of
-from tests.planner.test_loading import BAD_TEXTS
+from tests.planner.documents.test_loading import BAD_TEXTS
+from tests.planner.intake.test_parsing import ASKED, BAD, text_of
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 UNHEARD = SMALL | {"search": {"top_k": 7}}  # what no other test asks, so that nobody has kept it
@@ -231,7 +231,7 @@ def fail(*_: object) -> None:
 def test_our_fault_says_nothing_of_its_inside(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.solve.find", fail)
+    monkeypatch.setattr("planner.answers.solve.find", fail)
     response = client.post("/v1/plans", json=UNHEARD | {"model": "llama-2-7b"})
     problem(response, 500)
     assert "secret" not in response.text

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from api.problems import MEDIA_TYPE
 from api.schema import TIMELINE_EXAMPLES
 from planner import cli
-from planner.timeline import TimelineAnswer
+from planner.pipelines.timeline import TimelineAnswer
 from tests.fixtures.work import bounded_work
-from tests.planner.test_timeline import BAD, SMALL, WORDS
+from tests.planner.pipelines.test_timeline import BAD, SMALL, WORDS
 
 HEADERS = {"content-type": "application/json"}
 

@@ -17,14 +17,14 @@ import uvicorn
 from api.app import create_app
 from api.problems import MEDIA_TYPE
 from api.settings import Settings
-from planner.answer import Reason
-from planner.documents import UnsupportedModel
-from planner.emission import NothingFits
+from planner.answers.emission import NothingFits
+from planner.answers.solve import IllegalPlan
+from planner.documents.answer import Reason
+from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported
-from planner.problems import Contradiction, Problem, RequestError
-from planner.search import SpaceTooLarge
-from planner.solve import IllegalPlan
-from tests.planner.test_documents import ASKED
+from planner.intake.parsing import UnsupportedModel
+from planner.search.exhaustive import SpaceTooLarge
+from tests.planner.intake.test_parsing import ASKED
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 # Searches for a minute and longer.

@@ -21,11 +21,11 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.competition import compete
-from planner.documents import parse_request
-from planner.request import PlanRequest
-from planner.search import CHUNK, cost_model, search
-from planner.space import Space
+from planner.answers.competition import compete
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.search.exhaustive import CHUNK, cost_model, search
+from planner.search.space import Space
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from planner.scored_runs import scored_runs
+from planner.documents.scored_runs import scored_runs
 from tests.browser.links import link, unpacked
 from tests.planner.sites.runs import LOGS
 

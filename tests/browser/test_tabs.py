@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from planner.answer import REASONS
+from planner.documents.answer import REASONS
 from tests.browser.links import link
 from tests.browser.test_reach import serious
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from cost_models.parameters import total_parameters
-from planner.documents import parse_cluster, parse_model
+from planner.documents.problems import RequestError
+from planner.intake.parsing import parse_cluster, parse_model
 from planner.lint.lint import read
 from planner.lint.sources import files_at
-from planner.problems import RequestError
 
 HERE = Path(__file__).parent
 CLUSTER = "64x8xh100-sxm"

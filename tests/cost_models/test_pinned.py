@@ -18,7 +18,7 @@ from cost_models.estimate import CostModel
 from cost_models.flops import step_flop
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.plans import Plans
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
 from tests.same_answers import with_plan
 
 FILE = Path(__file__).parents[1] / "golden" / "pinned.json"

@@ -1,6 +1,6 @@
 """Do the tests notice?  Mutants of the physics and of the search, and how many of them are killed.
 
-    python -m tests.mutation --sample 20 --seed 1 cost_models/network.py planner/search.py
+    python -m tests.mutation --sample 20 --seed 1 cost_models/network.py planner/search/exhaustive.py
 
 Without files, all of `[tool.mutmut]`; without a sample, every mutant (hours).  A mutant is killed
 by a test that fails or takes far longer than without it.  Ends with 1 where fewer than `--least`
@@ -47,7 +47,7 @@ _QUICK = (
 # File -> the tests that guard it, beside the one of its own name; the first that matches.
 # test_estimate takes longer than all others together and guards its own file only.
 GUARDS = {
-    "planner/search.py": ["tests/planner/test_search_kept.py", "tests/planner/test_search.py"],
+    "planner/search/exhaustive.py": ["tests/planner/search/test_search_kept.py", "tests/planner/search/test_exhaustive.py"],
     "cost_models/schedules/*": [
         f"{_COST}/schedules/test_{name}.py"
         for name in ("registry", "reference", "levels", "closed_forms", "derivations",
@@ -57,7 +57,7 @@ GUARDS = {
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
     **{
         f"cost_models/{name}.py": [
-            *_named("spec"), "tests/planner/test_documents.py", *_named(*_QUICK, "pinned")
+            *_named("spec"), "tests/planner/intake/test_parsing.py", *_named(*_QUICK, "pinned")
         ]
         for name in ("fields", "plans", "spec")
     },

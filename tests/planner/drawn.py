@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from cost_models.catalog.hardware import node_group
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
-from planner.request import Bounds, PlanRequest, SearchSpec
-from planner.search import cost_model
-from planner.space import Space
+from planner.documents.request import Bounds, PlanRequest, SearchSpec
+from planner.search.exhaustive import cost_model
+from planner.search.space import Space
 
 
 @st.composite

@@ -18,15 +18,16 @@ from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
-from planner import cli, options
-from planner.answer import EstimateAnswer, PlanAnswer, WhyAnswer
-from planner.model_import import ModelAnswer
-from planner.output import Screen
-from planner.request import PlanRequest, SearchSpec
+from planner import cli
+from planner.commands import options
+from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+from planner.documents.request import PlanRequest, SearchSpec
+from planner.intake.model_import import ModelAnswer
+from planner.terminal.output import Screen
 from planner.version import __version__
 from tests.fixtures.work import bounded_work
-from tests.planner.test_documents import ASKED, BAD, LLAMA_CONFIG, text_of
-from tests.planner.test_loading import BAD_TEXTS
+from tests.planner.documents.test_loading import BAD_TEXTS
+from tests.planner.intake.test_parsing import ASKED, BAD, LLAMA_CONFIG, text_of
 
 SMALL = {
     "--model": "llama-3.1-8b",
@@ -186,7 +187,7 @@ def test_errors_name_what_was_typed_and_the_choices(ask: Any, words: list[str], 
 
 
 def test_the_worked_example_works(ask: Any) -> None:
-    from planner.typed import EXAMPLE
+    from planner.commands.typed import EXAMPLE
 
     assert ask(*shlex.split(EXAMPLE)[1:])[0] == 0
 
@@ -213,9 +214,9 @@ def test_names_are_completed() -> None:
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
-    from planner.documents import parse_request
+    from planner.answers.solve import find
+    from planner.intake.parsing import parse_request
     from planner.progress import Watch, watched
-    from planner.solve import find
 
     training = {"seq_length": 4096, "global_batch_size": 256}
     asked = {"model": "llama-3.1-70b", "cluster": "8x8xh100-sxm", "training": training}
@@ -512,7 +513,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of our own\nmaking")
 
-    monkeypatch.setattr("planner.solve.find", fail)
+    monkeypatch.setattr("planner.answers.solve.find", fail)
     status, out, err = ask("plan", *PLANNED)
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "planner failed: ZeroDivisionError: of our own"

@@ -12,17 +12,17 @@ from pydantic import BaseModel
 
 import planner
 from cost_models.spec import ClusterSpec
-from planner.comparison import compare_schedules, parse_comparison
-from planner.documents import parse_cluster, parse_request
+from planner.answers.ranks import ranks
 from planner.drawing.page import fragment
+from planner.intake.model_import import described
+from planner.intake.parsing import parse_cluster, parse_request
 from planner.lint.lint import lint
 from planner.lint.sources import files_at
-from planner.model_import import described
 from planner.notebook import PARTS
-from planner.ranks import ranks
+from planner.pipelines.all_schedules import compare_schedules, parse_comparison
+from planner.pipelines.timeline import parse_timeline, timeline
 from planner.sites.learned import site_answer
 from planner.sites.site import Site
-from planner.timeline import parse_timeline, timeline
 from planner.tune.tuning import Budget, bound, question, tune
 from tests.planner.sites.runs import NAMES, run
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from planner import mixed, progress_bar, solve
+from planner import mixed
+from planner.answers import solve
 from planner.cli import run
-from planner.documents import parse_request
+from planner.intake.parsing import parse_request
 from planner.progress import Step, Stopped, Watch, step, watched, within_a_step
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
+from planner.terminal import progress_bar
 
 SMALL: dict[str, Any] = {
     "model": "gpt2",

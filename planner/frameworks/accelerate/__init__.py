@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from cost_models.plans import ParallelPlan
-from planner.constraints import Context
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
@@ -21,7 +21,7 @@ from planner.frameworks.rules import nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.huggingface.exporter import config_of
 from planner.huggingface.numerics import heard
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.values import Values
-from planner.loading import parse_json
-from planner.problems import RequestError
 
 # FSDP 1's strategies by name and number, as ZeRO stages; hybrid ones shard inside a node.
 STRATEGIES = {

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.answer import Reason
+from planner.documents.answer import Reason
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
 from planner.frameworks import verl, yaml_files
 from planner.frameworks.accelerate import trainers, verl_actor
 from planner.frameworks.accelerate.engines import engine
@@ -34,8 +36,6 @@ from planner.frameworks.values import (
     options,
 )
 from planner.huggingface import ModelImportError, model_from_config
-from planner.loading import parse_json
-from planner.problems import RequestError
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")

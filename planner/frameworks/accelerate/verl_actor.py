@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks import scripts, verl
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.reading import Reading, Refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from cost_models.plans import ParallelPlan
-from planner.constraints import Context
+from planner.documents.request import PlanRequest
 from planner.frameworks import python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
@@ -15,7 +15,7 @@ from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.huggingface.exporter import config_of
 from planner.huggingface.numerics import heard
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
 

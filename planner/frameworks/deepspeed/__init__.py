@@ -10,8 +10,8 @@ import json
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
-from planner.constraints import Context
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested, said
@@ -19,7 +19,7 @@ from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 

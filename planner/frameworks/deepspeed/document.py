@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed import hostfile
@@ -13,7 +14,6 @@ from planner.frameworks.gpt_neox.rules import RULES
 from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, rows, said
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
-from planner.request import PlanRequest
 
 VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"
 

@@ -6,7 +6,7 @@ import re
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks.reading import Refusal, Unreadable
 from planner.frameworks.values import Values
 

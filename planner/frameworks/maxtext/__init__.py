@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
-from planner.constraints import Context
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
@@ -13,7 +13,7 @@ from planner.frameworks.maxtext.settings import rows, said
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "main of August 2026 (e591f30)"
 

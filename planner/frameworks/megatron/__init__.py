@@ -5,7 +5,8 @@ from __future__ import annotations
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, numerics, patterns
@@ -22,7 +23,6 @@ from planner.frameworks.uncarried import (
     rotary,
     ungated,
 )
-from planner.request import PlanRequest
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # Of models whose context or prediction layers core 0.18 builds otherwise.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.plans import ParallelPlan
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import Missing
-from planner.request import PlanRequest
 
 SCRIPT = """\
 #!/usr/bin/env bash

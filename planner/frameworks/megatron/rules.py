@@ -11,10 +11,10 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans, RecomputeModule, code
 from cost_models.spec import ModelSpec
-from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron import pattern_rules
+from planner.search.constraints import BoolArray, Context, Rule
 
 # (precision, gradient buffer, gradient reduction) -> option; None: what it does by itself.
 GRADIENTS: dict[tuple[str, str, str], str | None] = {

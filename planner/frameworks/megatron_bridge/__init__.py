@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
+from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Framework, grouped
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
@@ -16,7 +17,6 @@ from planner.frameworks.megatron_bridge.rules import RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
 from planner.frameworks.megatron_bridge.tuning import TUNING, adapter_class
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.request import PlanRequest
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 

@@ -6,11 +6,11 @@ Read from its `ConfigContainer.validate`, `GPTModelProvider` and `HybridModelPro
 from __future__ import annotations
 
 from cost_models.plans import code
-from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part
+from planner.search.constraints import Rule
 
 OWN: tuple[Rule, ...] = (
     fixed_part(

@@ -15,12 +15,12 @@ import numpy as np
 from cost_models.data_parallel import bucket_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.rules import bias_kind
 from planner.frameworks.megatron_bridge.tuning import tuning_settings
-from planner.request import PlanRequest
 
 # (setting, Python source of its value)
 Said = tuple[str, str]

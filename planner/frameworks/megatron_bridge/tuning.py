@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from cost_models.spec import TrainingSpec
-from planner.constraints import Context, Rule
 from planner.frameworks.base import unsupported
+from planner.search.constraints import Context, Rule
 
 # Its class for whole matrices takes Megatron's names; the one for q, k, v, gate and up apart has
 # names of its own.

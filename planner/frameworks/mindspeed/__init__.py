@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
+from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.mindspeed.flags import flags
 from planner.frameworks.mindspeed.reader import read, recognises
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
-from planner.request import PlanRequest
 
 VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 

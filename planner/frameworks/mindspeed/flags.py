@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cost_models.plans import ParallelPlan
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.megatron.flags import flags as megatron_flags
-from planner.request import PlanRequest
 
 CP_ALGORITHMS = {
     "p2p": "megatron_cp_algo",

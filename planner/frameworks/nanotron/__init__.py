@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
-from planner.constraints import Context
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.nanotron.layers import stages
@@ -13,7 +13,7 @@ from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import rows, said
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "main of April 2026 (2411b02)"
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import Launch, slurm_variables
 from planner.frameworks.launch_files import given_with

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import keys
@@ -18,7 +19,6 @@ from planner.frameworks.primus.names import OVERRIDES
 from planner.frameworks.primus.reader import read
 from planner.frameworks.primus.rules import RULES, SCHEDULES
 from planner.frameworks.primus.settings import head, overrides
-from planner.request import PlanRequest
 
 VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
 

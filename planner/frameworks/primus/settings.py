@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.primus.names import MODEL, TRAINER
 from planner.frameworks.yaml_files import Row
-from planner.request import PlanRequest
 
 # Our name of a schedule -> that of its own pipeline runtime.
 ALGORITHMS = {"zb-h1": "zero-bubble", "zb-v": "zbv-formatted", "v-half": "v-half", "v-min": "v-min"}

@@ -10,7 +10,7 @@ import textwrap
 from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
-from planner.constraints import Context
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.pytorch import encoders, patterns
@@ -20,7 +20,7 @@ from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, mixture, rotary, ungated
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "torch 2.13"
 FIELDS = {

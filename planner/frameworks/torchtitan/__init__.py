@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.answer import Note
-from planner.constraints import Context
+from planner.documents.answer import Note
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -23,7 +23,7 @@ from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture, predicts_several
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 
 VERSIONS = "0.3.0 with torch 2.13"
 MODULE = "plan_config"

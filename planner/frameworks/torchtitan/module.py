@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from cost_models.spec import ModelSpec
-from planner.constraints import Context
 from planner.frameworks.base import Flag, one_line
 from planner.frameworks.shell import comment
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import Package, package_of
+from planner.search.constraints import Context
 
 # Longest line of the module.
 LINE = 100

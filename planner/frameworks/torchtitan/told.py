@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.answer import Reason
+from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 from planner.frameworks.torchtitan import registry

@@ -8,15 +8,15 @@ from cost_models import profiles
 from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog import local
 from cost_models.profiles import FALLBACK
-from planner.documents import parse_request
-from planner.problems import RequestError, choice, refuse
-from planner.request import PlanRequest
+from planner.documents.problems import RequestError, choice, refuse
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import looked_up
+from planner.intake.parsing import parse_request
 from planner.validate.calibrate import wanted
 from planner.validate.calibrate.job import Job
 from planner.validate.native import native
 from planner.validate.process import Limits
 from planner.validate.scale import scaled
-from planner.validation import looked_up
 
 
 def limits(budget_s: float) -> Limits:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.command import PLAN, Json, RequestFile, RequestOption, read_request, source_of
-from planner.failures import FINE
-from planner.options import request_options
+from planner.commands.failures import FINE
+from planner.commands.options import request_options
+from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,7 +46,8 @@ def calibrate(
 
     With a plan only what that plan needs; without a request the full set of sizes.
     """
-    from planner import output, profiles
+    from planner.sites import profiles
+    from planner.terminal import output
     from planner.validate.calibrate import asked as asking
     from planner.validate.calibrate import run
     from planner.validate.process import RunFailed, Stopped, stoppable

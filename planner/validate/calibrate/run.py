@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.calibrations import ACCELERATOR, Calibration, Points
+from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.request import PlanRequest
 from planner.validate import contract, process
 from planner.validate.calibrate.job import RESULT, Job, Measured
 from planner.validate.run import require_torch

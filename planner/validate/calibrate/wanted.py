@@ -14,7 +14,7 @@ from cost_models.blocks.records import Gemm as GemmKernel
 from cost_models.blocks.records import Pass as PassKernel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
 from planner.validate.calibrate.job import (
     Attention,
     Collective,

@@ -19,13 +19,13 @@ from pydantic import Field, ValidationError
 
 from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
+from planner.documents.problems import RequestError, refuse
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, job_name
-from planner.output import write_files
-from planner.problems import RequestError, refuse
-from planner.request import PlanRequest
+from planner.terminal.output import write_files
 
 State = Literal["waiting", "running", "succeeded", "failed", "cancelled", "unknown"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.problems import Problem, RequestError, shown
+from planner.documents.problems import Problem, RequestError, shown
 
 TIMEOUT_S = 60.0
 _LINES = 5  # of what the program said, that an error repeats

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import yaml
 
+from planner.documents.problems import refuse, shown
 from planner.frameworks.base import Bundle
 from planner.launchers import jobset, trainjob
 from planner.launchers.kubernetes import FILE, IMAGE
-from planner.problems import refuse, shown
 from planner.validate.launchers import (
     Handle,
     Launch,

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.answer import Note
+from planner.documents.answer import Note
+from planner.documents.problems import refuse
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
-from planner.problems import refuse
 from planner.validate.launchers import (
     MAIN,
     Handle,

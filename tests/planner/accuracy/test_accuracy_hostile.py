@@ -32,8 +32,8 @@ from planner.accuracy.runs import (
     runs_in,
 )
 from planner.accuracy.screen import accuracy_screen, rows_screen
-from planner.output import Screen
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
+from planner.terminal.output import Screen
 from tests.fixtures.tiers import examples
 from tests.planner.accuracy.drawn_runs import ROW, written
 

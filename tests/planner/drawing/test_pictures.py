@@ -18,7 +18,7 @@ from planner.drawing.png import png
 from planner.drawing.svg import SPAN, svg
 from planner.drawing.theme import COLOURS, Mode
 from planner.drawing.trace import trace
-from planner.timeline import TimelineAnswer, parse_timeline, timeline
+from planner.pipelines.timeline import TimelineAnswer, parse_timeline, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'&]]>--><!--"

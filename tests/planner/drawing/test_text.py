@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from planner.comparison import compare_schedules, parse_comparison
 from planner.drawing.text import comparison_screen, timeline_screen
+from planner.pipelines.all_schedules import compare_schedules, parse_comparison
 from tests.planner.drawing.test_pictures import CASES, run
 
 

@@ -20,10 +20,10 @@ from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import names
 from planner.frameworks.reading import Unreadable
 from planner.huggingface.exporter import WRITERS, config_of
-from planner.request import PlanRequest
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     COPIES,

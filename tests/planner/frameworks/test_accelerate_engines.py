@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from planner.documents import parse_cluster
 from planner.frameworks import get
 from planner.frameworks.launch_files import LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
+from planner.intake.parsing import parse_cluster
 from planner.lint.asked import parse_given
 from planner.lint.lint import lint
 

@@ -9,8 +9,8 @@ import pytest
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.layout import layout
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import mindspeed, pytorch, torchtitan
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import INTERLEAVED, MODELS, launch

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
 from tests.fixtures.frameworks.deepspeed import CASES, RUNS
 from tests.fixtures.frameworks.deepspeed import drawn as drawn_launches
 from tests.fixtures.launches import (

@@ -8,6 +8,7 @@ from importlib.resources import files as resources
 
 import pytest
 
+from planner.documents.problems import RequestError
 from planner.frameworks import architecture, get, tokenizers
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.launch_files import Given, LaunchFiles
@@ -16,7 +17,6 @@ from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Setting, Unreadable
 from planner.lint.asked import parse_given
 from planner.lint.sources import framework_of, launch_files
-from planner.problems import RequestError
 
 SHAPE = (
     "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 "

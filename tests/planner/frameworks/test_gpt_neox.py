@@ -14,10 +14,10 @@ import yaml
 
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.deepspeed.rules import ENGINE as ENGINE_RULES
 from planner.frameworks.gpt_neox.names import KEYS
 from planner.frameworks.reading import Unreadable
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.gpt_neox import CASES, FP16, MISTRAL, PYTHIA, case
 from tests.fixtures.launches import MODELS, run_script, unreached, written

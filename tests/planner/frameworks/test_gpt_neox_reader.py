@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.documents import parse_cluster
 from planner.frameworks import get
 from planner.frameworks.reading import Reading, Unreadable
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
 from planner.lint.mending import mended

@@ -14,11 +14,11 @@ import yaml
 
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
 from planner.frameworks.maxtext.names import KEYS
 from planner.frameworks.reading import Unreadable
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
 from tests.fixtures.launches import INTERLEAVED, MODELS, TP2, run_script, unreached, written

@@ -13,10 +13,10 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.plans import VOCABULARIES, ParallelPlan
 from cost_models.spec import ModelSpec, MoESpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.megatron import pattern_rules
 from planner.frameworks.megatron.flags import CP_COMM, DISPATCHERS
-from planner.request import PlanRequest
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import (
     FIRST_NODE,

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.patterns import is_hybrid
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
-from planner.request import PlanRequest
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN

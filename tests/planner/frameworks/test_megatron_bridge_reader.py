@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from planner.documents import parse_cluster, parse_model
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
+from planner.intake.parsing import parse_cluster, parse_model
 from planner.lint.lint import lint
 
 BRIDGE = get("megatron-bridge")

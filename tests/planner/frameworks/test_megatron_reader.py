@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from cost_models.spec import MLASpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron import layout, reader
 from planner.frameworks.reading import Reading, Unreadable
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.launches import cluster
 from tests.fixtures.tiers import examples

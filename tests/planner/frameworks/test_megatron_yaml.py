@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from planner.documents import parse_cluster
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 from planner.lint.mending import mended, wanted
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 
 from cost_models.plans import VOCABULARIES, ParallelPlan
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS, REPLACED
-from planner.request import PlanRequest
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import CASES, DRAWN, V, on_ascend

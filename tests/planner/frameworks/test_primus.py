@@ -14,11 +14,11 @@ import yaml
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.primus.names import OWN, PRESETS
 from planner.frameworks.reading import Unreadable
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import on_ascend
 from tests.fixtures.frameworks.primus import (

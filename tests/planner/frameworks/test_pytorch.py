@@ -30,11 +30,11 @@ from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as KNOWN
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch.config import EXPERTS, KEYS
 from planner.frameworks.rank_orders import ORDERS, grids, order_of
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.request import PlanRequest
 from planner.validate.expected import expected
 from planner.validate.worker import load_script
 from tests.fixtures.frameworks import pytorch_gradients, pytorch_patterns

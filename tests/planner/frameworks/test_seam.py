@@ -24,12 +24,12 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
-from planner.answer import REASONS
-from planner.constraints import Context
+from planner.documents.answer import REASONS
+from planner.documents.request import PlanRequest
 from planner.frameworks import shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.reading import canonical
-from planner.request import PlanRequest
+from planner.search.constraints import Context
 from tests.fixtures import goldens
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.launches import (

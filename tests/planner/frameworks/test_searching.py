@@ -7,8 +7,9 @@ import pytest
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.spec import TrainingSpec
-from planner import frameworks, solve
-from planner.request import PlanRequest, SearchSpec
+from planner import frameworks
+from planner.answers import solve
+from planner.documents.request import PlanRequest, SearchSpec
 
 # Where it runs, if not on NVIDIA's.
 DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"}

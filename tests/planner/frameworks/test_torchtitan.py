@@ -26,12 +26,12 @@ from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec
 from cost_models.stages import forward_layers, virtual_stages
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.python import MAX_STEPS, Program
-from planner.request import PlanRequest
 from tests.fixtures.frameworks.torchtitan import (
     CASES,
     FULL,

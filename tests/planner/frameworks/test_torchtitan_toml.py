@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.documents import parse_cluster, parse_model
 from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
+from planner.intake.parsing import parse_cluster, parse_model
 from planner.lint.lint import lint
 
 TITAN = get("torchtitan")

@@ -13,11 +13,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from planner import frameworks
-from planner.documents import parse_cluster
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
 from planner.frameworks.reading import Reading, canonical
+from planner.intake.parsing import parse_cluster
 from planner.lint.better import best, mended
 from planner.lint.case import changed
 from planner.lint.findings import FlagChange

@@ -12,8 +12,8 @@ import yaml
 from rich.console import Console
 
 from cost_models.plans import ParallelPlan
-from planner.documents import parse_request
 from planner.frameworks import FRAMEWORKS
+from planner.intake.parsing import parse_request
 from planner.lint.findings import CODES, LintAnswer, ReadAnswer
 from planner.lint.screen import lint_screen
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS, linted
@@ -180,7 +180,7 @@ def test_bad_input_is_told(ask: Any, words: list[str], says: str) -> None:
 
 def test_every_code_has_a_meaning_and_is_found_somewhere() -> None:
     found = {finding.code for name in PLANTED for finding in linted(name)[1]}
-    from planner.answer import REASONS
+    from planner.documents.answer import REASONS
 
     assert set(CODES) - set(REASONS) - found == {
         "precision_unsupported",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planner.documents import parse_cluster
 from planner.frameworks.reading import canonical
+from planner.intake.parsing import parse_cluster
 from planner.lint import mending
 from planner.lint.findings import CODES, FlagChange
 from planner.lint.lint import found_in, lint

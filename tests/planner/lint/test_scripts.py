@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.documents import parse_cluster
+from planner.intake.parsing import parse_cluster
 from planner.lint.case import Case
 from planner.lint.findings import CODES, Finding
 from planner.lint.lint import found_in

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.documents.problems import Problem, RequestError
 from planner.logs import RunLog, lines_of, read_log, read_logs
 from planner.logs import stream as stream_module
-from planner.problems import Problem, RequestError
 from tests.fixtures.tiers import examples
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"

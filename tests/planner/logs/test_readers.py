@@ -9,11 +9,11 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.documents.request import PlanRequest
 from planner.frameworks.reading import Setting, canonical
 from planner.logs import RunLog, read_log
 from planner.logs.megatron import words_of
 from planner.logs.options import reading
-from planner.request import PlanRequest
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle
 
 MEGATRON = [case for name, case in ALL_CASES if name == "megatron"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from planner.documents.problems import RequestError
 from planner.logs import RunLog, lines_of, read_log, text_of
-from planner.problems import RequestError
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 GIB = 2.0**30

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from cost_models.plans import ParallelPlan
+from planner.answers.solve import find as find_equal
 from planner.cli import run
-from planner.documents import parse_request
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
 from planner.mixed import find
 from planner.mixed.answer import MixedAnswer
 from planner.mixed.pipeline import Groups
-from planner.problems import RequestError
-from planner.request import PlanRequest
-from planner.solve import find as find_equal
 
 TRAINING = {"seq_length": 2048, "global_batch_size": 32, "tokens": 1e10}
 MODEL = {

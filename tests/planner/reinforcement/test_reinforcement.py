@@ -11,15 +11,15 @@ import planner
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from planner import cli
-from planner.emission import NothingFits
-from planner.problems import RequestError
+from planner.answers.emission import NothingFits
+from planner.answers.solve import IllegalPlan
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
 from planner.reinforcement.compute import forward_pass_s
 from planner.reinforcement.document import STEP_PARTS, Phase, ReinforcementAnswer
 from planner.reinforcement.request import parse_reinforcement
 from planner.reinforcement.transfer import expert_bytes, transfer
-from planner.request import PlanRequest
-from planner.search import cost_model
-from planner.solve import IllegalPlan
+from planner.search.exhaustive import cost_model
 
 WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16
 STEP = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from planner.documents import parse_cluster
+from planner.intake.parsing import parse_cluster
 from planner.logs import RunLog, lines_of, read_log
 from planner.sites.learning import Asked, learned_run
 from planner.sites.site import LearnedRun, Site

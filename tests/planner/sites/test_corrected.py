@@ -12,23 +12,23 @@ import pytest
 from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
-from planner import solve
-from planner.answer import Contender, PlanReport
-from planner.competition import prepared
-from planner.contenders import contenders
-from planner.documents import parse_request
-from planner.error_band import band, interval_of
-from planner.identity import answer_id
-from planner.posterior import Predictive, leaning, posterior
-from planner.problems import RequestError
-from planner.request import PlanRequest
-from planner.search import Priced, cost_model, search
+from planner.answers import solve
+from planner.answers.competition import prepared
+from planner.answers.contenders import contenders
+from planner.answers.identity import answer_id
+from planner.documents.answer import Contender, PlanReport
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.search.exhaustive import Priced, cost_model, search
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sites import kept
 from planner.sites.pricing import price
 from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from planner.sweeps.grid import parse_grid
+from planner.uncertainty.error_band import band, interval_of
+from planner.uncertainty.posterior import Predictive, leaning, posterior
 from tests.planner.sites.runs import NAMES, run
 
 PLAN = {

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cost_models.calibrations import ACCELERATOR, Calibration
-from planner import profiles, solve
-from planner.answer import EstimateAnswer
-from planner.documents import parse_request
-from planner.identity import answer_id
-from planner.request import PlanRequest
-from planner.sites import kept
+from planner.answers import solve
+from planner.answers.identity import answer_id
+from planner.documents.answer import EstimateAnswer
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.sites import kept, profiles
 from planner.sites.site import LearnedRun
 from planner.validate import results
 from planner.validate.learning import learn

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.posterior import FACTORS, Leaning, posterior, scatter
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
 from planner.sites import kept
 from planner.sites.learned import errors, kinds, site_answer
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
+from planner.uncertainty.posterior import FACTORS, Leaning, posterior, scatter
 from tests.planner.sites.runs import NAMES, log, run, site
 
 

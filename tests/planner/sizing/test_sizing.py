@@ -10,7 +10,7 @@ import pytest
 
 from planner import estimate, size
 from planner.cli import run
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
 from planner.sizing import rows as rows_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.documents import parse_request
-from planner.problems import RequestError, join
+from planner.documents.problems import RequestError, join
+from planner.intake.parsing import parse_request
 from planner.sweeps.grid import MOST_QUESTIONS, parse_grid
 from tests.fixtures.work import bounded_work
 

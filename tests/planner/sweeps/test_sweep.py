@@ -12,8 +12,8 @@ import pytest
 
 import planner
 from planner import sweep
-from planner.formats import value_words
-from planner.problems import RequestError
+from planner.documents.formats import value_words
+from planner.documents.problems import RequestError
 from planner.sweeps import question
 from planner.sweeps.grid import parse_grid
 from planner.sweeps.question import OUTCOMES, Result, ask

@@ -15,12 +15,12 @@ import pyarrow.parquet
 import pytest
 
 from planner import cli, sweep
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
 from planner.sweeps import question
 from planner.sweeps.run import SweepAnswer
 from tests.fixtures.commands import Planner
+from tests.planner.intake.test_parsing import LLAMA_CONFIG
 from tests.planner.sweeps.test_sweep import BASE, PLANS
-from tests.planner.test_documents import LLAMA_CONFIG
 
 
 @pytest.fixture

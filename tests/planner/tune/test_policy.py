@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from planner.accuracy.tune import tried
-from planner.beliefs import Belief
-from planner.posterior import FACTORS, Leaning, posterior
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
+from planner.uncertainty.beliefs import Belief
+from planner.uncertainty.posterior import FACTORS, Leaning, posterior
 
 KNOWN = posterior().as_answered()
 

@@ -11,9 +11,10 @@ import pytest
 
 from cost_models.calibrations import Points
 from cost_models.catalog import local
-from planner import cli, profiles
-from planner.documents import parse_request
-from planner.request import PlanRequest
+from planner import cli
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.sites import profiles
 from planner.validate.calibrate import wanted
 from planner.validate.calibrate.job import Kernels
 from planner.validate.run import Options, validate

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.documents import parse_request
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
+from planner.intake.parsing import parse_request
 from planner.validate.dryrun import DryRunReport, RankReport, dry_run
 from planner.validate.tracing import Limits, TraceFailed
 from tests.fixtures.signals import interruptible

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from planner.documents import parse_request
+from planner.intake.parsing import parse_request
 from planner.validate import contract, process, run
 from planner.validate.contract import Job
 from planner.validate.process import Limits, RunFailed

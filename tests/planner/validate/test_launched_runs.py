@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from planner import frameworks
+from planner.documents.problems import RequestError
 from planner.launchers import launched
-from planner.problems import RequestError
 from planner.validate import launchers, remote
 from planner.validate.launchers import Status, follow
 from planner.validate.report import ValidationReport

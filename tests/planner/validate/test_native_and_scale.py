@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import local
-from planner.documents import parse_request
+from planner.answers.solve import illegal
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.problems import RequestError
-from planner.request import PlanRequest
-from planner.solve import illegal
+from planner.intake.parsing import parse_request
 from planner.validate.native import native
 from planner.validate.scale import MOST_CPU_PROCESSES, scaled
 from tests.fixtures.small_patterns import PATTERNS

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from planner.documents import parse_request
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
+from planner.intake.parsing import parse_request
 from planner.validate.one_node import NAME, OneNode, judged, one_node
 
 LARGE: dict[str, Any] = {

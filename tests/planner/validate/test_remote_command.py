@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from planner import cli
-from planner.failures import FINE
+from planner.commands.failures import FINE
 from planner.validate import launchers
 from planner.validate.run_command import OUTSIDE
 from tests.fixtures.crds import refusals

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from planner.data_folder import VARIABLE, data_folder, write_whole
-from planner.documents import parse_request
-from planner.problems import RequestError
-from planner.request import PlanRequest
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
 from planner.validate import results
 
 REPORT = {

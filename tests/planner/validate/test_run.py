@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from planner.documents import parse_request
-from planner.request import PlanRequest
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
 from planner.validate import contract, run
 from planner.validate.contract import RankResult
 from planner.validate.expected import expected

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from planner import cli
-from planner.answer import TIME_PARTS
+from planner.documents.answer import TIME_PARTS
 from planner.validate.contract import MEANING, PARTS
 from planner.validate.report import ValidationReport
 from planner.validate.screen import validation_screen

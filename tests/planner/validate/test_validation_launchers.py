@@ -17,7 +17,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from planner.problems import RequestError
+from planner.documents.problems import RequestError
 from planner.validate import launchers
 from planner.validate.launchers import Handle, Launch, Status, client, follow
 from tests.fixtures import kubectl

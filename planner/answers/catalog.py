@@ -1,0 +1,207 @@
+"""What the catalog knows by name, as documents: `planner catalog` and GET /v1/catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from cost_models.catalog import hardware, models
+from cost_models.catalog.names import normal, resolve
+from cost_models.parameters import active_parameters, total_parameters
+from cost_models.schedules import SCHEDULES
+from cost_models.sources import SOURCES
+from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec
+from planner import frameworks
+from planner.documents.answer import Document
+from planner.frameworks.base import Framework
+
+
+class ModelEntry(Document):
+    """A model preset."""
+
+    id: str
+    aliases: tuple[str, ...]
+    parameters: int
+    active_parameters: int
+    spec: ModelSpec
+    source: str
+
+
+class AcceleratorEntry(Document):
+    """An accelerator and the node it usually comes in."""
+
+    id: str
+    aliases: tuple[str, ...]
+    year: int
+    accelerators_per_node: int
+    interconnect: str
+    price_usd_per_accelerator_hour: float | None
+    spec: AcceleratorSpec
+    sources: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+class ClusterEntry(Document):
+    """A cluster preset, with its usual number of nodes."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    accelerators: int
+    spec: ClusterSpec
+    sources: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@cache
+def model_entries() -> tuple[ModelEntry, ...]:
+    """All model presets."""
+    return tuple(
+        ModelEntry(
+            id=entry.id,
+            aliases=entry.aliases,
+            parameters=total_parameters(entry.spec),
+            active_parameters=active_parameters(entry.spec),
+            spec=entry.spec,
+            source=entry.source,
+        )
+        for entry in models.models()
+    )
+
+
+@cache
+def accelerator_entries() -> tuple[AcceleratorEntry, ...]:
+    """All accelerators."""
+    return tuple(
+        AcceleratorEntry(
+            id=entry.id,
+            aliases=entry.aliases,
+            year=entry.year,
+            accelerators_per_node=entry.node.accelerators,
+            interconnect=entry.node.interconnect,
+            price_usd_per_accelerator_hour=hardware.price_usd_per_hour(entry.id),
+            spec=entry.spec,
+            sources=entry.sources,
+            flags=entry.flags,
+        )
+        for entry in hardware.accelerators()
+    )
+
+
+@cache
+def cluster_entries() -> tuple[ClusterEntry, ...]:
+    """All cluster presets."""
+    entries = []
+    for entry in hardware.clusters():
+        spec = hardware.cluster(entry.id)
+        entries.append(
+            ClusterEntry(
+                id=entry.id,
+                name=entry.name,
+                aliases=entry.aliases,
+                accelerators=spec.accelerators,
+                spec=spec,
+                sources=entry.sources,
+                flags=entry.flags,
+            )
+        )
+    return tuple(entries)
+
+
+class FieldEntry(Document):
+    """How a framework says one field of a plan: its names for it, or a note why it has none."""
+
+    names: tuple[str, ...]
+    note: str
+
+
+class FrameworkEntry(Document):
+    """A training framework that launch files are written for."""
+
+    id: str
+    title: str
+    aliases: tuple[str, ...]
+    versions: str
+    read_back: bool
+    no_reader: str
+    fields: dict[str, FieldEntry]
+
+
+def _framework(name: str, framework: Framework) -> FrameworkEntry:
+    return FrameworkEntry(
+        id=name,
+        title=framework.title,
+        aliases=tuple(alias for alias, own in frameworks.ALIASES.items() if own == name),
+        versions=framework.versions,
+        read_back=framework.reads_back,
+        no_reader=framework.no_reader,
+        fields={
+            field: FieldEntry(names=said.names, note=said.note)
+            for field, said in framework.fields.items()
+        },
+    )
+
+
+@cache
+def framework_entries() -> tuple[FrameworkEntry, ...]:
+    """All frameworks."""
+    return tuple(_framework(name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
+
+
+class ScheduleEntry(Document):
+    """A pipeline schedule.
+
+    chunk_counts: model chunks per rank that it can have; empty: any number from 2.  holds: where
+    its closed form is exact.  staleness: what it does to the weights; empty: nothing.
+    """
+
+    id: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    chunk_counts: tuple[int, ...]
+    splits_backward: bool
+    placement: str
+    freed_at: str
+    synchronous: bool
+    staleness: str
+    holds: str
+    frameworks: tuple[str, ...]
+    source: str
+
+
+@cache
+def schedule_entries() -> tuple[ScheduleEntry, ...]:
+    """All pipeline schedules."""
+    return tuple(
+        ScheduleEntry(
+            id=schedule.id,
+            title=schedule.title,
+            chunk_counts=schedule.chunk_counts,
+            splits_backward=schedule.splits_backward,
+            placement=schedule.placement,
+            freed_at=schedule.freed_at,
+            synchronous=schedule.synchronous,
+            staleness=schedule.staleness,
+            holds=schedule.holds,
+            frameworks=schedule.frameworks,
+            source=SOURCES.get(schedule.citation, schedule.citation),
+        )
+        for schedule in SCHEDULES.values()
+    )
+
+
+Entry = ModelEntry | AcceleratorEntry | ClusterEntry | FrameworkEntry | ScheduleEntry
+LISTINGS: dict[str, Callable[[], tuple[Entry, ...]]] = {
+    "models": model_entries,
+    "accelerators": accelerator_entries,
+    "clusters": cluster_entries,
+    "frameworks": framework_entries,
+    "schedules": schedule_entries,
+}
+
+
+def find_entry(kind: str, name: str) -> Entry:
+    """The entry of this id or alias.  Raises UnknownName with the nearest ids."""
+    entries = {entry.id: entry for entry in LISTINGS[kind]()}
+    known = {normal(alias): entry.id for entry in entries.values() for alias in entry.aliases}
+    return entries[resolve(name, known | {normal(name): name for name in entries}, kind[:-1])]

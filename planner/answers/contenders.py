@@ -1,0 +1,76 @@
+"""The first plans of a search against each other: how likely each is the fastest.
+
+Their times are estimates; what all of them are off by cancels (planner/uncertainty/posterior.py), so that
+plans which lean on the same links are told apart by less than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from planner.answers.explain import plan_id
+from planner.documents.answer import Contender, PlanReport
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import Priced
+from planner.sites import kept as sites
+from planner.sites.site import source_of
+from planner.uncertainty.beliefs import Belief, chances_fastest
+from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
+from planner.uncertainty.posterior import Leaning, leaning
+
+
+def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:
+    """The first plans of a search for time, in its order."""
+    if not first or request.search.objective == "memory_headroom":
+        return ()
+    seconds = np.array([sum(priced.parts_s.values()) for priced in first])
+    leans = [_leaning(request, priced) for priced in first]
+    site = sites.named(request.site)
+    known = known_to(site)
+    mean, shared = known.together(leans)
+    if site is not None:
+        mean = mean - site.correction.together(leans)[0]  # the times have it already
+    noise = known.repeated(leans)
+    middle = np.log(seconds) + mean
+    best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
+    expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
+    found = []
+    for i, priced in enumerate(first):
+        apart = shared[0, 0] + shared[i, i] - 2.0 * shared[0, i] + noise[0] + noise[i]
+        slower = chance_above(float(middle[i] - middle[0]), sqrt(apart)) if i else 0.5
+        found.append(
+            Contender(
+                id=plan_id(priced.plan),
+                plan=priced.plan,
+                iteration_time_s=float(seconds[i]),
+                expected_time_s=float(expected[i]),
+                chance_best=float(best[i]),
+                chance_slower=slower,
+                tie=i > 0 and 1.0 - SURE < slower < SURE,
+            )
+        )
+    return tuple(found)
+
+
+def best_expected(found: Sequence[Contender]) -> str | None:
+    """The id of the plan with the lowest expected time, where it is not the first."""
+    if not found:
+        return None
+    best = min(found, key=lambda one: one.expected_time_s)
+    return None if best is found[0] else best.id
+
+
+def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
+    """Two plans of a request: how many times faster the first is, and how likely it is faster."""
+    leans = [_leaning(request, Priced(report.plan, report.time_parts_s)) for report in (one, other)]
+    site = sites.named(request.site)
+    return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1], site)
+
+
+def _leaning(request: PlanRequest, priced: Priced) -> Leaning:
+    source = source_of(request.site) if request.site else ""
+    asked = request.model, request.cluster, request.training
+    return leaning(*asked, priced.plan, priced.parts_s, source)

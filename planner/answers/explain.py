@@ -1,0 +1,418 @@
+"""Documents about plans: what each costs and why, what binds, and what would change it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cost_models.blocks.records import FlashAttention
+from cost_models.catalog.hardware import accelerator_entry
+from cost_models.catalog.names import UnknownName
+from cost_models.dims import dims
+from cost_models.dynamic_context import ranks_of
+from cost_models.estimate import CostModel, Estimates
+from cost_models.flops import step_flop
+from cost_models.layers import layers_of
+from cost_models.optimizers import OPTIMIZERS, Optimizer
+from cost_models.packing import lengths_of
+from cost_models.parts import MEMORY_PARTS, TIME_PARTS
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.runtimes import RUNTIMES
+from cost_models.sources import Array
+from cost_models.spec import ClusterSpec, TrainingSpec
+from cost_models.stages import rank_titles
+from cost_models.state_memory import element_bytes
+from cost_models.units import DAY_S, GIB, HOUR_S
+from planner.answers.pipeline import pipeline
+from planner.answers.recomputed_exchange import recomputed_exchange_s
+from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
+from planner.documents.request import PlanRequest
+from planner.frameworks.devices import other_stack
+from planner.sites import kept as sites
+from planner.uncertainty.error_band import band
+from planner.uncertainty.memory_risk import peaks
+from planner.uncertainty.posterior import leaning
+
+DEFINITIONS = {
+    "mfu": "model FLOP (attention over the full square, nothing recomputed; PaLM appendix B) "
+    "per second over the dense peak of the training precision",
+    "mfu_causal": "as mfu, attention counted over the causal half",
+    "hfu": "as mfu, plus the forward FLOP that recompute runs again",
+    "model_flop_per_s_per_accelerator": "model FLOP as in mfu",
+    "peak_bytes": "worst stage: every part below at its fullest moment, as the driver sees it",
+    "allocated_bytes": "of it, what torch's allocator hands out (max_memory_allocated)",
+    "reserved_bytes": "of it, what torch's allocator holds (max_memory_reserved)",
+    "iteration_time_s": "one optimizer step, the time_parts_s added up",
+}
+NOT_MODELLED: tuple[Note, ...] = tuple(
+    Note(code=code, text=text)
+    for code, text in (
+        ("batch_ramp_up", "batch ramp-up: every step has the full batch"),
+        ("packing", "gaps that packing leaves, and pipelines that wait for a longer pack"),
+        ("frozen", "layers that no gradient reaches: below the first trained one"),
+        ("failures", "failures, checkpoints and data loading"),
+        ("power", "power limits below the accelerator's own, and hot rooms"),
+        ("memory_detail", "norm statistics, rounding of allocations, communicators without use"),
+        ("fabric", "other jobs on the network, adaptive routing, SHARP"),
+    )
+)
+
+
+def reports(
+    model: CostModel, request: PlanRequest, plans: list[ParallelPlan], simulated: bool = True
+) -> list[PlanReport]:
+    """Full reports of legal plans, priced together; simulated: their pipelines simulated too."""
+    if not plans:
+        return []
+    by_stages: dict[int, list[int]] = {}
+    for i, plan in enumerate(plans):
+        by_stages.setdefault(plan.pp, []).append(i)
+    result: dict[int, PlanReport] = {}
+    for rows in by_stages.values():
+        chosen = [plans[i] for i in rows]
+        estimates = model.evaluate(Plans.from_rows(chosen), all_stages=True)
+        for k, i in enumerate(rows):
+            parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
+            memory = _memory(request, chosen[k], estimates, k)
+            seconds = float(estimates.iteration_time_s[k])
+            corrected = estimates.corrected
+            times = 1.0 if corrected is None else float(corrected[k])
+            kernels = _kernels(request, chosen[k], estimates, k)
+            run = pipeline(estimates, k, chosen[k], parts) if simulated else None
+            again = sum(recomputed_exchange_s(estimates, k).values())
+            result[i] = _report(
+                model, request, chosen[k], seconds, parts, memory, kernels, run, times, again
+            )
+    return [result[i] for i in range(len(plans))]
+
+
+def report(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> PlanReport:
+    """The full report of one legal plan."""
+    return reports(model, request, [plan])[0]
+
+
+def plan_id(plan: ParallelPlan) -> str:
+    """A name for a plan that only its content decides."""
+    content = json.dumps(plan.model_dump(mode="json"), sort_keys=True)
+    return "pl_" + hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int) -> Memory:
+    table, gathered = estimates.memory, estimates.gathered
+    layout = gathered.stages.key(k)
+    slots = gathered.table.slot_of[:, layout]
+    # Where the head is, multi-token prediction counts as layers.
+    heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
+    held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
+    allocated = table.allocated_bytes[:, k].tolist()
+    reserved, total = table.reserved_bytes[:, k].tolist(), table.total_bytes[:, k].tolist()
+    in_flight = table.in_flight[:, k].tolist()
+    parts = {name: table.parts[name][:, k].tolist() for name in MEMORY_PARTS}
+    stages = [
+        StageMemory(
+            stage=stage,
+            layers=int(held[slots[stage]]),
+            in_flight=in_flight[stage],
+            allocated_bytes=allocated[stage],
+            reserved_bytes=reserved[stage],
+            total_bytes=total[stage],
+            parts={name: values[stage] for name, values in parts.items()},
+        )
+        for stage in range(plan.pp)
+    ]
+    worst = max(stages, key=lambda s: s.total_bytes)
+    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    needed = float(estimates.needed_bytes[k])
+    return Memory(
+        capacity_bytes=capacity,
+        allocated_bytes=worst.allocated_bytes,
+        reserved_bytes=worst.reserved_bytes,
+        peak_bytes=worst.total_bytes,
+        needed_bytes=needed,
+        worst_stage=worst.stage,
+        chance_of_running_out=peaks().chance(plan.runtime, needed, capacity),
+        chance_basis=peaks().basis(plan.runtime),
+        stages=tuple(stages),
+    )
+
+
+def _report(
+    model: CostModel,
+    request: PlanRequest,
+    plan: ParallelPlan,
+    seconds: float,
+    parts: dict[str, float],
+    memory: Memory,
+    kernels: tuple[tuple[dict[str, Any], ...], float],
+    run: Pipeline | None,
+    corrected: float,
+    again_s: float,
+) -> PlanReport:
+    """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
+    training, cluster = request.training, request.cluster
+    count = training.global_batch_size // (plan.dp * plan.micro_batch_size)
+    group = cluster.groups[0]
+    world = cluster.accelerators
+    flop = step_flop(request.model, training)
+    rate = flop / seconds / world
+    half = model.setting.machine.matrix_flop_per_s
+    peak = group.accelerator.peak_flop_per_s(training.precision) or half
+    lines, recomputed = kernels
+    tokens_per_s = training.tokens_per_iteration / seconds
+    days = cost = energy = None
+    if training.tokens is not None:
+        total_s = training.tokens / tokens_per_s
+        days = total_s / DAY_S
+        if group.price_usd_per_accelerator_hour is not None:
+            cost = total_s / HOUR_S * world * group.price_usd_per_accelerator_hour
+        if group.node_power_watts is not None:
+            watts = group.node_power_watts * group.nodes * cluster.pue
+            energy = watts / 1000.0 * total_s / HOUR_S
+    return PlanReport(
+        id=plan_id(plan),
+        plan=plan,
+        fits=memory.peak_bytes <= memory.capacity_bytes,
+        num_micro_batches=count,
+        layers_per_stage=tuple(s.layers for s in memory.stages),
+        layers_by_kind=_layers_by_kind(request, plan),
+        iteration_time_s=seconds,
+        error_band=_band(model, request, plan, parts, corrected),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_accelerator=tokens_per_s / world,
+        model_flop_per_s_per_accelerator=rate,
+        mfu=rate / peak,
+        mfu_causal=step_flop(request.model, training, causal=True) / seconds / world / peak,
+        hfu=rate / peak * (1.0 + recomputed / flop),
+        definitions=DEFINITIONS,
+        days=days,
+        cost_usd=cost,
+        energy_kwh=energy,
+        memory=memory,
+        time_parts_s=parts,
+        recompute_exchange_s=again_s,
+        pipeline=run,
+        kernels=lines,
+        assumptions=(*_assumptions(model, request, plan), *_site(request, corrected)),
+        not_modelled=NOT_MODELLED,
+    )
+
+
+def _layers_by_kind(request: PlanRequest, plan: ParallelPlan) -> tuple[dict[str, int], ...]:
+    several = len(layers_of(request.model).kinds) > 1
+    return rank_titles(request.model, plan) if several else ()
+
+
+def _band(
+    model: CostModel,
+    request: PlanRequest,
+    plan: ParallelPlan,
+    parts: dict[str, float],
+    corrected: float,
+) -> ErrorBand:
+    site = sites.named(request.site)
+    usual = {name: value / corrected for name, value in parts.items()}
+    source = site.source if site else ""
+    leans = leaning(request.model, request.cluster, request.training, plan, usual, source)
+    found = band(sum(usual.values()), leans, model.setting.profile, corrected, site)
+    return ErrorBand(
+        low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
+        basis=found.basis,
+    )  # fmt: skip
+
+
+def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
+    """What a site's calibration and runs did to the time."""
+    if (site := sites.named(request.site)) is not None:
+        count = len(site.runs)
+        runs = "1 run moves" if count == 1 else f"{count:,} runs move"
+        words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]
+        accelerator = request.cluster.groups[0].accelerator.id
+        if request.profile is None and (own := site.profile_of(accelerator)) is not None:
+            words.insert(0, f"priced by its calibration of {', '.join(own.measured_terms)}")
+        yield Note(code="site", text=f"site {request.site}: {'; '.join(words)}")
+
+
+def _kernels(
+    request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int
+) -> tuple[tuple[dict[str, Any], ...], float]:
+    """(one line per kernel of each layer kind, FLOP recomputed per step over all ranks)."""
+    gathered = estimates.gathered
+    layout, key = gathered.stages.key(k), gathered.layers.key(k)
+
+    def own(value: Array) -> float:
+        """The value of this plan's layers."""
+        return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
+
+    d = dims(request.training, Plans.of(plan))
+    lines, again = [], 0.0
+    tokens = request.training.positions_per_iteration
+    table = gathered.table
+    counts = zip(layers_of(request.model).kinds, table.totals, table.recomputed_totals, strict=True)
+    for (kind, all_layers, all_redone), times in zip(counts, estimates.kernels, strict=True):
+        layers, redone = float(all_layers[layout]), float(all_redone[layout])
+        for t in times:
+            if not own(t.kernel.active):
+                continue
+            chosen = bool(d.recomputed(t.kernel.module))
+            flop = own(t.forward_flop)
+            # Flash attention runs the causal half; the definition of HFU counts the square.
+            counted = flop * (2.0 if isinstance(t.kernel, FlashAttention) else 1.0)
+            share = layers if chosen else redone
+            again += counted * share * plan.tp * tokens / float(d.tokens)
+            lines.append(
+                {
+                    "layer": kind.name,
+                    "kernel": t.kernel.name,
+                    "forward_s": own(t.forward_s),
+                    "backward_s": own(t.backward_s),
+                    "forward_flop": flop,
+                    "recomputed": chosen or redone == layers,
+                }
+            )
+    return tuple(lines), again
+
+
+def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> list[Note]:
+    """What the numbers of this plan rest on, in sentences."""
+    profile, group = model.setting.profile, request.cluster.groups[0]
+    kinds = {
+        "built in": "measured on this accelerator by public micro-benchmarks",
+        "scaled": "large matrix products measured on this accelerator, the rest medians of others",
+        "fallback": "no measurement of this accelerator: medians of others",
+        "calibrated": f"measured by planner calibrate: {', '.join(profile.measured_terms)}",
+    }
+    notes = [
+        ("efficiency", f"kernels and links as in profile {profile.id}: {kinds[profile.kind]}"),
+        ("reserved", _reserved(request)),
+        (
+            "precision",
+            f"{request.training.precision}: {_weight_bytes(request.training, plan):g} bytes of "
+            f"weights per parameter, {request.training.gradient_dtype} gradients, "
+            f"{request.training.optimizer_bytes_per_parameter:g} bytes of optimizer state per "
+            "parameter",
+        ),
+        ("vocabulary", "vocabulary padded to a multiple of 128 tp"),
+        (
+            "overlap",
+            "hidden: "
+            + (", ".join(_hidden(plan)) or "nothing")
+            + "; the rest of every collective is exposed",
+        ),
+    ]
+    notes.extend(_hardware(request.cluster, plan))
+    rule = OPTIMIZERS[request.training.optimizer]
+    if rule.by_matrix:
+        notes.append(("optimizer", _matrices(rule, plan)))
+    notes.extend(_tuning(request.training))
+    moe = request.model.moe
+    if moe is not None:
+        load = f"busiest expert rank at {moe.imbalance_factor:g} x the mean load"
+        notes.append(("moe_imbalance", load))
+    if plan.pp > 1 and group.network[0].domain_accelerators is not None:
+        notes.append(("rank_order", f"ranks laid out {plan.rank_order}, fastest axis first"))
+    if plan.dynamic_cp and plan.cp > 1 and request.training.packs:
+        notes.append(("dynamic_cp", _dealt(request.training, plan)))
+    if plan.zero_stage and plan.dp * plan.cp > 1:
+        notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
+    notes.extend(("guessed", text) for text in request.guessed)
+    return [Note(code=code, text=text) for code, text in notes]
+
+
+def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
+    """What is coarse of the accelerator's links, and whose kernels stand for those of its stack."""
+    group = cluster.groups[0]
+    try:
+        node = accelerator_entry(group.accelerator.id).node
+    except UnknownName:
+        return
+    if node.coarse and group.network[0].name == node.domains[0].name:
+        yield "links", node.coarse
+    if stack := other_stack(cluster):
+        yield "stack", f"{stack}; priced with the kernels of {RUNTIMES[plan.runtime].title}"
+
+
+def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
+    """What the update of a matrix is taken to be."""
+    if rule.factored:
+        return "a matrix keeps one number per row and per column, in place of bytes per parameter"
+    where = "each rank updates all of its matrices"
+    if plan.zero_stage and RUNTIMES[plan.runtime].gathers_sharded_matrices:
+        where = "every rank gathers and updates all matrices of its shard group"
+    elif plan.zero_stage:
+        where = "each rank of a shard group updates whole matrices of its own"
+    return (
+        f"matrices keep one moment less; {rule.newton_schulz_steps} Newton-Schulz steps on whole "
+        f"ones, {where}; tables, head, norms and biases have Adam"
+    )
+
+
+def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """What is trained, and what sequences hold."""
+    if training.lora_rank:
+        kind = "in 4 bits (NF4) " if training.frozen_dtype == "nf4" else ""
+        yield (
+            "adapters",
+            f"adapters of rank {training.lora_rank} on {', '.join(training.lora_targets)}; all "
+            f"other weights frozen {kind}without gradients",
+        )
+    elif training.frozen:
+        yield "frozen", f"not trained: {', '.join(training.frozen)}"
+    if training.loss in ("dpo", "distillation"):
+        whose = "reference" if training.loss == "dpo" else "teacher"
+        own = training.loss == "dpo" and training.lora_rank
+        beside = "the weights without adapters" if own else "frozen weights of its own"
+        yield "reference", f"a {whose} runs forward in every micro-batch: {beside}"
+    if training.sample_lengths:
+        share = training.tokens_per_iteration / training.positions_per_iteration
+        yield (
+            "packing",
+            (
+                "samples packed into full sequences, each attends within itself"
+                if training.packs
+                else f"samples padded: {share:.1%} of positions are tokens, which alone count"
+            ),
+        )
+
+
+def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
+    """On how many ranks samples run."""
+    ranks = np.asarray(ranks_of(lengths_of(training), float(training.seq_length), plan.cp))
+    kinds, counts = np.unique(ranks, return_counts=True)
+    shares = ", ".join(
+        f"{count / len(ranks):.0%} on {kind:g}" for kind, count in zip(kinds, counts, strict=True)
+    )
+    return (
+        f"samples run one by one on the fewest ranks that hold {training.seq_length // plan.cp} "
+        f"tokens each ({shares}), dealt so that ranks are about as busy; memory is that of the "
+        "longest"
+    )
+
+
+def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:
+    """What a runtime holds per parameter beside the optimizer's states."""
+    return float(element_bytes(training, RUNTIMES[plan.runtime]).weights)
+
+
+def _reserved(request: PlanRequest) -> str:
+    given = request.cluster.reserved_bytes_per_accelerator
+    if given is None:
+        return "CUDA context, NCCL buffers and fragmentation as computed for the plan"
+    return (
+        f"{given / GIB:.1f} GiB per accelerator kept for CUDA context, NCCL and fragmentation, "
+        "as given"
+    )
+
+
+def _hidden(plan: ParallelPlan) -> list[str]:
+    rows = (
+        (plan.overlap_grad_reduce and plan.dp * plan.cp > 1, "gradient reduction under backward"),
+        (plan.overlap_param_gather and plan.zero_stage > 0, "weight gathering under forward"),
+        (plan.overlap_tp and plan.tp > 1, "tensor-parallel chunks under GEMMs"),
+        (plan.overlap_ep and plan.ep > 1, "experts' exchanges under another micro-batch"),
+        (plan.overlap_p2p and plan.vpp > 1, "pipeline messages under the next chunk"),
+    )
+    return [text for on, text in rows if on]

@@ -1,0 +1,145 @@
+"""What a plan puts on each tier of the network per iteration, and which link is the busiest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.spec import NodeGroup
+from cost_models.traffic import GroupTraffic as Amounts
+from planner.documents.answer import Document
+
+# Of TIME_PARTS, those that are transfers between ranks.
+TRANSFERS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
+WHAT = {
+    "tp": "activations, several times a layer",
+    "cp": "keys and values, each layer",
+    "pp": "activations between stages",
+    "etp": "activations of experts, several times a layer",
+    "ep": "tokens to their experts and back, each layer",
+    "data": "gradients",
+    "shard": "gradients and weights",
+    "replicate": "gradients among shards that are equal",
+    "expert_data": "gradients of experts",
+    "expert_shard": "gradients and weights of experts",
+    "expert_replicate": "gradients of experts among equal shards",
+    "embedding": "gradients of the word table, first and last stage",
+}
+
+
+class LinkTraffic(Document):
+    """What one kind of group puts on one tier in an iteration.
+
+    rank_bytes: sent by the busiest accelerator; domain_bytes: by all accelerators of a domain
+    together, out of it; line_s: rank_bytes at the full rate of the link.
+    """
+
+    tier: str
+    rank_bytes: float
+    domain_bytes: float
+    line_s: float
+
+
+class GroupTraffic(Document):
+    """One kind of group on the stage where it is busiest; the sums of the tiers are per stage.
+
+    name: a group of the cost model; transfer_s: its transfers one after the other as priced,
+    hidden or not.
+    """
+
+    name: str
+    carries: str
+    stage: int
+    transfer_s: float
+    links: tuple[LinkTraffic, ...]
+
+
+class TierTraffic(Document):
+    """All groups on one tier: the links that leave domains of so many accelerators.
+
+    link_bytes_per_s: of one accelerator, oversubscribed as it is; busy: the share of the iteration
+    that the busiest link works at its full rate.
+    """
+
+    tier: str
+    domain_accelerators: int
+    link_bytes_per_s: float
+    rank_bytes: float
+    domain_bytes: float
+    line_s: float
+    busy: float
+
+
+class Traffic(Document):
+    """Bytes on the links in one iteration.
+
+    transfer_s: of the busiest stage, hidden or not; shown_s: what the iteration's time has of it;
+    busiest: the tier that works the largest share of the iteration, None where nothing is sent.
+    """
+
+    iteration_time_s: float
+    transfer_s: float
+    shown_s: float
+    groups: tuple[GroupTraffic, ...]
+    tiers: tuple[TierTraffic, ...]
+    busiest: str | None
+
+
+def traffic(model: CostModel, plan: ParallelPlan) -> Traffic:
+    """Of a legal plan."""
+    found = model.traffic(plan)
+    estimates = model.evaluate(Plans.from_rows([plan]))
+    iteration_s = float(estimates.iteration_time_s[0])
+    tiers = tuple(_tiers(model.setting.nodes, found, iteration_s)) if found else ()
+    return Traffic(
+        iteration_time_s=iteration_s,
+        transfer_s=float(np.max(sum(one.seconds for one in found))) if found else 0.0,
+        shown_s=sum(float(estimates.time_parts_s[name][0]) for name in TRANSFERS),
+        groups=tuple(_group(model.setting.nodes, one) for one in found),
+        tiers=tiers,
+        busiest=max(tiers, key=lambda tier: tier.busy).tier if tiers else None,
+    )
+
+
+def _domains(nodes: NodeGroup) -> list[int]:
+    """Accelerators that send over a tier together: one, then those of each domain."""
+    return [1, *(tier.domain_accelerators or nodes.accelerators for tier in nodes.network[:-1])]
+
+
+def _group(nodes: NodeGroup, one: Amounts) -> GroupTraffic:
+    stage = int(np.argmax(one.seconds))
+    links = (
+        LinkTraffic(
+            tier=tier.name,
+            rank_bytes=float(one.link_bytes[i, stage]),
+            domain_bytes=float(one.mean_bytes[i, stage]) * domain,
+            line_s=float(one.line_s[i, stage]),
+        )
+        for i, (tier, domain) in enumerate(zip(nodes.network, _domains(nodes), strict=True))
+    )
+    return GroupTraffic(
+        name=one.name,
+        carries=WHAT[one.name],
+        stage=stage,
+        transfer_s=float(one.seconds[stage]),
+        links=tuple(link for link in links if link.rank_bytes > 0),
+    )
+
+
+def _tiers(nodes: NodeGroup, found: Iterable[Amounts], iteration_s: float) -> Iterator[TierTraffic]:
+    found = tuple(found)
+    for i, (tier, domain) in enumerate(zip(nodes.network, _domains(nodes), strict=True)):
+        line_s = sum(one.line_s[i] for one in found)
+        stage = int(np.argmax(line_s))
+        yield TierTraffic(
+            tier=tier.name,
+            domain_accelerators=domain,
+            link_bytes_per_s=tier.bandwidth_bytes_per_s / tier.oversubscription,
+            rank_bytes=float(sum(one.link_bytes[i, stage] for one in found)),
+            domain_bytes=float(sum(one.mean_bytes[i, stage] for one in found)) * domain,
+            line_s=float(line_s[stage]),
+            busy=float(line_s[stage]) / iteration_s,
+        )

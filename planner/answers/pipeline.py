@@ -1,0 +1,65 @@
+"""One plan's pipeline, simulated with its own stage times beside the closed form."""
+
+from __future__ import annotations
+
+from cost_models.estimate import Estimates
+from cost_models.parts import TIME_PARTS
+from cost_models.plans import ParallelPlan
+from cost_models.schedules import SCHEDULES
+from cost_models.schedules.makespan import makespan_s
+from cost_models.schedules.simulate import Links, Times
+from planner.documents.answer import Pipeline
+
+# Orders longer than this take seconds to run.
+MOST_ACTIONS = 400_000
+# Rounds of p micro-batches after which a step repeats itself.
+ROUNDS = 3
+
+
+def pipeline(
+    estimates: Estimates, row: int, plan: ParallelPlan, parts_s: dict[str, float]
+) -> Pipeline | None:
+    """How a plan with stages runs, that stands at `row` of the estimates; None without stages."""
+    if plan.pp == 1:
+        return None
+    schedule = SCHEDULES[plan.schedule]
+    outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
+    # An asynchronous schedule fills once per run, the simulator once per order: not a step's time.
+    stages_s = None
+    if schedule.synchronous:
+        stages_s = simulated_s(
+            plan, int(estimates.num_micro_batches[row]), *estimates.stage_times(plan, row)
+        )
+    return Pipeline(
+        schedule=schedule.id,
+        title=schedule.title,
+        synchronous=schedule.synchronous,
+        staleness=schedule.staleness,
+        frameworks=schedule.frameworks,
+        closed_form=schedule.holds,
+        shown="scaled simulation" if schedule.extra_s is None else "closed form",
+        simulated_iteration_time_s=None if stages_s is None else stages_s + outside,
+    )
+
+
+def simulated_s(plan: ParallelPlan, micro_batches: int, times: Times, links: Links) -> float | None:
+    """Seconds from the first forward to the last backward of one step, messages included.
+
+    A long step is simulated over a few rounds and continued at the pace of its steady state.
+    """
+    schedule, stages, chunks = SCHEDULES[plan.schedule], plan.pp, plan.vpp
+
+    def whole_s(count: int) -> float:
+        return makespan_s(schedule, stages, chunks, count, times, links)
+
+    few = ROUNDS * stages + micro_batches % stages
+    if any(schedule.allowed(stages, chunks, count) for count in (few, few + stages)):
+        few = ROUNDS * stages  # a cut of a legal step need not be one itself
+    more = few + stages
+    if 3 * stages * chunks * min(more, micro_batches) > MOST_ACTIONS:
+        return None
+    if more >= micro_batches:
+        return whole_s(micro_batches)
+    after = whole_s(more)
+    pace_s = (after - whole_s(few)) / stages
+    return after + (micro_batches - more) * pace_s

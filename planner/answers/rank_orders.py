@@ -1,0 +1,43 @@
+"""A plan in every order of its ranks: what each costs, and which frameworks run it."""
+
+from __future__ import annotations
+
+from cost_models.estimate import CostModel
+from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
+from planner import frameworks
+from planner.documents.answer import RankOrder
+from planner.documents.request import PlanRequest
+from planner.search.constraints import RULES, BoolArray, Context, passing
+
+
+def rank_orders(
+    model: CostModel, request: PlanRequest, plan: ParallelPlan
+) -> tuple[RankOrder, ...]:
+    """The fastest first; none where the order is of no effect: without stages or replicas."""
+    if plan.pp == 1 or plan.dp == 1:
+        return ()
+    rows = [plan.model_copy(update={"rank_order": order}) for order in VOCABULARIES["rank_order"]]
+    seconds = model.evaluate(Plans.from_rows(rows)).iteration_time_s.tolist()
+    run_by = _run_by(request, rows)
+    found = [
+        RankOrder(
+            rank_order=row.rank_order,
+            iteration_time_s=own,
+            slower_by=own / min(seconds) - 1.0,
+            frameworks=tuple(name for name in run_by if run_by[name][k]),
+        )
+        for k, (row, own) in enumerate(zip(rows, seconds, strict=True))
+    ]
+    return tuple(sorted(found, key=lambda order: order.iteration_time_s))
+
+
+def _run_by(request: PlanRequest, rows: list[ParallelPlan]) -> dict[str, BoolArray]:
+    """By framework, which of some plans it runs."""
+    context = Context(request.model, request.cluster, request.training)
+    plans = Plans.from_rows(rows)
+    found = {}
+    for name in frameworks.FRAMEWORKS:
+        framework = frameworks.get(name)
+        own = plans.with_columns(runtime=code("runtime", framework.runtime))
+        found[name] = passing((*RULES, *framework.rules), context, own)
+    return found

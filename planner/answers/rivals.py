@@ -1,0 +1,120 @@
+"""The best plan against the best that splits the work otherwise: what it saves, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.parts import TIME_PARTS
+from cost_models.plans import FIELDS, ParallelPlan, Plans
+from planner.answers.contenders import compared
+from planner.answers.explain import reports
+from planner.documents.answer import PlanReport, Rival
+from planner.documents.formats import listed, recompute_words, seconds, share, value_words
+from planner.documents.request import PlanRequest
+from planner.search.dealt_plans import dealt_plans
+from planner.search.degrees import DEGREES, differing
+from planner.search.exhaustive import FASTER, Outcome
+from planner.search.space import Space
+from planner.uncertainty.error_band import SURE
+from planner.uncertainty.memory_risk import room_of
+
+# Of all that moves; less is not worth a word.
+WORTH = 0.02
+# Settled by the degrees, or told with the field that they belong to.
+_FOLLOWS = (
+    "sequence_parallel", "dp", "schedule", "first_stage_layers", "last_stage_layers",
+    "stage_layers", "recompute_modules", "recompute_method", "recompute_num_layers",
+)  # fmt: skip
+
+
+def rival(
+    request: PlanRequest, model: CostModel, space: Space, best: PlanReport, outcome: Outcome
+) -> Rival | None:
+    """The fastest plan of other degrees beside the best; None where the search is not for time."""
+    if outcome.rival is None or request.search.objective == "memory_headroom":
+        return None
+    found = reports(model, request, _dealt(request, model, space, outcome.rival), simulated=False)
+    # What is dealt out here was never in the search, and so does not head the answer.
+    behind = [one for one in found[1:] if one.iteration_time_s >= best.iteration_time_s]
+    return against(request, best, min([found[0], *behind], key=lambda one: one.iteration_time_s))
+
+
+def against(request: PlanRequest, best: PlanReport, other: PlanReport) -> Rival:
+    """A plan beside another one that is no slower: what the latter saves, and what it costs."""
+    parts = _moved(best.time_parts_s, other.time_parts_s)
+    slower_by = other.iteration_time_s / best.iteration_time_s - 1.0
+    chance = compared(request, best, other).chance
+    return Rival(
+        plan=other.plan, iteration_time_s=other.iteration_time_s, slower_by=slower_by,
+        chance_slower=chance, saved_s=parts,
+        sentence=_sentence(best.plan, other.plan, slower_by, parts, sure=chance >= SURE),
+    )  # fmt: skip
+
+
+def choice(plan: ParallelPlan, name: str) -> str:
+    """A degree as a person writes it, any other field by its name: TP 4, micro_batch_size 2."""
+    value = getattr(plan, name)
+    if name == "recompute":
+        return f"recompute {recompute_words(plan.model_dump())}"
+    return f"{DEGREES.get(name, f'{name} ')}{value_words(value)}"
+
+
+def _dealt(
+    request: PlanRequest, model: CostModel, space: Space, plan: ParallelPlan
+) -> list[ParallelPlan]:
+    """A plan as it is, and with its layers dealt out by time, as the best plan's are."""
+    if not space.deals:
+        return [plan]
+    room = room_of(request)
+    now_s = model.evaluate(Plans.from_rows([plan])).iteration_time_s
+    found = [each for _, each in dealt_plans(model, [plan], now_s, FASTER * float(now_s[0]), room)]
+    plans = space.legal(found)
+    if not len(plans):
+        return [plan]
+    fits = model.evaluate(plans).needed_bytes <= room.of(plans)
+    return [plan, *(plans.row(row) for row in np.flatnonzero(fits).tolist())]
+
+
+def _moved(best: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The part that the best plan saves most of, and of the others that which moves most.
+
+    Where that costs more, the next that it saves, until what is told is a gain.
+    """
+    moved = {name: other[name] - best[name] for name in best}
+    saved = sorted(moved, key=lambda name: -moved[name])
+    second = max(saved[1:], key=lambda name: abs(moved[name]))
+    told = list(dict.fromkeys([saved[0], second]))
+    for name in saved[1:]:
+        if sum(moved[name] for name in told) > 0.0 or moved[name] <= 0.0:
+            break
+        told += [name] if name not in told else []
+    least = WORTH * sum(map(abs, moved.values()))
+    return {name: moved[name] for name in told if abs(moved[name]) > least}
+
+
+def _sentence(
+    best: ParallelPlan, other: ParallelPlan, slower_by: float, parts: Mapping[str, float],
+    sure: bool,
+) -> str:  # fmt: skip
+    """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
+    names = differing(best, other) or _switched(best, other)
+    one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
+    beats = ("beats" if len(names) == 1 else "beat") if sure else "may beat"
+    said = f"{one} {beats} {two} by {share(slower_by)}"
+    saves, costs = (
+        listed([f"{seconds(abs(value))} of {TIME_PARTS[name].title}" for name, value in own])
+        if (own := [item for item in parts.items() if (item[1] > 0) == gain])
+        else ""
+        for gain in (True, False)
+    )
+    said += f": saves {saves}" if saves else ""
+    return said + (f", costs {costs}" if costs else "")
+
+
+def _switched(one: ParallelPlan, other: ParallelPlan) -> list[str]:
+    """The fields that two plans of equal degrees do not share, without those that follow."""
+    changed = [name for name in FIELDS if getattr(one, name) != getattr(other, name)]
+    return [name for name in changed if name not in _FOLLOWS] or changed

@@ -1,0 +1,429 @@
+"""The three questions: the best plan, what one plan costs, and why not this plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from cost_models.calibrations import TIME_PARTS
+from cost_models.estimate import CostModel
+from cost_models.layers import layers_of
+from cost_models.plans import FIELDS, ParallelPlan, Plans
+from planner import frameworks
+from planner.answers.competition import Entry, compete, fastest, limited, prepared
+from planner.answers.contenders import best_expected, compared, contenders
+from planner.answers.explain import report, reports
+from planner.answers.held_fixed import held_fixed
+from planner.answers.picks import picks
+from planner.answers.rank_orders import rank_orders
+from planner.answers.rivals import rival
+from planner.documents.answer import (
+    Baseline,
+    Change,
+    EstimateAnswer,
+    Launch,
+    Nearest,
+    PlanAnswer,
+    PlanReport,
+    ProfileInfo,
+    Reason,
+    Replanned,
+    Unbuildable,
+    WhyAnswer,
+)
+from planner.documents.formats import value_words
+from planner.documents.request import Bounds, PlanRequest
+from planner.documents.scored_runs import Evidence
+from planner.frameworks.able import obstacles, runners
+from planner.progress import NothingYet, within_a_step
+from planner.search.axes import SEARCHED, divisors
+from planner.search.constraints import RULES, Context, Rule, passing, violations
+from planner.search.exhaustive import Outcome, SpaceTooLarge, changed_fields, cost_model, search
+from planner.search.memory_reasons import memory_reasons
+from planner.search.space import Space
+from planner.sites import kept as sites
+from planner.uncertainty.memory_risk import room_of
+from planner.uncertainty.nearest_runs import evidence
+from planner.version import __version__
+
+BASELINE_RULE = (
+    "the smallest tp x pp that fits without recompute, tp first and tp and ep inside the fastest "
+    "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
+    "without"
+)
+# When nothing fits: how far to enlarge the cluster before giving up.
+LARGEST_ENLARGEMENT = 64
+
+
+class IllegalPlan(ValueError):
+    """A given plan breaks rules; all of them are in `reasons`."""
+
+    def __init__(self, reasons: list[Reason]) -> None:
+        super().__init__("; ".join(reason.text for reason in reasons))
+        self.reasons = reasons
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), (self.reasons,)
+
+
+def find(request: PlanRequest) -> PlanAnswer:
+    """The fastest plans that fit, explained: those of the framework whose best is the fastest.
+
+    Raises SpaceTooLarge, and NothingYet where the search was stopped before it found any.
+    """
+    model, began = cost_model(request), time.perf_counter()
+    entries = compete(request)
+    searched_s = time.perf_counter() - began
+    counts = [entry.outcome.counts for entry in entries]
+    if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
+        raise NothingYet
+    with within_a_step():
+        return _explained(request, model, entries, searched_s)
+
+
+def _explained(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], searched_s: float
+) -> PlanAnswer:
+    """What the searches found, with what belongs to it."""
+    first = entries[0]
+    asked, rules, outcome = first.request, first.rules, first.outcome
+    assert outcome.counts is not None
+    space = Space(asked, rules)
+    plans = reports(model, request, outcome.best)
+    best = plans[0] if plans else None
+    front = tuple(reports(model, request, outcome.pareto, simulated=False))
+    close = contenders(request, outcome.contenders)
+    unbuildable = None if best else _unbuildable(request)
+    # No change of the request that a near miss offers lets such a framework run.
+    missed = () if unbuildable else near_misses(asked, model, outcome, rules)
+    return PlanAnswer(
+        **_common(request, model),
+        best=best,
+        evidence=_evidence(request, best.plan) if best else None,
+        rival=rival(request, model, space, best, outcome) if best else None,
+        rank_orders=rank_orders(model, request, best.plan) if best else (),
+        launch=_launch(first.framework, best),
+        frameworks=_others(request, model, entries, best),
+        picks=picks(request, model, outcome, plans, front),
+        held_fixed=held_fixed(request, first, best) if best else (),
+        unbuildable=unbuildable,
+        replanned=_replanned(request, model, best),
+        plans=tuple(plans),
+        contenders=close,
+        best_expected=best_expected(close),
+        pareto=front,
+        nearest=tuple(missed),
+        space=space.axes(),
+        counts=outcome.counts,
+        baseline=_baseline(request, model, rules, best),
+        search_time_s=searched_s,
+    )
+
+
+def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
+    """Time and memory of one plan; IllegalPlan when it cannot run at all."""
+    reasons = illegal(request, plan)
+    if reasons:
+        raise IllegalPlan(reasons)
+    model = cost_model(request)
+    return EstimateAnswer(
+        **_common(request, model),
+        estimate=report(model, request, plan),
+        evidence=_evidence(request, plan),
+    )
+
+
+def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
+    """What binds a plan, by how much, and the smallest change that fits."""
+    model = cost_model(request)
+    asked, rules = prepared(request)
+    reasons = illegal(request, plan, rules) + _outside_limits(request, plan)
+    own: PlanReport | None = None
+    if not illegal(request, plan):
+        own = report(model, request, plan)
+        reasons += memory_reasons(request, own)
+    best_rows = fastest(request).outcome.best
+    best = report(model, request, best_rows[0]) if best_rows else None
+    common = _common(request, model)
+    if reasons:
+        verdicts: dict[str, Literal["does not fit", "may run out"]]
+        verdicts = {"memory": "does not fit", "memory_risk": "may run out"}
+        only = reasons[0].code if len({reason.code for reason in reasons}) == 1 else ""
+        with within_a_step():
+            change = smallest_change(asked, model, plan, rules)
+        return WhyAnswer(
+            **common, verdict=verdicts.get(only, "illegal"), reasons=tuple(reasons), estimate=own,
+            smallest_change=change, best=best, slower_by=None, differences_s={},
+        )  # fmt: skip
+    assert own is not None
+    if best is None or own.iteration_time_s <= best.iteration_time_s:
+        return WhyAnswer(
+            **common, verdict="best", reasons=(), estimate=own, smallest_change=None,
+            best=own, slower_by=0.0, differences_s={},
+        )  # fmt: skip
+    differences = {
+        part: own.time_parts_s[part] - best.time_parts_s[part]
+        for part in own.time_parts_s
+        if own.time_parts_s[part] != best.time_parts_s[part]
+    }
+    return WhyAnswer(
+        **common, verdict="slower", reasons=(), estimate=own, smallest_change=None, best=best,
+        slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        chance_slower=compared(request, best, own).chance,
+        differences_s=dict(sorted(differences.items(), key=lambda item: -abs(item[1]))),
+    )  # fmt: skip
+
+
+def _launch(framework: str | None, best: PlanReport | None) -> Launch | None:
+    if framework is None or best is None:
+        return None
+    return Launch(framework=framework, slower_by=0.0, plan=best)
+
+
+def _others(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], best: PlanReport | None
+) -> tuple[Launch, ...]:
+    """The fastest plan of each framework, the fastest first."""
+    if best is None:
+        return ()
+    named = [entry for entry in entries if entry.framework and entry.outcome.best]
+    rows = [row for row in dict.fromkeys(one.outcome.best[0] for one in named) if row != best.plan]
+    told = dict(zip(rows, reports(model, request, rows), strict=True)) | {best.plan: best}
+    found = [(str(entry.framework), told[entry.outcome.best[0]]) for entry in named]
+    return tuple(
+        Launch(framework=name, slower_by=plan.iteration_time_s / best.iteration_time_s - 1.0,
+               plan=plan)
+        for name, plan in found
+    )  # fmt: skip
+
+
+def _unbuildable(request: PlanRequest) -> Unbuildable | None:
+    """Where the framework asked for runs no plan at all: why not, and the best of those that do."""
+    if not request.search.framework:
+        return None
+    framework = frameworks.get(request.search.framework)
+    context = Context(request.model, request.cluster, request.training)
+    foreign, reasons = obstacles(framework, context)
+    if not reasons:
+        return None
+    able = runners(context)
+    first = fastest(request.for_framework(None))
+    instead = None
+    if first.framework and first.outcome.best:
+        plan = report(cost_model(first.request), first.request, first.outcome.best[0])
+        instead = Launch(framework=first.framework, slower_by=0.0, plan=plan)
+    return Unbuildable(
+        framework=framework.name, title=framework.title, builds=not foreign, reasons=reasons,
+        able=able, instead=instead,
+    )  # fmt: skip
+
+
+def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
+    """What the profile of the request or its site changed; None where that is the usual one."""
+    if (request.profile is None and request.site is None) or best is None:
+        return None
+    asked = request.model_copy(update={"profile": None, "site": None})
+    usual = cost_model(asked)
+    if usual.setting.profile.id == model.setting.profile.id:
+        return None
+    rows = fastest(asked).outcome.best
+    if not rows:
+        return None
+    own = report(model, request, rows[0])
+    return Replanned(
+        usual_profile=usual.setting.profile.id,
+        usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
+        plan=own,
+        slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        differences=_difference(rows[0], best.plan),
+    )
+
+
+def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = ()) -> list[Reason]:
+    """Every rule a plan breaks (ours, and a framework's when given)."""
+    context = Context(request.model, request.cluster, request.training)
+    return violations(context, plan, (*RULES, *rules))
+
+
+def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
+    profile = model.setting.profile
+    return {
+        "request": request.document(),
+        "version": __version__,
+        "layers": layers_of(request.model).by_title,
+        "profile": ProfileInfo(
+            id=profile.id,
+            name=profile.name,
+            source=profile.source,
+            kind=profile.kind,
+            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
+        ),
+    }
+
+
+def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
+    site = sites.named(request.site)
+    return evidence(request.model, request.cluster, request.training, plan, site)
+
+
+def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
+    # The search reads these limits only where the field means something.
+    idle = {
+        "recompute_num_layers": plan.recompute != "full",
+        "recompute_method": plan.recompute != "full",
+        "recompute_modules": plan.recompute != "selective",
+        "first_stage_layers": plan.pp == 1 or bool(plan.stage_layers),
+        "last_stage_layers": plan.pp == 1 or bool(plan.stage_layers),
+    }
+    reasons = []
+    for name, bounds in request.search.limits.items():
+        if idle.get(name, False):
+            continue
+        value = getattr(plan, name)
+        if bounds.values is not None:
+            inside = value in bounds.values
+            allowed = " or ".join(map(value_words, bounds.values))
+        else:
+            low, high = bounds.min or 0, bounds.max
+            inside = low <= int(value) and (high is None or int(value) <= high)
+            allowed = f"{low} to {high if high is not None else 'any'}"
+        if not inside:
+            text = f"{name} {value_words(value)} is outside the request's limits: {allowed}"
+            reasons.append(Reason(code="user_limit", text=text))
+    return reasons
+
+
+def smallest_change(
+    request: PlanRequest, model: CostModel, plan: ParallelPlan, rules: tuple[Rule, ...]
+) -> Change | None:
+    """The feasible plan that differs in the fewest choices from a given one, then the fastest.
+
+    What the search does not vary stays as the plan has it, unless a limit of the request or a
+    rule forbids just that.
+    """
+    limits = dict(request.search.limits)
+    for name in FIELDS:
+        if name not in SEARCHED and name not in limits:
+            limits[name] = Bounds(values=(getattr(plan, name),))
+    for attempt in (limited(request, limits, open=()), request):
+        rows = search(attempt, rules, changed_fields(plan), top_k=1, own=plan).best
+        if rows:
+            return _change(request, model, rows[0], _difference(plan, rows[0]))
+    return None
+
+
+def _difference(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
+    """The fields of `other` that differ; dp only beside another change, since it follows."""
+    before, after = plan.model_dump(mode="json"), other.model_dump(mode="json")
+    return {name: after[name] for name in after if after[name] != before[name]}
+
+
+def _change(
+    request: PlanRequest, model: CostModel, plan: ParallelPlan, fields: dict[str, Any]
+) -> Change:
+    estimates = model.evaluate(Plans.from_rows([plan]))
+    seconds = float(estimates.iteration_time_s[0])
+    return Change(
+        set=fields,
+        plan=plan,
+        peak_bytes=float(estimates.peak_bytes[0]),
+        iteration_time_s=seconds,
+        tokens_per_s=request.training.tokens_per_iteration / seconds,
+    )
+
+
+def near_misses(
+    request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
+) -> list[Nearest]:
+    """When nothing fits: the plan that needs least, and changes of the request that do fit."""
+    if outcome.best:
+        return []
+    changes = _enlarged(request, rules)
+    group = request.cluster.groups[0]
+    if group.host_link_bytes_per_s is not None:
+        for name in ("offload_optimizer", "offload_activations"):
+            if name in request.search.limits:
+                continue
+            wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
+            if plan := _best(wider, rules):
+                changes.append(_change(wider, model, plan, {name: True}))
+    found = []
+    for plan in outcome.nearest:
+        own = report(model, request, plan)
+        found.append(
+            Nearest(
+                plan=plan,
+                stage=own.memory.worst_stage,
+                over_by_bytes=own.memory.needed_bytes - room_of(request).of_plan(plan),
+                changes=tuple(changes),
+            )
+        )
+    if not found and changes:
+        found.append(Nearest(plan=None, stage=None, over_by_bytes=None, changes=tuple(changes)))
+    return found
+
+
+def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
+    """The smallest doubling of the nodes that fits."""
+    factor = 2
+    while factor <= LARGEST_ENLARGEMENT:
+        group = request.cluster.groups[0]
+        nodes = group.nodes * factor
+        factor *= 2
+        if nodes * group.accelerators_per_node > 1_000_000:
+            break
+        larger = request.cluster.model_copy(
+            update={"groups": (group.model_copy(update={"nodes": nodes}),)}
+        )
+        wider = request.model_copy(update={"cluster": larger})
+        if plan := _best(wider, rules):
+            return [_change(wider, cost_model(wider), plan, {"nodes": nodes})]
+    return []
+
+
+def _best(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
+    """The best plan of a changed request; None also where that leaves too many to price."""
+    try:
+        return next(iter(search(request, rules, top_k=1).best), None)
+    except SpaceTooLarge:
+        return None
+
+
+def _baseline(
+    request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
+) -> Baseline | None:
+    """What a careful hand would pick without a search, and how much faster the best plan is."""
+    if best is None:
+        return None
+    world = request.cluster.accelerators
+    domain = request.cluster.groups[0].network[0].domain_accelerators or world
+    experts = request.model.moe.num_experts if request.model.moe is not None else 1
+    sizes = divisors(world)
+    rows = []
+    for recompute in (False, True):
+        for product in sizes:
+            for tp in (t for t in reversed(sizes) if t <= domain and product % t == 0):
+                pp, dp = product // tp, world // product
+                ep = max(e for e in sizes if e <= domain and not (experts % e or (tp * dp) % e))
+                if pp <= request.model.num_layers:
+                    rows.append(ParallelPlan(
+                        tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                        recompute="full" if recompute else "none",
+                        recompute_num_layers=-(-request.model.num_layers // pp) if recompute else 0,
+                    ))  # fmt: skip
+    plans = Plans.from_rows(rows)
+    context = Context(request.model, request.cluster, request.training)
+    legal = passing((*RULES, *rules), context, plans)
+    if not legal.any():
+        return None
+    plans = plans.take(legal)
+    fitting = np.flatnonzero(model.needed_bytes(plans) <= room_of(request).of(plans))
+    if not len(fitting):
+        return None
+    own = report(model, request, plans.row(int(fitting[0])))
+    speedup = own.iteration_time_s / best.iteration_time_s
+    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)

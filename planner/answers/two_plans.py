@@ -1,0 +1,170 @@
+"""Two plans side by side, value by value: `planner compare` and POST /v1/comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.answers.contenders import compared
+from planner.answers.solve import IllegalPlan, estimate
+from planner.documents.answer import Document, EstimateAnswer, PlanReport
+from planner.documents.loading import plain
+from planner.documents.problems import (
+    Problem,
+    RequestError,
+    from_reasons,
+    join,
+    unknown_field,
+    wrong_type,
+)
+from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
+from planner.version import __version__
+
+Value = float | int | bool | str | tuple[Any, ...] | None
+SIDES = ("a", "b")
+RESULTS = (
+    "iteration_time_s", "tokens_per_s", "tokens_per_s_per_accelerator",
+    "model_flop_per_s_per_accelerator", "mfu", "mfu_causal", "hfu", "num_micro_batches", "fits",
+    "days", "cost_usd", "energy_kwh",
+)  # fmt: skip
+_QUESTION = ("model", "cluster", "training", "profile")
+_MEMORY = (
+    "capacity_bytes",
+    "peak_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "worst_stage",
+    "chance_of_running_out",
+)
+
+
+class Row(Document):
+    """One value of both sides; difference: b less a, ratio: b over a, where they are numbers.
+
+    A value that only one side has is null on the other one.
+    """
+
+    part: str
+    name: str
+    a: Value
+    b: Value
+    equal: bool
+    difference: float | None = None
+    ratio: float | None = None
+
+
+class SideBySide(Document):
+    """The answer: both estimates, and a row for each value of what was asked and answered.
+
+    chance_b_faster: that B is faster than A, speedup_b: how many times as fast it is, an interval
+    of 80 %; None unless both are plans of one question, so that what their times are off by is
+    shared.
+    """
+
+    version: str
+    a: EstimateAnswer
+    b: EstimateAnswer
+    chance_b_faster: float | None = None
+    speedup_b: tuple[float, float] | None = None
+    rows: tuple[Row, ...]
+
+
+def parse_both(document: Any) -> tuple[PlanRequest, PlanRequest]:
+    """The two requests of {"a", "b"}, each with its plan.  Raises RequestError for both at once."""
+    document = plain(document)
+    if not isinstance(document, dict):
+        raise RequestError([wrong_type("", "an object", document)])
+    problems = [unknown_field("", name, SIDES) for name in document if name not in SIDES]
+    requests = []
+    for side in SIDES:
+        if document.get(side) is None:
+            problems.append(Problem(pointer=join("", side), code="missing", detail="is required"))
+            continue
+        try:
+            requests.append(parse_request(document[side], need_plan=True))
+        except RequestError as error:
+            problems += error.under(join("", side)).problems
+    if problems:
+        raise RequestError(problems)
+    return requests[0], requests[1]
+
+
+def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
+    """Estimate both plans and set every value beside the other's.
+
+    Raises RequestError with the reasons of each plan that cannot run.
+    """
+    answers: list[EstimateAnswer] = []
+    problems: list[Problem] = []
+    for side, request in zip(SIDES, (a, b), strict=True):
+        try:
+            answers.append(estimate(request, request.named_plan))
+        except IllegalPlan as error:
+            found = RequestError(from_reasons(error.reasons))
+            problems += found.under(join("", side)).problems
+    if problems:
+        raise RequestError(problems)
+    first, second = answers
+    alike = all(getattr(a, name) == getattr(b, name) for name in _QUESTION)
+    doubt = compared(a, second.estimate, first.estimate) if alike else None
+    return SideBySide(
+        version=__version__,
+        a=first,
+        b=second,
+        chance_b_faster=None if doubt is None else doubt.chance,
+        speedup_b=None if doubt is None else (doubt.low, doubt.high),
+        rows=tuple(_rows(first, second)),
+    )
+
+
+def _rows(a: EstimateAnswer, b: EstimateAnswer) -> Iterator[Row]:
+    both = [_parts(a), _parts(b)]
+    for part in both[0]:
+        one, other = both[0][part], both[1][part]
+        for name in dict.fromkeys([*one, *other]):
+            yield _row(part, name, one.get(name), other.get(name))
+
+
+def _row(part: str, name: str, a: Value, b: Value) -> Row:
+    if not _is_number(a) or not _is_number(b):
+        return Row(part=part, name=name, a=a, b=b, equal=a == b)
+    assert isinstance(a, int | float)
+    assert isinstance(b, int | float)
+    ratio = b / a if a else None
+    return Row(part=part, name=name, a=a, b=b, equal=a == b, difference=b - a, ratio=ratio)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parts(answer: EstimateAnswer) -> dict[str, dict[str, Value]]:
+    """Every value that is compared, by the part it belongs to."""
+    request, report = answer.request, answer.estimate
+    asked = {name: dict(_leaves(request[name])) for name in ("model", "cluster", "training")}
+    return asked | {
+        "profile": {"id": answer.profile.id},
+        "plan": dict(_leaves(report.plan.model_dump(mode="json"))),
+        "result": {name: getattr(report, name) for name in RESULTS},
+        "time_parts_s": dict(report.time_parts_s),
+        "memory": {name: getattr(report.memory, name) for name in _MEMORY},
+        "memory_parts_bytes": _worst_stage(report),
+    }
+
+
+def _worst_stage(report: PlanReport) -> dict[str, Value]:
+    return dict(report.memory.stages[report.memory.worst_stage].parts)
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:
+    """The values inside a document by dotted name; a list of plain values is one."""
+    if isinstance(value, Mapping):
+        children = list(value.items())
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        children = [(str(i), item) for i, item in enumerate(value)]
+    else:
+        yield name, tuple(value) if isinstance(value, list) else value
+        return
+    for key, item in children:
+        yield from _leaves(item, f"{name}.{key}" if name else key)

@@ -1,0 +1,111 @@
+"""Exit codes, and how a command tells what went wrong: as a document, or on standard error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from planner.documents.problems import Problem
+
+FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
+
+# Errors of the file or pipe behind standard output; the user cannot fix other system errors.
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
+    """Run a command; its exit code, whatever happens.  words: those of the command line."""
+    try:
+        try:
+            code = command() or FINE
+        except (BrokenPipeError, typer.Abort):
+            raise
+        except Exception as error:
+            code = _report(error, words)
+        print(end="", flush=True)
+        return code
+    except typer.Abort:
+        return OUR_FAULT
+    except (BrokenPipeError, SystemExit) as left:
+        # typer leaves with a SystemExit where a pipe is closed.
+        if not isinstance(left, BrokenPipeError) and not isinstance(
+            left.__context__, BrokenPipeError
+        ):
+            raise
+        # Whoever read our output has seen enough.
+        _silence(sys.stdout, sys.stderr)
+        return FINE
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        return _cannot_write(error)
+
+
+def _report(error: Exception, words: Sequence[str]) -> int:
+    json = "--json" in words
+    from planner.commands.typed import told
+    from planner.documents.problems import ServiceError, internal_document, problem_document
+    from planner.terminal.output import print_document
+
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+        return _cannot_write(error)
+    if isinstance(error, ServiceError):
+        if json:
+            print_document(error.document)
+        else:
+            print(f"{error}.", file=sys.stderr)
+        return OUR_FAULT
+    problems = _problems(error)
+    if problems is None:
+        if os.environ.get("PLANNER_DEBUG") == "1":
+            raise error
+        if json:
+            print_document(internal_document())
+        name = type(error).__name__
+        print(f"planner failed: {name}: {error}".splitlines()[0][:200], file=sys.stderr)
+        print("Please report it, with the request; PLANNER_DEBUG=1 shows more.", file=sys.stderr)
+        return OUR_FAULT
+    if json and problems:
+        print_document(problem_document(problems))
+    elif problems:
+        print("Bad input:", file=sys.stderr)
+        for line in told(problems, words):
+            print(f"  {line}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _problems(error: Exception) -> tuple[Problem, ...] | None:
+    """The problems of the user's input; None if the error is not caused by the input."""
+    from planner.documents.problems import Problem, RequestError, from_reasons, from_space
+
+    if isinstance(error, typer.TyperException):
+        message = error.format_message()
+        # Without a message the help has been shown in place of an answer.
+        return (Problem(pointer="", code="usage", detail=message),) if message else ()
+    if isinstance(error, RequestError):
+        return error.problems
+    if reasons := getattr(error, "reasons", ()):  # IllegalPlan, Unsupported
+        return from_reasons(reasons)
+    from planner.search.exhaustive import SpaceTooLarge
+
+    return from_space(error) if isinstance(error, SpaceTooLarge) else None
+
+
+def _cannot_write(error: OSError) -> int:
+    _silence(sys.stdout)
+    print(f"Cannot write the output: {error.strerror}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _silence(*streams: TextIO) -> None:
+    """Send what is still to come nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,88 @@
+"""What to run after an answer: commands to copy, each of which does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner import frameworks
+from planner.answers import solve
+from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
+from planner.documents.answer import PlanAnswer
+from planner.documents.request import PlanRequest
+
+
+def after_plan(
+    request: PlanRequest, answer: PlanAnswer, source: str | None, given: Mapping[str, Any]
+) -> list[str]:
+    """The lines to print, unwrapped: launch files, a question about a neighbour, the document.
+
+    source: where the request came from.  given: the options that lay over it.
+    """
+    lines = [f"planner plan {command_line(given, source, ())} --json"]
+    if answer.best is not None:
+        lines = [
+            _emit(answer, request, command_line(given, source, ("framework",))),
+            _why(request, answer.best.plan, source, given),
+            *lines,
+        ]
+    elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
+        own = f"{command_line(given, source, ('framework',))} --framework "
+        own += answer.unbuildable.instead.framework
+        lines = [f"planner plan {own}", f"planner emit {own} > run.sh", *lines]
+    elif answer.unbuildable is not None and not answer.unbuildable.able:
+        lines = [f"planner plan {command_line(given, source, ('framework',))}", *lines]
+    if source == "-":
+        lines.append(f"({STANDARD_INPUT}: the request that came from standard input)")
+    return lines
+
+
+def _emit(answer: PlanAnswer, request: PlanRequest, options: str) -> str:
+    """How to get launch files, or why there are none."""
+    if answer.launch is not None:
+        return f"planner emit {options} --framework {answer.launch.framework} > run.sh"
+    assert answer.best is not None
+    framework = frameworks.get(request.search.framework or frameworks.PREFERRED)
+    reason, *_ = framework.reasons(request, answer.best.plan)
+    return f"no launch files: {framework.title} cannot run this plan: {reason.text}"
+
+
+def _why(
+    request: PlanRequest, plan: ParallelPlan, source: str | None, given: Mapping[str, Any]
+) -> str:
+    """A question about a plan that differs from the best one in one choice."""
+    candidates = list(_neighbours(plan, request.cluster.accelerators))
+    legal = (one for one in candidates if not solve.illegal(request, one))
+    other = next(legal, candidates[0]).model_dump()
+    # Options lie over the request's own plan, where it has one.
+    base = (request.plan or ParallelPlan()).model_dump()
+    fields = {
+        name: _option(value)
+        for name, value in other.items()
+        if value != base[name] and (name != "dp" or request.plan is not None)
+    }
+    plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
+    words = [command_line(given, source, plan_fields), command_line(fields, None, ())]
+    return " ".join(["planner why", *filter(None, words)])
+
+
+def _neighbours(plan: ParallelPlan, accelerators: int) -> Iterator[ParallelPlan]:
+    changes: list[dict[str, int]] = [
+        {"tp": 2 * plan.tp},
+        {"micro_batch_size": 2 * plan.micro_batch_size},
+    ]
+    if plan.tp % 2 == 0:
+        changes.append({"tp": plan.tp // 2})
+    changes += [{"zero_stage": stage} for stage in range(4) if stage != plan.zero_stage]
+    for change in changes:
+        other = plan.model_copy(update=change)
+        dp = max(1, accelerators // (other.tp * other.cp * other.pp))
+        yield other.model_copy(update={"dp": dp})
+
+
+def _option(value: Any) -> Any:
+    """A field's value as its option takes it."""
+    if isinstance(value, bool):
+        return value
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,123 @@
+"""Where the command line's questions are answered: here, or by the service of --server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from planner.client import Client as Client
+
+T = TypeVar("T")
+M = TypeVar("M", bound="BaseModel")
+VARIABLE = "PLANNER_SERVER"
+# All others are about this machine.
+_ANSWERED_THERE = frozenset(
+    {
+        "plan", "estimate", "why", "emit", "ranks", "model", "catalog", "compare", "size", "lint",
+        "read", "rl", "learn", "sites", "sensitivity", "validate", "sweep", "timeline",
+        "compare-schedules",
+    }
+)  # fmt: skip
+# What these name is the service's: it has sites and profiles of its own.
+_ITS_OWN = ("profile", "site")
+_url: ContextVar[str | None] = ContextVar("url", default=None)
+
+
+def choose(server: str | None, command: str) -> None:
+    """Have a command answered by the service of --server or else $PLANNER_SERVER, or here.
+
+    Raises RequestError for a --server with a command that only this machine can answer.
+    """
+    named = server or os.environ.get(VARIABLE) or None
+    _url.set(named if server or command in _ANSWERED_THERE else None)
+    if command not in _ANSWERED_THERE:
+        only_here(f"planner {command}")
+        if named:
+            print(f"note: planner {command} is of this machine, not of {VARIABLE}", file=sys.stderr)
+
+
+def set_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(--server and its value as one word, the others), where a command line begins with it."""
+    if len(words) > 1 and words[0] == "--server":
+        return [f"--server={words[1]}"], list(words[2:])
+    count = int(bool(words) and words[0].startswith("--server="))
+    return list(words[:count]), list(words[count:])
+
+
+def chosen() -> str | None:
+    """The address of the service that answers; None: this machine does."""
+    return _url.get()
+
+
+def repeated(line: str) -> str:
+    """A command to copy, asked where this one was."""
+    url = chosen()
+    if url is None or url == os.environ.get(VARIABLE):
+        return line
+    return line.replace("planner ", f"planner --server {shlex.quote(url)} ", 1)
+
+
+def service() -> Client | None:
+    """The service that was chosen, with the key of the environment.  Raises RequestError."""
+    if (url := chosen()) is None:
+        return None
+    from planner.client import Client
+
+    return Client.of_environment(url)
+
+
+def answered(here: Callable[[], T], there: Callable[[Client], T]) -> T:
+    """The answer of this machine, or of the service that was chosen.
+
+    Raises ServiceError where that gives none, and what `here` would raise.
+    """
+    client = service()
+    if client is None:
+        return here()
+    answer = there(client)
+    if client.kept is not None and (spent := client.kept.spent) is not None:
+        bound = f"{spent['bound']} of {spent['allowed']:,g}"
+        print(f"note: the search ended early, at {bound}: {spent['advice']}", file=sys.stderr)
+    return answer
+
+
+def as_a_job(
+    client: Client, kind: str, document: Mapping[str, Any], part: str, model: type[M]
+) -> M:
+    """What a long question answers that is run as a job.
+
+    kind: of jobs, as in the address.  part: of the result, that has the answer.  Raises
+    RequestError, ServiceError.
+    """
+    from planner.terminal.progress_bar import bar
+
+    job = getattr(client, f"start_{kind}")(document)
+    print(f"job {job.id} of {client.url}", file=sys.stderr)
+    with bar(kind):
+        result = client.finished(job).result or {}
+    return client.read_answer(model, json.dumps(result.get(part)).encode())
+
+
+def apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(what can be checked here, names that the service alone can look up) of a document."""
+    if chosen() is None:
+        return dict(document), {}
+    own = {name: value for name in _ITS_OWN if isinstance(value := document.get(name), str)}
+    return {name: value for name, value in document.items() if name not in own}, own
+
+
+def only_here(what: str) -> None:
+    """Raise RequestError where a service was chosen for what only this machine can do."""
+    if chosen() is not None:
+        from planner.documents.problems import refuse
+
+        detail = f"{what} is of this machine, not of a service: leave --server and {VARIABLE} out"
+        raise refuse("", "usage", detail)

@@ -1,0 +1,42 @@
+"""`planner backup`, `planner restore` and `planner mcp`: beside the service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.commands.failures import FINE
+
+
+def backup(file: Annotated[Path, typer.Argument(help="a new file")]) -> int:
+    """Write all that the service keeps into one file; it may run meanwhile."""
+    from planner.store.backup import backup as written
+
+    return _listed(written(file, os.environ.get("PLANNER_DATABASE_URL") or None))
+
+
+def restore(file: Annotated[Path, typer.Argument(help="of planner backup")]) -> int:
+    """Put a backup into an empty data folder, and its database; the service is stopped."""
+    from planner.store.backup import restore as restored
+
+    return _listed(restored(file, os.environ.get("PLANNER_DATABASE_URL") or None))
+
+
+def _listed(names: list[str]) -> int:
+    print("\n".join(names))
+    return FINE
+
+
+def mcp() -> int:
+    """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
+    try:
+        from planner.mcp_server import serve
+    except ModuleNotFoundError as error:
+        from planner.documents.problems import refuse
+
+        detail = f"{error.name} is not installed: pip install 'parallel-planner[mcp]'"
+        raise refuse("", "missing", detail) from None
+    return serve()

@@ -1,0 +1,142 @@
+"""What the commands of the command line share: reading what is asked.
+
+Everything heavy is imported inside a function, so that `planner --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.commands.failures import NOTHING_FITS
+from planner.commands.options import merge
+from planner.commands.server import apart
+
+if TYPE_CHECKING:
+    from planner.documents.problems import Problem
+    from planner.documents.request import PlanRequest
+    from planner.terminal.screens import Asked
+
+PLAN = "The plan"
+LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
+RequestFile = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE|-]", help="request as YAML or JSON; options are laid over it"),
+]
+RequestOption = Annotated[
+    str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
+]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
+]
+FIGURES = "Figures for papers (need the extra `plot`)"
+
+
+def figure(kind: str, what: str) -> Any:
+    """The option that names the file of a figure."""
+    return typer.Option(f"--{kind}", metavar="FILE", help=what, rich_help_panel=FIGURES)
+
+
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
+
+
+def source_of(argument: str | None, option: str | None) -> str | None:
+    """Where the request stands: given as an argument or as an option, not both."""
+    if argument is not None and option is not None:
+        raise typer.BadParameter("give the request once, as an argument or as --request")
+    return argument if option is None else option
+
+
+def load(source: str | None) -> dict[str, Any]:
+    """The document in a file or on standard input; an empty one where none is named."""
+    from planner.documents.loading import load_document
+
+    return {} if source is None else load_document(source)
+
+
+def read_request(
+    source: str | None,
+    given: Mapping[str, Any],
+    *,
+    limits: bool = False,
+    need_plan: bool = False,
+    keep_plan: bool = False,
+    document: Mapping[str, Any] | None = None,
+    mixed: bool = False,
+) -> PlanRequest:
+    """The request of a file, with options over it; mixed: nodes may differ."""
+    from planner.intake.parsing import parse_request
+
+    merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
+    known, names = apart(merged)
+    request = parse_request(known, need_plan=need_plan, mixed=mixed)
+    return request.model_copy(update=names)
+
+
+def read_document(
+    source: str | None,
+    given: Mapping[str, Any],
+    *,
+    limits: bool = False,
+    keep_plan: bool = False,
+    document: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The document of a file, with options over it; a model may be the path of a config.json.
+
+    limits: options on plan fields bound the search, unless keep_plan and the file has a plan.
+    document: what is in the source, where it has been read.
+    """
+    document = dict(load(source) if document is None else document)
+    folder = Path() if source in (None, "-") else Path(str(source)).parent
+    if isinstance(named := document.get("model"), str):
+        document["model"] = read_model(named, folder)
+    if keep_plan and document.get("plan") is not None:
+        limits = False
+    document = merge(document, given, limits=limits)
+    if "model" in given:
+        document["model"] = read_model(given["model"], Path())
+    return document
+
+
+def read_model(name: str, folder: Path) -> Any:
+    """The document in a model file, or the name as it is where it is not that of a file."""
+    from planner.documents.loading import CONFIG_MARKS, load_document
+    from planner.documents.problems import RequestError
+
+    path = folder / name
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        return name
+    try:
+        document = load_document(path)
+    except RequestError as error:
+        raise error.under("/model") from None
+    if not CONFIG_MARKS.isdisjoint(document) and not document.get("_name_or_path"):
+        # A config.json lies in a folder named after the model.
+        called = path.resolve().parent.name if path.stem == "config" else path.stem
+        document["_name_or_path"] = called
+    return document
+
+
+def asked_of(request: PlanRequest) -> Asked:
+    """The request with what a screen says of it."""
+    from cost_models.parameters import total_parameters
+    from planner.terminal.screens import Asked
+
+    return Asked(request, total_parameters(request.model))
+
+
+def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
+    """Say that there is no plan to go on with; the exit code."""
+    from planner.documents.problems import problem_document
+    from planner.terminal.output import print_document
+
+    if json:
+        print_document(problem_document(problems))
+    else:
+        (why,) = problems
+        print(why.detail[0].upper() + why.detail[1:], file=sys.stderr)
+    return NOTHING_FITS

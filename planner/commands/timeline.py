@@ -1,0 +1,222 @@
+"""`planner timeline` and `planner compare-schedules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+from planner.commands.failures import FINE
+from planner.commands.options import FIELDS, PIPELINE, pipeline_options, request_options
+from planner.commands.server import answered
+from planner.commands.shared import (
+    PLAN,
+    Json,
+    RequestFile,
+    RequestOption,
+    load,
+    read_request,
+    source_of,
+)
+
+if TYPE_CHECKING:
+    from planner.commands.server import Client
+    from planner.documents.answer import PlanAnswer
+    from planner.documents.request import PlanRequest
+    from planner.pipelines.timeline import TimelineAnswer
+
+T = TypeVar("T")
+PICTURES = "Pictures"
+_MOST_ACTIONS = 100_000  # of a timeline in a report
+
+
+class Theme(StrEnum):
+    """Colours of a picture; auto: as the reader's screen, in a PNG light."""
+
+    auto = "auto"
+    light = "light"
+    dark = "dark"
+
+
+def picture(name: str, what: str) -> Any:
+    """The option that names the file of a picture."""
+    return typer.Option(f"--{name}", metavar="FILE", help=what, rich_help_panel=PICTURES)
+
+
+@request_options(PLAN)
+@pipeline_options()
+def timeline(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    json: Json = False,
+    svg: Annotated[Path | None, picture("svg", "a static picture")] = None,
+    html: Annotated[Path | None, picture("html", "a page to zoom and point at")] = None,
+    trace: Annotated[Path | None, picture("trace", "a Chrome trace, for Perfetto")] = None,
+    png: Annotated[Path | None, picture("png", "a picture (needs the extra `plot`)")] = None,
+    pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
+    theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
+    pipeline: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> int:
+    """When each rank of a pipeline does what: of a plan, or of a schedule with bare times."""
+    from planner.drawing.text import timeline_screen
+    from planner.pipelines import requested as pipelines
+    from planner.pipelines import timeline as timelines
+    from planner.terminal import output
+
+    answer = _answer(
+        source_of(request_file, request),
+        pipeline,
+        given,
+        pipelines.timeline_of,
+        lambda document: timelines.timeline(timelines.parse_timeline(document)),
+        lambda service, document: service.timeline(document),
+    )
+    wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
+    written = _draw(answer, {kind: path for kind, path in wanted.items() if path}, theme)
+    wrote = [f"wrote {path}" for path in written]
+    output.show(answer, json, partial(timeline_screen, answer), wrote)
+    return FINE
+
+
+@request_options(PLAN)
+@pipeline_options()
+def compare_schedules(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    json: Json = False,
+    pipeline: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> int:
+    """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
+    from planner.drawing.text import comparison_screen
+    from planner.pipelines import all_schedules as comparison
+    from planner.pipelines import requested as pipelines
+    from planner.terminal import output
+
+    answer = _answer(
+        source_of(request_file, request),
+        pipeline,
+        given,
+        pipelines.schedules_of,
+        lambda document: comparison.compare_schedules(comparison.parse_comparison(document)),
+        lambda service, document: service.schedule_comparison(document),
+    )
+    output.show(answer, json, partial(comparison_screen, answer))
+    return FINE
+
+
+def best_timeline(answer: PlanAnswer) -> list[str]:
+    """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
+    from planner.drawing.svg import svg
+    from planner.intake.parsing import parse_request
+    from planner.pipelines.requested import timeline_of
+
+    best = answer.best
+    if best is None or best.plan.pp == 1:
+        return []
+    if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
+        return []
+    document = {**answer.request, "plan": best.plan.model_dump(mode="json")}
+    drawn = answered(
+        lambda: timeline_of(parse_request(document)), lambda service: service.timeline(document)
+    )
+    return [svg(drawn, "light")]
+
+
+def _answer(
+    source: str | None,
+    pipeline: Mapping[str, Any],
+    given: Mapping[str, Any],
+    of_plan: Callable[[PlanRequest], T],
+    alone: Callable[[dict[str, Any]], T],
+    there: Callable[[Client, dict[str, Any]], T],
+) -> T:
+    """The answer about a request's plan, or about a pipeline without a model."""
+    document = load(source)
+    if not _of_plan(document, pipeline, given):
+        bare = {**document, **given, **_values(pipeline)}
+        return answered(lambda: alone(bare), lambda service: there(service, bare))
+    asked = read_request(source, given, need_plan=True, document=document)
+    return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
+
+
+def _of_plan(
+    document: Mapping[str, Any], pipeline: Mapping[str, Any], given: Mapping[str, Any]
+) -> bool:
+    """Whether the question is about a plan; otherwise about a pipeline without a model."""
+    from planner.documents.problems import refuse
+
+    of_plan = [name for name in given if name != "schedule"]
+    if pipeline and of_plan:
+        flags = ", ".join(FIELDS[name].flag for name in of_plan)
+        others = ", ".join(PIPELINE[name].flag for name in pipeline)
+        detail = f"{flags} goes with a plan, {others} with a pipeline without a model: not both"
+        raise refuse("", "usage", detail)
+    return bool(of_plan) or "model" in document
+
+
+def _values(pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(name, text) for name, text in pipeline.items()}
+
+
+def _value(name: str, text: str | bool) -> Any:
+    """What an option's text stands for."""
+    from planner.documents.loading import scalar
+    from planner.documents.problems import RequestError
+
+    if isinstance(text, bool):
+        return text
+    try:
+        return scalar(text.strip())
+    except RequestError as error:
+        raise error.under(f"/{name}") from None
+
+
+def _draw(answer: TimelineAnswer, wanted: Mapping[str, Path], theme: Theme) -> list[Path]:
+    """Draw all first, then write: what is refused leaves nothing half done."""
+    from planner.terminal.output import write_picture
+
+    drawn = {path: _DRAWERS[kind](answer, theme.value) for kind, path in wanted.items()}
+    for path, data in drawn.items():
+        write_picture(path, data)
+    return list(drawn)
+
+
+def _svg(answer: TimelineAnswer, theme: Any) -> bytes:
+    from planner.drawing.svg import svg
+
+    return svg(answer, theme).encode()
+
+
+def _html(answer: TimelineAnswer, theme: Any) -> bytes:
+    from planner.drawing.html import html
+
+    return html(answer, theme).encode()
+
+
+def _trace(answer: TimelineAnswer, theme: Any) -> bytes:
+    from planner.drawing.trace import trace
+
+    return trace(answer).encode()
+
+
+def _png(answer: TimelineAnswer, theme: Any, kind: Literal["png", "pdf"] = "png") -> bytes:
+    from planner.drawing.png import png
+
+    return png(answer, "dark" if theme == Theme.dark else "light", kind)
+
+
+_DRAWERS: dict[str, Callable[[TimelineAnswer, Any], bytes]] = {
+    "svg": _svg,
+    "html": _html,
+    "trace": _trace,
+    "png": _png,
+    "pdf": partial(_png, kind="pdf"),
+}

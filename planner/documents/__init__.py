@@ -1,0 +1,1 @@
+"""Documents in and out: requests, answers, problems, and the text and numbers in them."""

@@ -1,0 +1,405 @@
+"""What the planner answers: the documents of `--json`, REST and Python, one and the same.
+
+Closed sets (documented once, here): MEMORY_PARTS, TIME_PARTS, REASONS.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cost_models import parts
+from cost_models.plans import ParallelPlan
+from planner.documents.scored_runs import Evidence
+
+MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
+TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
+REASONS: dict[str, str] = {
+    "memory": "a stage needs more than the accelerator has",
+    "memory_risk": "the chance to run out of memory is larger than the request allows",
+    "world_size": "tp x cp x pp x dp is not the number of accelerators",
+    "batch_identity": "the global batch is not micro batch x accumulation x dp",
+    "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",
+    "kv_heads": "key/value heads and tp do not divide each other",
+    "ffn_not_divisible": "an MLP width does not divide over tp or etp",
+    "layers_not_divisible": "the layers do not split over the stages as asked",
+    "vpp_layout": "the layers of a stage do not split into vpp chunks",
+    "schedule_micro_batches": "the schedule cannot run with this many micro-batches",
+    "tp_exceeds_domain": "tp is wider than the fastest network domain",
+    "experts_not_divisible": "experts do not divide over ep, or ep x etp over the ranks",
+    "sequence_parallel": "sequence parallelism needs tp > 1 (and experts with tp need it)",
+    "cp_seq": "the sequence does not split over cp (and tp)",
+    "zero_stage": "the runtime cannot combine this ZeRO stage with the pipeline",
+    "recompute": "the recompute choice does not fit the layers or kernels",
+    "offload": "the host has no memory or link for what is offloaded",
+    "adapters": "the model has none of the matrices that adapters are asked for",
+    "framework_unsupported": "the chosen framework cannot run it",
+    "user_limit": "a limit of the request",
+}
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StageMemory(Document):
+    stage: int
+    layers: int
+    in_flight: float
+    allocated_bytes: float
+    reserved_bytes: float
+    total_bytes: float
+    parts: dict[str, float]
+
+
+class Memory(Document):
+    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
+
+    needed_bytes: the least that the plan runs with; what the peak has beyond it, the allocator
+    gives back before it fails.  chance_of_running_out: that what is needed is more than the
+    capacity, by how far predicted peaks were off; chance_basis: what that rests on.
+    """
+
+    capacity_bytes: float
+    allocated_bytes: float
+    reserved_bytes: float
+    peak_bytes: float
+    needed_bytes: float
+    worst_stage: int
+    chance_of_running_out: float
+    chance_basis: str
+    stages: tuple[StageMemory, ...]
+
+
+class Note(Document):
+    """An assumption, or something not modelled: a stable code and a sentence."""
+
+    code: str
+    text: str
+
+
+class Reason(Document):
+    """Why a plan cannot run: a code of REASONS, a sentence with numbers, and the numbers."""
+
+    code: str
+    text: str
+    numbers: dict[str, float] = {}
+
+
+class Pipeline(Document):
+    """How a plan with stages runs: its schedule, and the same step by closed form and simulated.
+
+    iteration_time_s of the report is the closed form's (`shown`); the simulator runs the
+    schedule's own order with this plan's time of each rank and chunk.  None: too long to simulate.
+    """
+
+    schedule: str
+    title: str
+    synchronous: bool
+    staleness: str
+    frameworks: tuple[str, ...]
+    closed_form: str
+    shown: Literal["closed form", "scaled simulation"]
+    simulated_iteration_time_s: float | None
+
+
+class ErrorBand(Document):
+    """The interval that the iteration time of a run like this is expected in.
+
+    rows, sources: published runs that it rests on.  basis: which of them are alike, and what most
+    of the doubt comes from.
+    """
+
+    low_s: float
+    high_s: float
+    rows: int
+    sources: int
+    basis: str
+
+
+class PlanReport(Document):
+    """One plan, fully explained.
+
+    layers_by_kind: of each stage, how many layers of which kind; empty where all layers are alike.
+    recompute_exchange_s: what of the time of recompute ranks spend on exchanges.
+    """
+
+    id: str
+    plan: ParallelPlan
+    fits: bool
+    num_micro_batches: int
+    layers_per_stage: tuple[int, ...]
+    layers_by_kind: tuple[dict[str, int], ...] = ()
+    iteration_time_s: float
+    error_band: ErrorBand
+    tokens_per_s: float
+    tokens_per_s_per_accelerator: float
+    model_flop_per_s_per_accelerator: float
+    mfu: float
+    mfu_causal: float
+    hfu: float
+    definitions: dict[str, str]
+    days: float | None
+    cost_usd: float | None
+    energy_kwh: float | None
+    memory: Memory
+    time_parts_s: dict[str, float]
+    recompute_exchange_s: float = 0.0
+    pipeline: Pipeline | None = None
+    kernels: tuple[dict[str, Any], ...]
+    assumptions: tuple[Note, ...]
+    not_modelled: tuple[Note, ...]
+
+
+class SpaceAxis(Document):
+    """One axis of the space that was searched."""
+
+    axis: str
+    values: tuple[Any, ...]
+    count: int
+    note: str = ""
+
+
+class Counts(Document):
+    """enumerated = dominated + costed + rejected before costing; costed = feasible + memory.
+
+    examples: for each reason, one refused combination explained with its numbers.  cut_short:
+    the search was ended before it had seen all plans.
+    """
+
+    enumerated: int
+    dominated: int
+    costed: int
+    feasible: int
+    rejected: dict[str, int]
+    examples: dict[str, str] = {}
+    cut_short: bool = False
+
+
+class Change(Document):
+    """A change that fits: fields of the plan (or `nodes`) to set, the plan, what comes of it."""
+
+    set: dict[str, Any]
+    plan: ParallelPlan
+    peak_bytes: float
+    iteration_time_s: float
+    tokens_per_s: float
+
+
+class Nearest(Document):
+    """When nothing fits: the plan that misses by least, and changes that do fit.
+
+    Without a plan: no combination is even legal.
+    """
+
+    plan: ParallelPlan | None
+    stage: int | None
+    over_by_bytes: float | None
+    changes: tuple[Change, ...]
+
+
+class Baseline(Document):
+    """What a careful hand would pick, and how much faster the best plan is."""
+
+    rule: str
+    report: PlanReport
+    speedup: float
+
+
+class ProfileInfo(Document):
+    """The efficiency profile in use and where it comes from.
+
+    measured: the terms that a calibration measured on one machine, each with the parts of the
+    step's time that it prices; empty where none did.
+    """
+
+    id: str
+    name: str
+    source: str
+    kind: Literal["built in", "scaled", "fallback", "calibrated"]
+    measured: dict[str, tuple[str, ...]] = {}
+
+
+class Launch(Document):
+    """The fastest plan of a framework, priced with its own kernels; slower_by: than the best."""
+
+    framework: str
+    slower_by: float
+    plan: PlanReport
+
+
+class Pick(Document):
+    """One of three plans to choose from; slower_by: than the fastest."""
+
+    name: Literal["fastest", "recommended", "most headroom"]
+    plan: PlanReport
+    slower_by: float
+    why: str
+
+
+class Unbuildable(Document):
+    """Why the framework asked for runs no plan at all, and who does.
+
+    builds: whether it builds the model, and refuses the rest.  able: names of frameworks that
+    train it; instead: the fastest plan among theirs that fits.
+    """
+
+    framework: str
+    title: str
+    builds: bool
+    reasons: tuple[str, ...]
+    able: tuple[str, ...]
+    instead: Launch | None
+
+    @property
+    def sentence(self) -> str:
+        """What it cannot, and who can."""
+        what = "run it as asked" if self.builds else "build it"
+        who = f"{', '.join(self.able)} can" if self.able else "no framework known here can"
+        return f"{self.title} cannot {what}: {'; '.join(self.reasons)}; {who}."
+
+
+class Replanned(Document):
+    """What planning with the profile of the request, or of its site, changed.
+
+    plan: the best by the accelerator's own profile, priced with that; usual_time_s: its
+    iteration by the former; differences: the fields of the best plan that differ from it.
+    """
+
+    usual_profile: str
+    usual_time_s: float
+    plan: PlanReport
+    slower_by: float
+    differences: dict[str, Any]
+
+
+class RankOrder(Document):
+    """A plan with its ranks in one order; slower_by: than in the fastest order.
+
+    frameworks: those that accept the plan in this order.
+    """
+
+    rank_order: str
+    iteration_time_s: float
+    slower_by: float
+    frameworks: tuple[str, ...]
+
+
+class Contender(Document):
+    """One of the first plans of a search, with the doubt in its time counted.
+
+    chance_best: that it is the fastest of them.  chance_slower: that the first is faster than it.
+    tie: that is not sure, so the two cannot be told apart.  expected_time_s: the mean of the times
+    that it may take.
+    """
+
+    id: str
+    plan: ParallelPlan
+    iteration_time_s: float
+    expected_time_s: float
+    chance_best: float
+    chance_slower: float
+    tie: bool
+
+
+class HeldFixed(Document):
+    """A choice that the search held fixed, and the value with which the best plan is fastest.
+
+    saves: of its time, with all else as it is; negative where it is slower.  runs_in: of a
+    schedule, the frameworks that run it.
+    """
+
+    field: str
+    value: Any
+    other: Any
+    saves: float
+    runs_in: tuple[str, ...] = ()
+
+
+class Rival(Document):
+    """The best plan that splits the work otherwise than the fastest: other TP, CP, PP, EP or ZeRO.
+
+    chance_slower: that the fastest is faster than it, the doubt counted.  saved_s: the parts of
+    the time that tell them apart most, and what the fastest saves; below zero: what it costs.
+    """
+
+    plan: ParallelPlan
+    iteration_time_s: float
+    slower_by: float
+    chance_slower: float
+    saved_s: dict[str, float]
+    sentence: str
+
+
+class PlanAnswer(Document):
+    """The answer to `planner plan` and POST /v1/plans.
+
+    best: of the framework whose best is the fastest, which `launch` names; frameworks: the best of
+    each, the fastest first.  picks: the fastest, the one to start with, the one with most room.
+    held_fixed: what the search left as it is, and what another value there would save.
+    layers: how many of each kind the model has; rank_orders: the best plan in every order of its
+    ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
+    however many are listed; none where the search is not for time.  best_expected: the id of that
+    with the lowest expected time, where it is not the first.  unbuildable: where the framework
+    asked for runs no plan at all.  evidence: what was measured near the best plan.
+    rival: of other degrees of parallelism; none where the search is not for time or saw none.
+    """
+
+    request: dict[str, Any]
+    version: str
+    layers: dict[str, int] = {}
+    profile: ProfileInfo
+    best: PlanReport | None
+    evidence: Evidence | None = None
+    rival: Rival | None = None
+    rank_orders: tuple[RankOrder, ...] = ()
+    launch: Launch | None
+    frameworks: tuple[Launch, ...] = ()
+    picks: tuple[Pick, ...] = ()
+    held_fixed: tuple[HeldFixed, ...] = ()
+    unbuildable: Unbuildable | None = None
+    replanned: Replanned | None
+    plans: tuple[PlanReport, ...]
+    contenders: tuple[Contender, ...] = ()
+    best_expected: str | None = None
+    pareto: tuple[PlanReport, ...]
+    nearest: tuple[Nearest, ...]
+    space: tuple[SpaceAxis, ...]
+    counts: Counts
+    baseline: Baseline | None
+    search_time_s: float
+
+
+class EstimateAnswer(Document):
+    """The answer to `planner estimate` and POST /v1/estimates.
+
+    layers: as in PlanAnswer.  evidence: what was measured near the plan.
+    """
+
+    request: dict[str, Any]
+    version: str
+    layers: dict[str, int] = {}
+    profile: ProfileInfo
+    estimate: PlanReport
+    evidence: Evidence | None = None
+
+
+class WhyAnswer(Document):
+    """The answer to `planner why`: what binds, and the smallest change that fits.
+
+    layers: as in PlanAnswer.  chance_slower: that the best plan is faster, the doubt counted.
+    """
+
+    request: dict[str, Any]
+    version: str
+    layers: dict[str, int] = {}
+    profile: ProfileInfo
+    verdict: Literal["illegal", "does not fit", "may run out", "slower", "best"]
+    reasons: tuple[Reason, ...]
+    estimate: PlanReport | None
+    smallest_change: Change | None
+    best: PlanReport | None
+    slower_by: float | None
+    chance_slower: float | None = None
+    differences_s: dict[str, float]

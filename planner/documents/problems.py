@@ -1,0 +1,340 @@
+"""What is wrong with a request: one error, a list of problems, each with a JSON pointer.
+
+The command line prints the document of `problem_document` and the service sends it (RFC 9457).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planner.documents.answer import Reason
+
+Scalar = str | int | float | bool | None
+
+MOST_PROBLEMS = 20  # that one error lists
+_LONGEST = 80  # characters of a value that a message repeats
+_MORE = "more"
+_EXACT = 2**53  # integers beyond it do not survive a JSON reader that uses doubles
+# ModelSpec derives these from other fields, so the user has to correct those other fields.
+_DERIVED = frozenset({"num_query_groups", "head_dim", "ffn_hidden_size", "norm_bias"})
+_KINDS = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+class Problem(BaseModel):
+    """One problem of a request: its place in the user's document, and what would be valid."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pointer: str
+    code: str
+    detail: str
+    got: Scalar = None
+    allowed: tuple[Scalar, ...] = ()
+    did_you_mean: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Without the members that say nothing."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {' or '.join(self.did_you_mean)}?" if self.did_you_mean else ""
+        return f"{self.pointer or '/'}: {self.detail}{hint}"
+
+
+class RequestError(ValueError):
+    """A request that cannot be understood, with the problems found in it.
+
+    At most MOST_PROBLEMS, and then one more (its code is `more`) that says how many others.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = _shortened(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: the problems alone make it again."""
+        return _again, (type(self), self.problems)
+
+    def under(self, pointer: str) -> RequestError:
+        """The same problems of a document that stands at a place in another one."""
+        return RequestError(
+            problem.model_copy(update={"pointer": pointer + problem.pointer})
+            for problem in self.problems
+        )
+
+
+def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestError:
+    error = kind.__new__(kind)
+    RequestError.__init__(error, problems)
+    return error
+
+
+class ServiceError(Exception):
+    """A service that was asked has not answered; the text is one sentence that says why.
+
+    document: its problem document, or one in its place.  passing: it may answer later.
+    """
+
+    def __init__(
+        self, sentence: str, document: Mapping[str, Any] | None = None, passing: bool = False
+    ) -> None:
+        super().__init__(sentence)
+        no_document = {"type": "about:blank", "title": "No answer of the service", "status": 502}
+        self.document = {**(document or no_document), "detail": sentence}
+        self.passing = passing
+
+
+class Contradiction(RequestError):
+    """Parts of a request that are fine alone and cannot be asked together."""
+
+
+def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    found = tuple(problems)
+    listed = [problem for problem in found if problem.code != _MORE]
+    hidden = sum(int(problem.got or 0) for problem in found if problem.code == _MORE)
+    hidden += max(0, len(listed) - MOST_PROBLEMS)
+    if not hidden:
+        return found
+    rest = Problem(pointer="", code=_MORE, detail=f"{hidden:,} more problems", got=hidden)
+    return (*listed[:MOST_PROBLEMS], rest)
+
+
+def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
+    """The problem document (RFC 9457) of a request that is not valid."""
+    count = sum(int(p.got or 0) if p.code == _MORE else 1 for p in problems)
+    return {
+        "type": "/problems/validation",
+        "title": "Request is not valid",
+        "status": 422,
+        "detail": f"{count:,} problem{'s' * (count != 1)} in the request",
+        "errors": [problem.document() for problem in problems],
+    }
+
+
+def from_reasons(reasons: Iterable[Reason]) -> tuple[Problem, ...]:
+    """Why a given plan cannot run, as problems of the request."""
+    return tuple(
+        Problem(pointer="/plan", code=reason.code, detail=reason.text) for reason in reasons
+    )
+
+
+def from_space(error: Exception) -> tuple[Problem, ...]:
+    """A search space that is too large, as a problem of the request."""
+    return (Problem(pointer="/search", code="space_too_large", detail=str(error)),)
+
+
+def internal_document() -> dict[str, Any]:
+    """The problem document of a fault of ours; it says nothing of its inside."""
+    return {
+        "type": "/problems/internal",
+        "title": "The planner failed",
+        "status": 500,
+        "detail": "This is a fault of the planner, not of the request. Please report it.",
+    }
+
+
+def refuse(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -> RequestError:
+    """The error of one problem."""
+    return RequestError(
+        [Problem(pointer=pointer, code=code, detail=detail, got=shown(got), **more)]
+    )
+
+
+def unknown_field(pointer: str, name: str, known: Iterable[str]) -> Problem:
+    """A field that its object does not have, with the nearest that it has."""
+    return Problem(
+        pointer=join(pointer, name),
+        code="unknown_field",
+        detail=f"no field {shown(name)!r} here",
+        did_you_mean=nearest(name, known),
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Up to three known names that look like this one."""
+    return tuple(difflib.get_close_matches(name[:_LONGEST].lower(), list(known), n=3, cutoff=0.6))
+
+
+def join(pointer: str, *parts: str | int) -> str:
+    """A JSON pointer (RFC 6901), longer by these parts."""
+    escaped = (str(shown(part)).replace("~", "~0").replace("/", "~1") for part in parts)
+    return "/".join((pointer, *escaped))
+
+
+def shown(value: Any) -> Scalar:
+    """A value as an error may repeat it: short, printable, valid in JSON."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= _EXACT else _huge(value)
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else str(value)  # NaN compares false
+    if isinstance(value, str):
+        text = value[: _LONGEST + 1]
+        text = "".join(char if char.isprintable() else "?" for char in text)
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    if isinstance(value, Mapping):
+        return f"an object of {len(value)}"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _huge(value: int) -> str:
+    # Not str(value): past some thousand digits Python refuses, and it takes quadratic time.
+    return str(value) if abs(value) < 10**40 else "an integer of more than 40 digits"
+
+
+def from_validation(
+    error: ValidationError, pointer: str, document: Mapping[str, Any], model: type[BaseModel]
+) -> list[Problem]:
+    """Translate what pydantic found in `document`, which stands at `pointer` of the request."""
+    found = error.errors(include_url=False)
+    own = [f for f in found if not _derived(f["loc"], document)] or found
+    listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
+    return [
+        *(
+            translate(dict(f), join(pointer, *_place(model, f["loc"])), model, f["loc"])
+            for f in listed
+        ),
+        # Only counted: see RequestError.
+        *(Problem(pointer=pointer, code=f["type"], detail=f["msg"]) for f in rest),
+    ]
+
+
+def _derived(location: tuple[int | str, ...], document: Mapping[str, Any]) -> bool:
+    """Whether an error stands at a field that was filled from others, not given."""
+    return len(location) == 1 and location[0] in _DERIVED and location[0] not in document
+
+
+def translate(
+    found: Mapping[str, Any], pointer: str, model: type[BaseModel], location: tuple[int | str, ...]
+) -> Problem:
+    """One of pydantic's errors as a problem; `location` is its place inside `model`."""
+    code, context, got = found["type"], found.get("ctx", {}), found.get("input")
+    if code == "extra_forbidden":
+        owner = _model_at(model, location[:-1])
+        fields = owner.model_fields if owner else ()
+        return unknown_field(pointer.rpartition("/")[0], str(location[-1]), fields)
+    if code == "missing":
+        return Problem(pointer=pointer, code=code, detail="is required")
+    if code == "literal_error":
+        return choice(pointer, got, _literals(model, location))
+    if code in _KINDS:
+        return wrong_type(pointer, _KINDS[code], got)
+    if code in ("union_tag_invalid", "union_tag_not_found") and isinstance(got, Mapping):
+        tags = [tag for one in _walked(model, location)[1] for tag in _tags(one)]
+        return choice(join(pointer, "kind"), got.get("kind"), tags)
+    limits = {
+        "greater_than": "> {gt}",
+        "greater_than_equal": ">= {ge}",
+        "less_than": "< {lt}",
+        "less_than_equal": "<= {le}",
+    }
+    if code in limits:
+        detail = f"must be {limits[code].format(**context)}, got {shown(got)}"
+        return Problem(pointer=pointer, code=code, detail=detail, got=shown(got))
+    if code == "string_pattern_mismatch":
+        detail = f"must be printable, without control characters; got {shown(got)!r}"
+        return Problem(pointer=pointer, code=code, detail=detail, got=shown(got))
+    if code == "value_error":
+        return Problem(pointer=pointer, code="inconsistent", detail=str(context["error"]))
+    return Problem(pointer=pointer, code=code, detail=found["msg"], got=shown(got))
+
+
+def wrong_type(pointer: str, wanted: str, got: Any) -> Problem:
+    """A value of the wrong type, such as a string where a number belongs."""
+    value = shown(got)
+    described = f"the string {value!r}" if isinstance(got, str) else str(_json_word(value))
+    detail = f"must be {wanted}, got {described}"
+    return Problem(pointer=pointer, code="wrong_type", detail=detail, got=value)
+
+
+def choice(pointer: str, got: Any, allowed: Sequence[Scalar]) -> Problem:
+    """A value outside a closed set."""
+    names = ", ".join(str(_json_word(value)) for value in allowed)
+    return Problem(
+        pointer=pointer,
+        code="not_allowed",
+        detail=f"must be one of {names}; got {_json_word(shown(got))}",
+        got=shown(got),
+        allowed=tuple(allowed),
+        did_you_mean=nearest(got, [v for v in allowed if isinstance(v, str)])
+        if isinstance(got, str)
+        else (),
+    )
+
+
+def _json_word(value: Scalar) -> Scalar:
+    """The words of JSON for null, true and false; other values as they are."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _literals(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[Scalar, ...]:
+    """The values of the Literal at a location."""
+    *path, name = [part for part in location if isinstance(part, str)]
+    owner = _model_at(model, path)
+    return tuple(_leaves(owner.model_fields[name].annotation)) if owner else ()
+
+
+def _leaves(annotation: Any) -> Iterable[Scalar]:
+    for argument in get_args(annotation):
+        if isinstance(argument, (str, int)):
+            yield argument
+        else:
+            yield from _leaves(argument)
+
+
+def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    """The document type at a location; None where there is none."""
+    found = _walked(model, location)[1]
+    return found[0] if found else None
+
+
+def _place(model: type[BaseModel], location: Sequence[int | str]) -> tuple[int | str, ...]:
+    """A location as the document has it: pydantic adds which of several types it took."""
+    return _walked(model, location)[0]
+
+
+def _walked(
+    model: type[BaseModel], location: Sequence[int | str]
+) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
+    """(a location without tags of unions, the document types that may stand there)."""
+    place: list[int | str] = []
+    current = [model]
+    for part in location:
+        tagged = [one for one in current if len(current) > 1 and part in _tags(one)]
+        if tagged:
+            current = tagged
+            continue
+        place.append(part)
+        if isinstance(part, str):
+            fields = [one.model_fields[part] for one in current if part in one.model_fields]
+            current = _documents_in(fields[0].annotation) if fields else []
+    return tuple(place), current
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    return tuple(field.default for name, field in model.model_fields.items() if name == "kind")
+
+
+def _documents_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _documents_in(argument)]

@@ -1,0 +1,1 @@
+"""Pipelines over time: the timeline of one schedule, and all schedules side by side."""

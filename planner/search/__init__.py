@@ -1,0 +1,1 @@
+"""The search: axes, rules, dealing of layers, and the exhaustive pass over all candidates."""

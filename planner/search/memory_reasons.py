@@ -1,0 +1,47 @@
+"""Why a plan is turned away for its memory: what it overflows, or too large a risk."""
+
+from __future__ import annotations
+
+from cost_models.units import GIB
+from planner.documents.answer import PlanReport, Reason
+from planner.documents.formats import chance, overflow
+from planner.documents.request import PlanRequest
+from planner.uncertainty.memory_risk import room_of
+
+
+def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:
+    """The reasons for which a search of the request does not keep a plan."""
+    memory, risk = own.memory, request.search.memory_risk
+    if not own.fits:
+        return [memory_reason(own)]
+    if memory.needed_bytes <= room_of(request).of_plan(own.plan):
+        return []
+    text = (
+        f"runs out of memory with a chance of {chance(memory.chance_of_running_out)}, more than "
+        f"{100 * risk:g} %: {memory.chance_basis}"
+    )
+    numbers = {"chance": memory.chance_of_running_out, "most": risk}
+    return [Reason(code="memory_risk", text=text, numbers=numbers)]
+
+
+def memory_reason(own: PlanReport) -> Reason:
+    """By how much the worst stage of a plan overflows, and what fills it most."""
+    memory = own.memory
+    stage = memory.stages[memory.worst_stage]
+    beside = ("fragmentation", "driver")
+    parts = {name: value for name, value in stage.parts.items() if name not in beside}
+    largest = max(parts, key=lambda name: parts[name])
+    over = memory.peak_bytes - memory.capacity_bytes
+    return Reason(
+        code="memory",
+        text=(
+            f"{overflow(memory)}; the biggest part is {largest} with {parts[largest] / GIB:.1f} GiB"
+        ),
+        numbers={
+            "stage": float(stage.stage),
+            "need_bytes": memory.peak_bytes,
+            "have_bytes": memory.capacity_bytes,
+            "over_by_bytes": over,
+            f"{largest}_bytes": parts[largest],
+        },
+    )

@@ -1,0 +1,109 @@
+"""Layers dealt out by their FLOP, before a plan says what they take: what a search starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.flops import layer_matrix_parameters, matmul_flop, mixing_flop
+from cost_models.layers import layers_of
+from cost_models.schedules.base import Placement
+from cost_models.spec import ModelSpec, TrainingSpec
+from cost_models.stages import virtual_stage_layers, virtual_stages
+from planner.search.dealing import Layers, Stages, busiest_s, dealt
+
+# A dealing is tried beside the usual splits where its busiest rank has so much less to do.
+WORTH_A_TRY = 0.98
+Ends = tuple[int, int]
+
+
+class RoughLayout(NamedTuple):
+    """Layers by virtual stage, for a placement and so many chunks per rank.
+
+    share: what the busiest rank has to do, of what it has in the best usual split; 0 without one.
+    """
+
+    placement: Placement
+    chunks: int
+    layers: tuple[int, ...]
+    share: float
+
+
+@lru_cache(maxsize=64)
+def _flop(model: ModelSpec, seq_length: int) -> tuple[tuple[float, ...], float]:
+    """Forward FLOP of one sequence: of each layer, and of head and multi-token prediction."""
+    layers, tokens = layers_of(model), float(seq_length)
+    kinds = [
+        float(matmul_flop(tokens, layer_matrix_parameters(model, kind)))
+        + mixing_flop(model, kind, tokens, tokens, causal=True)
+        for kind in layers.kinds
+    ]
+    head = float(matmul_flop(tokens, model.hidden_size * model.vocab_size))
+    predicted = sum(head + kinds[kind] for kind in layers.predicted)
+    return tuple(kinds[kind] for kind in layers.order), head + predicted
+
+
+def rough_layouts(
+    model: ModelSpec,
+    training: TrainingSpec,
+    pp: int,
+    shapes: Iterable[tuple[Placement, int]],
+    usual: tuple[Ends, ...],
+) -> Iterator[RoughLayout]:
+    """Layouts that are more even than the usual splits.
+
+    shapes: placements and chunks per rank; usual: (first, last) stage layers that are tried anyway.
+    """
+    flop, head = _flop(model, training.seq_length)
+    for placement, chunks in shapes:
+        found = _dealt(flop, head, placement, pp, chunks, usual)
+        if found is not None and found.share < WORTH_A_TRY:
+            yield found
+
+
+@lru_cache(maxsize=1 << 10)
+def _dealt(
+    flop: tuple[float, ...],
+    head: float,
+    placement: Placement,
+    pp: int,
+    chunks: int,
+    usual: tuple[Ends, ...],
+) -> RoughLayout | None:
+    nothing = np.zeros(len(flop))
+    layers = Layers(np.array(flop), nothing, nothing, nothing, nothing, 0)
+    stages = _stages(placement, pp, chunks, head)
+    sizes = dealt(layers, stages)
+    if sizes is None:
+        return None
+    least = np.inf
+    # Where no usual split has so many chunks, those of one chunk stand for them.
+    for shape in ((placement, chunks), ("loop", 1)):
+        if least == np.inf:
+            least = _least_usual(layers, head, *shape, pp, usual)
+    return RoughLayout(placement, chunks, sizes, busiest_s(layers, stages, sizes) / least)
+
+
+def _least_usual(
+    layers: Layers, head: float, placement: Placement, chunks: int, pp: int, usual: tuple[Ends, ...]
+) -> float:
+    """FLOP of the busiest rank in the best of the usual splits; infinite without one."""
+    count, stages = len(layers.seconds), _stages(placement, pp, chunks, head)
+    splits = [
+        virtual_stage_layers(count, placement, pp, chunks, *ends)
+        for ends in usual
+        if placement == "loop" or ends == (0, 0)
+    ]
+    whole = [split for split in splits if sum(split) == count and min(split) > 0]
+    return min((busiest_s(layers, stages, split) for split in whole), default=np.inf)
+
+
+def _stages(placement: Placement, pp: int, chunks: int, head: float) -> Stages:
+    """Virtual stages that have room for all."""
+    _, owner, _ = virtual_stages(placement, pp, (0,) * (pp * chunks))
+    fixed = np.zeros(pp * chunks)
+    fixed[-1] = head
+    return Stages(owner, fixed, np.zeros(pp), np.full(pp, np.inf))

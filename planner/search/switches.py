@@ -1,0 +1,82 @@
+"""The best switches that the rules accept, plan by plan.
+
+A switch (torch.compile, a fused loss, an overlap) costs nothing to choose: its better value is
+never slower and never holds more memory.  So a plan is priced with all of them at their best,
+unless a rule refuses that; then with every combination that no accepted one outdoes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from cost_models.keys import group
+from cost_models.plans import IntArray, Plans, concatenate
+from planner.search.axes import Switches
+from planner.search.constraints import BoolArray, Context, Rule, judged, passing
+
+Refused = list[tuple[Rule, BoolArray]]
+# What decides whether a switch has an effect on a plan.
+RESTS_ON = ("tp", "cp", "pp", "dp", "dp_shard", "ep", "zero_stage")
+
+
+def settled(
+    switches: Switches,
+    rules: Iterable[Rule],
+    context: Context,
+    plans: Plans,
+    at_rest: Callable[[Plans], Plans],
+) -> tuple[Plans, Refused]:
+    """Plans with their switches settled, and by rule which plans it refuses whatever they are.
+
+    plans: with the first combination of switches.  at_rest: gives switches that have no effect on
+    a plan the one value that stands for all.
+    """
+    plans = at_rest(plans)
+    legal = np.ones(len(plans), dtype=np.bool_)
+    best = legal.copy()
+    refused: Refused = []
+    asking: Refused = []
+    fields = set(RESTS_ON)
+    for rule in rules:
+        passes, read = judged(rule, context, plans)
+        if switches.columns.keys() & read:
+            asking.append((rule, ~passes))
+            fields |= read
+            best &= passes
+        else:
+            refused.append((rule, legal & ~passes))
+            legal &= passes
+    found = plans.take(legal & best)
+    rows = np.flatnonzero(legal & ~best)
+    if not len(rows):
+        return found, refused
+    asks = [rule for rule, _ in asking]
+    # Plans that the rules cannot tell apart are asked about once.
+    pending = plans.take(rows)
+    groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
+    several = pending.take(groups.first)
+    accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
+    for k in range(1, accepted.shape[1]):
+        open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
+        tried = at_rest(several.take(open_rows).with_columns(**switches.of(k)))
+        accepted[open_rows, k] = passing(asks, context, tried)
+    of_row = np.zeros(len(rows), dtype=np.int64) if groups.inverse is None else groups.inverse
+    for k in np.flatnonzero(accepted.any(axis=0)).tolist():
+        own = pending.take(np.flatnonzero(accepted[of_row, k]))
+        found = concatenate(found, at_rest(own.with_columns(**switches.of(k))))
+    settles = np.asarray(accepted.any(axis=1))
+    left = rows[~settles[of_row]]
+    return found, [*refused, *_first_reasons(asking, len(legal), left)]
+
+
+def _first_reasons(asking: Refused, count: int, rows: IntArray) -> Refused:
+    """Rows that no combination makes legal, by the first rule that refuses the best one."""
+    left = np.zeros(count, dtype=np.bool_)
+    left[rows] = True
+    found = []
+    for rule, refuses in asking:
+        found.append((rule, left & refuses))
+        left &= ~refuses
+    return found

@@ -1,0 +1,80 @@
+"""Efficiency profiles by name: those built in, and the calibrations in the user's folder."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from cost_models import profiles
+from cost_models.calibrations import PROFILE_NAME, Calibration, over_base
+from cost_models.catalog.names import normal, resolve
+from cost_models.profiles import EfficiencyProfile
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
+from planner.documents.problems import refuse
+
+MOST_BYTES = 16 * 2**20  # of a calibration's file
+
+
+def folder() -> Path:
+    """Where calibrations lie, one file each."""
+    return data_folder("profiles")
+
+
+def calibrations() -> dict[str, Path]:
+    """The files of the user's folder by name; none hides a built-in profile."""
+    try:
+        found = sorted(folder().glob("*.json"))
+    except (OSError, RuntimeError):  # a folder that may not be read; no home
+        return {}
+    named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
+    return {name: path for name, path in named.items() if name not in profiles.profiles()}
+
+
+def find(name: str) -> EfficiencyProfile:
+    """The profile of that name.
+
+    Raises UnknownName with the nearest, and ValueError where a calibration's file is no good.
+    """
+    if normal(name) in profiles.profiles():
+        return profiles.profile(name)
+    own = calibrations()
+    known = resolve(name, {one: one for one in (*profiles.profiles(), *own)}, "efficiency profile")
+    return _profile(known, stamped(own[known], _title(known)))
+
+
+def calibration_file(name: str) -> Stamped | None:
+    """The file of the calibration of that name, where there is one.  Raises ValueError."""
+    path = calibrations().get(name)
+    return None if path is None else stamped(path, _title(name))
+
+
+@lru_cache(maxsize=16)
+def calibration(name: str, file: Stamped) -> Calibration:
+    """What a file holds.  Raises ValueError where it is no good."""
+    found = read_model(file, Calibration, _title(name), MOST_BYTES)
+    return found.model_copy(update={"id": name})
+
+
+@lru_cache(maxsize=16)
+def _profile(name: str, file: Stamped) -> EfficiencyProfile:
+    return over_base(calibration(name, file))
+
+
+def _title(name: str) -> str:
+    return f"efficiency profile {name}"
+
+
+def save(found: Calibration) -> Path:
+    """Write a calibration into the user's folder, whole or not at all.  Raises RequestError."""
+    path = folder() / f"{found.id}.json"
+    try:
+        write_whole(path, found.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def forget(name: str) -> None:
+    """Remove a calibration, where there is one."""
+    (folder() / f"{name}.json").unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Answers on a terminal: screens, tables and bars."""

@@ -1,0 +1,478 @@
+"""Answers on a terminal: one screen that reads at a glance, at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cost_models.plans import ParallelPlan
+from planner.documents.answer import (
+    Baseline,
+    Change,
+    Counts,
+    ErrorBand,
+    EstimateAnswer,
+    Memory,
+    Nearest,
+    Pipeline,
+    PlanAnswer,
+    PlanReport,
+    ProfileInfo,
+    RankOrder,
+    Replanned,
+    Unbuildable,
+    WhyAnswer,
+)
+from planner.documents.formats import (
+    chance,
+    days,
+    dollars,
+    energy,
+    gib,
+    kinds_words,
+    memory_words,
+    overflow,
+    plan_words,
+    reason_words,
+    seconds,
+    share,
+    short,
+    size,
+    value_words,
+)
+from planner.documents.request import PlanRequest
+from planner.documents.scored_runs import Evidence
+from planner.terminal.bars import memory_bars, time_bar
+from planner.terminal.evidence_rows import evidence_rows
+from planner.terminal.flow import Flow, prose
+from planner.terminal.tables import ranking, with_chance
+
+_MOST_REASONS = 3
+# What another value would save of the time, at least, to be told with its name.
+WORTH_OPENING = 0.001
+_MOST_STAGES = 8  # lines of layers, for one screen
+TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+
+# Frameworks whose best plan is told on the screen.
+MOST_FRAMEWORKS = 3
+MOST_RUNTIMES = 2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked."""
+
+    request: PlanRequest
+    parameters: float
+
+    def mark(self, *pointers: str) -> str:
+        """A star where one of these values is a default."""
+        return "*" if set(pointers) & set(self.request.defaulted) else ""
+
+
+def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
+    """The answer to `planner plan`."""
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    if answer.best is None and answer.unbuildable is not None:
+        rows += _unbuildable(answer.unbuildable, asked, console)
+        return Group(*rows)
+    if answer.best is None:
+        rows += _nothing_fits(answer)
+        return Group(*rows, Text(), *_counts(answer))
+    rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
+    if answer.baseline is not None:
+        rows.append(_baseline(answer.baseline))
+    if answer.rival is not None:
+        rows.append(prose(answer.rival.sentence, 0, 2))
+    if answer.replanned is not None:
+        rows.append(_replanned(answer.replanned))
+    rows += _picks(answer)
+    rows += _frameworks(answer)
+    rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
+    rows += _held_fixed(answer)
+    if len(answer.plans) > 1:
+        rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
+    return Group(*rows, *_counts(answer))
+
+
+def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
+    """What the search left as it is, and what another value there would save."""
+    if not answer.held_fixed:
+        return []
+    first, *others = answer.held_fixed
+    words = [f"{len(answer.held_fixed)} fields, nothing to save"]
+    if first.saves >= WORTH_OPENING:
+        saves = f"{value_words(first.other)} would save {share(first.saves)}"
+        words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
+    if others and first.saves >= WORTH_OPENING:
+        most = share(others[0].saves) if others[0].saves >= WORTH_OPENING else "nothing"
+        words.append(f"{len(others)} others, at most {most}")
+    return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
+
+
+def _replanned(replanned: Replanned) -> RenderableType:
+    """What the request's efficiency profile changed."""
+    usual = f"by the usual profile {replanned.usual_profile}"
+    if not replanned.differences:
+        own = replanned.plan.iteration_time_s
+        return Text(
+            f"The same plan is best {usual}, at {seconds(replanned.usual_time_s)} instead of "
+            f"{seconds(own)}"
+        )
+    plan = replanned.plan.plan.model_dump()
+    head = f"Best {usual}, here {share(replanned.slower_by)} slower: "
+    words = [*plan_words(plan), *memory_words(plan)]
+    return Flow([head + words[0], *words[1:]], indent=2)
+
+
+def _picks(answer: PlanAnswer) -> list[RenderableType]:
+    """The other plans to choose from."""
+    assert answer.best is not None
+    rows: list[RenderableType] = []
+    for pick in answer.picks:
+        if pick.plan.id == answer.best.id:
+            continue
+        memory = pick.plan.memory
+        free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+        plan = pick.plan.plan.model_dump()
+        words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
+        slower = f"{100 * pick.slower_by:.2f} % slower"
+        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: {words[0]}"
+        rows.append(Flow([head, *words[1:]], indent=2))
+    return rows
+
+
+def _frameworks(answer: PlanAnswer) -> list[RenderableType]:
+    """Who runs the best plan, and how much slower the best of the next is."""
+    if len(answer.frameworks) < 2:
+        return []
+    first = answer.frameworks[:MOST_FRAMEWORKS]
+    words = [
+        f"{one.framework} {100 * one.slower_by:.1f} % slower" if one.slower_by else one.framework
+        for one in first
+    ]
+    if more := len(answer.frameworks) - len(first):
+        words.append(f"{more} more")
+    return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
+
+
+def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
+    """Where another order of the ranks is faster, or the plan's own is not the usual one."""
+    if not orders or orders[0].rank_order == ParallelPlan().rank_order:
+        return []
+    best, other = orders[0], orders[-1]
+    words = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
+    how = "as here" if best.rank_order == own else "--open rank_order searches both"
+    by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
+    return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
+
+
+def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:
+    """The answer to `planner estimate`, with what it assumes and leaves out."""
+    report = answer.estimate
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    rows += _report(report, "Estimate", asked, console, answer.evidence)
+    for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
+        if notes:
+            rows += [Text(), Text(name, style="bold")]
+            rows += [prose(note.text, hanging=2) for note in notes]
+    return Group(*rows)
+
+
+def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableType:
+    """The answer to `planner why`: the verdict, what binds, and what would fit."""
+    verdicts = {
+        "illegal": "This plan cannot run",
+        "does not fit": "This plan does not fit",
+        "may run out": "This plan may run out of memory",
+        "slower": "This plan runs, but is not the fastest",
+        "best": "This is the best plan",
+    }
+    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    style = "bold green" if answer.verdict == "best" else "bold red"
+    rows.append(Text(verdicts[answer.verdict], style=style))
+    rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
+    if answer.estimate is not None:
+        rows += [Text(), *_report(answer.estimate, "The plan", asked, console)]
+    if answer.smallest_change is not None:
+        rows += [Text(), Text("Smallest change that fits", style="bold")]
+        rows.append(_change(answer.smallest_change))
+    if answer.best is not None and answer.verdict != "best":
+        plan = answer.best.plan.model_dump()
+        first, *more = [*plan_words(plan), *memory_words(plan)]
+        rows += [Text(), Text("Best plan", style="bold"), Flow([f"  {first}", *more], indent=2)]
+        first, *more = speed(answer.best)
+        rows.append(Flow([f"  {first}", *more], indent=2))
+        if answer.slower_by is not None:
+            rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
+        if answer.chance_slower is not None:
+            rows.append(prose(f"  the best is faster {with_chance(answer.chance_slower)}"))
+        largest = sorted(answer.differences_s.items(), key=lambda item: -abs(item[1]))
+        rows += [
+            Text(f"    {name:<12} {'+' if value > 0 else '-'}{seconds(abs(value))}")
+            for name, value in largest[:5]
+            if value
+        ]
+    return Group(*rows)
+
+
+def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
+    """What was asked, and what the numbers rest on."""
+    request, mark = asked.request, asked.mark
+    groups = " + ".join(
+        f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
+        for group in request.cluster.groups
+    )
+    training = request.training
+    given = request.cluster.reserved_bytes_per_accelerator
+    reserved = "as computed" if given is None else f"{gib(given)} GiB"
+    first = Flow(
+        [
+            Text(request.model.name, "bold"),
+            f"{short(asked.parameters)} parameters",
+            Text.assemble("on  ", (groups, "bold")),
+        ],
+        "  ",
+        indent=2,
+    )
+    words = [
+        f"sequence {training.seq_length:,}",
+        f"batch {training.global_batch_size:,}",
+        training.precision + mark("/training/precision"),
+        f"gradients {training.gradient_dtype}" + mark("/training/gradient_dtype"),
+        training.optimizer + mark("/training/optimizer"),
+    ]
+    basis = [
+        f"efficiency {profile.name} ({profile.kind})",
+        f"reserved {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
+        *([f"site {request.site}"] if request.site else []),
+        "* by default",
+    ]
+    rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
+    if request.guessed:
+        count = len(request.guessed)
+        rows.append(Text(f"the model's file leaves {count} values to guess: see planner model"))
+    return Group(*rows)
+
+
+def _report(
+    report: PlanReport, title: str, asked: Asked, console: Console, evidence: Evidence | None = None
+) -> list[RenderableType]:
+    plan = report.plan.model_dump()
+    facts = Table.grid(padding=(0, 2))
+    style = "bold green" if report.fits else "bold red"
+    named = report.pipeline is None  # else the schedule has a row of its own
+    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
+    if not report.fits:
+        words.append(Text("does not fit", style))
+    facts.add_row(Text(title, style), Flow(words))
+    layers = [f"layers {_layers(report.layers_per_stage)}"]
+    if len(report.plan.stage_layers) > report.plan.pp:
+        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
+    facts.add_row("", Flow([*memory_words(plan), *layers]))
+    for line in _stages(report.layers_by_kind):
+        facts.add_row("", line)
+    if report.pipeline is not None:
+        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
+        if not report.pipeline.synchronous:
+            facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
+    facts.add_row("throughput", Flow(speed(report)))
+    facts.add_row("", Text(_band(report.error_band), "dim"))
+    if evidence is not None:
+        chip = asked.request.cluster.groups[0].accelerator.id
+        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
+            facts.add_row(name, row)
+    utilisation = [
+        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
+        f"HFU {share(report.hfu)}",
+        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
+    ]
+    facts.add_row("utilisation", Flow(utilisation))
+    facts.add_row("memory", _headroom(report.memory))
+    if whole := whole_run(report, asked):
+        facts.add_row("whole run", Flow(whole))
+    return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
+
+
+def _headroom(memory: Memory) -> RenderableType:
+    """How full the worst stage is, marked where little is left."""
+    free = 1 - memory.peak_bytes / memory.capacity_bytes
+    if free < 0:
+        return Flow([Text(overflow(memory), "bold red")])
+    used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
+    words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
+    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
+    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
+    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
+
+
+def whole_run(report: PlanReport, asked: Asked) -> list[str]:
+    """Days, cost and energy, with the price and the overhead that they are counted at."""
+
+    def mark(*names: str) -> str:
+        places = ("/cluster", "/cluster/groups/0")
+        return asked.mark(*(f"{place}/{name}" for place in places for name in names))
+
+    cluster = asked.request.cluster
+    words = [] if report.days is None else [days(report.days)]
+    price = cluster.groups[0].price_usd_per_accelerator_hour
+    if report.cost_usd is not None and price is not None:
+        star = mark("price_usd_per_accelerator_hour")
+        words.append(f"{dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}")
+    if report.energy_kwh is not None:
+        star = mark("pue", "node_power_watts")
+        words.append(f"{energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
+    return words
+
+
+def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
+    """Who runs the schedule, and what its own order takes beside the time of the closed form."""
+    words: list[str | Text] = [schedule]
+    if pipeline.frameworks:
+        runs = pipeline.frameworks[:MOST_RUNTIMES]
+        rest = len(pipeline.frameworks) - len(runs)
+        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
+    else:
+        words.append(Text("by no framework known", "yellow"))
+    if pipeline.simulated_iteration_time_s is not None:
+        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
+    return words
+
+
+def speed(report: PlanReport) -> list[str]:
+    """Throughput and the time of an iteration."""
+    return [
+        f"{report.tokens_per_s:,.0f} tokens/s",
+        f"{seconds(report.iteration_time_s)} per iteration"
+        f" of {report.num_micro_batches} micro-batches",
+    ]
+
+
+def _band(band: ErrorBand) -> str:
+    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    """Layers per stage with equal neighbours folded: 31 32x2 31."""
+    folded: list[list[int]] = []
+    for count in layers:
+        if folded and folded[-1][0] == count:
+            folded[-1][1] += 1
+        else:
+            folded.append([count, 1])
+    words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
+    return " ".join(words)
+
+
+def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
+    """A line for each stage with its layers of each kind, equal neighbours in one."""
+    folded: list[list[int]] = []
+    for i, held in enumerate(stages):
+        if folded and stages[folded[-1][0]] == held:
+            folded[-1].append(i)
+        else:
+            folded.append([i])
+    for same in folded[:_MOST_STAGES]:
+        name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
+        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
+    if rest := folded[_MOST_STAGES:]:
+        yield Text(f"and {sum(map(len, rest))} more stages")
+
+
+def _baseline(baseline: Baseline) -> RenderableType:
+    first, *more = plan_words(baseline.report.plan.model_dump())
+    speedup = Text.assemble(
+        (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
+        " faster than" if baseline.speedup >= 1 else " the speed of",
+        f" a hand-made plan: {first}",
+    )
+    return Group(Text(), Flow([speedup, *more], indent=2))
+
+
+def _counts(answer: PlanAnswer) -> list[RenderableType]:
+    counts = answer.counts
+    line = Flow(
+        [
+            Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
+            f"{counts.dominated:,} dominated",
+            f"{counts.costed:,} costed in {seconds(answer.search_time_s)}",
+        ],
+        ", ",
+        indent=2,
+    )
+    rejected = _rejected(counts)
+    cut: list[RenderableType] = []
+    if counts.cut_short:
+        text = "The search was stopped: this is the best so far, other plans may be faster."
+        cut.append(prose(text, 0, 2))
+    if not rejected:
+        return [*cut, line]
+    # The memory is what most requests can change something about.
+    memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
+    told = [rejected[0], *(memory or rejected[1:2])]
+    words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
+    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
+        words.append(f"{rest:,} others")
+    words[0] = f"rejected: {words[0]}"
+    return [*cut, line, Flow(words, ", ", indent=2)]
+
+
+def _rejected(counts: Counts) -> list[tuple[int, str]]:
+    """How many plans each reason refused, most first."""
+    return sorted(((n, reason) for reason, n in counts.rejected.items() if n), reverse=True)
+
+
+def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
+    """Why the framework asked for runs none, and the best plan of those that do."""
+    yield prose(found.sentence, indent=0, hanging=2)
+    yield Text()
+    if found.instead is None and found.able:
+        yield Text("Nothing of theirs fits either", style="bold red")
+    elif found.instead is None:
+        yield prose("Without a framework the plan is priced for what would have to be written.", 0)
+    else:
+        yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
+
+
+def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:
+    rows: list[RenderableType] = [Text("Nothing fits", style="bold red")]
+    examples = answer.counts.examples
+    explained = [reason for _, reason in _rejected(answer.counts) if reason in examples]
+    if len(explained) > 1:  # every space has combinations that miss the cluster's size
+        explained = [reason for reason in explained if reason != "world_size"]
+    rows += [
+        prose(f"{reason_words(reason)}: {examples[reason]}", hanging=2)
+        for reason in explained[:_MOST_REASONS]
+    ]
+    for nearest in answer.nearest[:3]:
+        rows += [Text(), *nearest_rows(nearest)]
+    if not any(nearest.plan for nearest in answer.nearest):
+        rows.append(Text("  no plan is legal within the limits of the request"))
+    return rows
+
+
+def nearest_rows(nearest: Nearest) -> list[RenderableType]:
+    """The plan that misses by least, and the changes of the request that fit."""
+    rows: list[RenderableType] = []
+    if nearest.plan is not None and nearest.over_by_bytes is not None:
+        plan = nearest.plan.model_dump()
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row(Text("Nearest", style="bold"), Flow(plan_words(plan)))
+        facts.add_row("", Flow(memory_words(plan)))
+        facts.add_row("", f"stage {nearest.stage} is {size(nearest.over_by_bytes)} over")
+        rows.append(facts)
+    return rows + [_change(change) for change in nearest.changes[:3]]
+
+
+def _change(change: Change) -> RenderableType:
+    *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
+    words = [
+        *(Text(field, "bold green") for field in fields),
+        Text.assemble((last, "bold green"), f": peak {gib(change.peak_bytes)} GiB"),
+        Text(f"{change.tokens_per_s:,.0f} tokens/s"),
+    ]
+    return Flow([Text.assemble("  set ", words[0]), *words[1:]], ", ", indent=4)

@@ -1,0 +1,1 @@
+"""How far off estimates may be: the posterior, intervals, memory risk, and the nearest runs."""

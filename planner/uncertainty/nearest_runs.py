@@ -1,0 +1,198 @@
+"""What was measured near a plan: the evidence for its time, and how far the model reaches from it.
+
+`evidence` reads the published runs in the catalog and runs no model, so that every answer can
+carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from cost_models.catalog.hardware import accelerator as accelerator_spec
+from cost_models.parameters import total_parameters
+from cost_models.plans import ParallelPlan
+from cost_models.profiles import profile_for
+from cost_models.runtimes import RUNTIMES
+from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSpec
+from planner.documents.formats import listed
+from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
+from planner.sites.site import Site
+from planner.uncertainty.posterior import Array
+
+__all__ = ["Evidence", "evidence"]
+
+MOST_RUNS = 3
+# How far two runs lie apart where they differ in a kind, and for each factor of two between their
+# sizes (a judgement: what decides the kernels and the links weighs most).
+KINDS = {
+    "accelerator": 3.0, "family": 3.0, "experts": 4.0, "runtime": 3.0, "precision": 1.0,
+    "recompute": 0.5,
+}  # fmt: skip
+SIZES = {
+    "parameters": 0.7, "accelerators": 0.3, "seq_length": 0.5, "global_batch_size": 0.1,
+    "micro_batch_size": 0.2, "peak_flop_per_s": 0.5, "tp": 0.6, "cp": 0.6, "pp": 0.4, "ep": 0.4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The runs that intervals rest on, laid out to be compared with.
+
+    sizes: as powers of two times their weights, shape (sizes, runs).  weights: those of SIZES.
+    kinds: by name and value how far each run of another value lies apart.  held: by accelerator
+    and runtime.
+    """
+
+    runs: tuple[ScoredRun, ...]
+    sizes: Array
+    weights: Array
+    kinds: dict[str, dict[str | bool, Array]]
+    held: dict[str, dict[str, list[ScoredRun]]]
+
+
+@cache
+def _table() -> _Table:
+    runs = tuple(run for run in scored_runs() if run.intervals_s)
+    peaks = {name: _peak(accelerator_spec(name)) for name in {run.accelerator for run in runs}}
+    columns = {
+        name: [peaks[run.accelerator] for run in runs]
+        if name == "peak_flop_per_s"
+        else [getattr(run, name) for run in runs]
+        for name in SIZES
+    }
+    weights = np.array(list(SIZES.values()))
+    kinds: dict[str, dict[str | bool, Array]] = {}
+    for name, weight in KINDS.items():
+        values = np.array([getattr(run, name) for run in runs])
+        kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
+    held: dict[str, dict[str, list[ScoredRun]]] = {}
+    for run in runs:
+        held.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
+    sizes = weights[:, None] * np.log2(list(columns.values()))
+    return _Table(runs, sizes, weights, kinds, held)
+
+
+def evidence(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    site: Site | None = None,
+) -> Evidence:
+    """The evidence for the estimate of a plan; site: whose own runs are counted too."""
+    group = cluster.groups[0]
+    chip, experts = group.accelerator, model.moe is not None
+    of_plan = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "micro_batch_size")}
+    sizes = {
+        **of_plan,
+        "parameters": total_parameters(model),
+        "accelerators": group.accelerators,
+        "seq_length": training.seq_length,
+        "global_batch_size": training.global_batch_size,
+        "peak_flop_per_s": _peak(chip),
+    }
+    kinds: dict[str, str | bool] = {
+        "accelerator": chip.id,
+        "family": profile_for(chip).family,
+        "experts": experts,
+        "runtime": plan.runtime,
+        "precision": training.precision,
+        "recompute": plan.recompute,
+    }
+    nearest = _nearest(kinds, sizes)
+    own = _table().held.get(chip.id, {})
+    same = own.get(plan.runtime, [])
+    alike = [run for run in same if run.experts == experts]
+    learned = 0 if site is None else _learned(site, chip.id, plan.runtime)
+    ground: Ground = "measured" if same or learned else "extrapolated" if own else "unseen"
+    if ground == "measured":
+        said = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
+    elif ground == "extrapolated":
+        said = _extrapolated(chip.name, plan.runtime, own)
+    else:
+        said = _unseen(chip, nearest)
+    if site is not None and learned:
+        said += f"; {learned} of site {site.name}"
+    return Evidence(ground=ground, text=said, alike=len(alike), nearest=nearest)
+
+
+def _measured(
+    where: str, same: Sequence[ScoredRun], alike: Sequence[ScoredRun], experts: bool
+) -> str:
+    other = "dense" if experts else "mixtures of experts"
+    if alike:
+        return f"measured on {where}: {_runs(alike)}" + (", mixtures of experts" * experts)
+    return (
+        f"measured on {where}, but only {other}: {_runs(same)}" if same else f"measured on {where}"
+    )
+
+
+def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> str:
+    """What is known of the accelerator, and of the runtime."""
+    most = sorted(own, key=lambda other: -len(own[other]))
+    stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
+    elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
+    other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
+    here = _runs([run for each in own.values() for run in each])
+    return (
+        f"no run on {name} with {_stack(runtime)}: extrapolated from {stacks}; the interval rests "
+        f"on {here} on this accelerator{other}"
+    )
+
+
+def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> str:
+    """Whose runs stand for those of an accelerator that has none."""
+    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
+    names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
+    others, alone = "other accelerators", ""
+    if chip.vendor not in vendors:
+        others = listed(vendors)
+        alone = f"none of {chip.vendor} either: " if chip.vendor else ""
+    return (
+        f"no run at all on {chip.name}: extrapolated from {names}; {alone}the interval rests on "
+        f"{len(_table().runs)} runs on {others}, and on how far these differ"
+    )
+
+
+def _stack(runtime: str) -> str:
+    """A runtime by its name alone: "torch" of "torch: DTensor, FSDP2, pipelining"."""
+    return RUNTIMES[runtime].title.partition(":")[0].partition(" with ")[0]
+
+
+def _runs(several: Sequence[ScoredRun]) -> str:
+    sources = len({run.source for run in several})
+    runs = "1 run" if len(several) == 1 else f"{len(several)} runs"
+    return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
+
+
+def _learned(site: Site, accelerator: str, runtime: str) -> int:
+    return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
+
+
+def _peak(accelerator: AcceleratorSpec) -> float:
+    """Of 16-bit matrix products, which every accelerator with runs has."""
+    peaks = (accelerator.peak_flop_per_s(name) for name in ("bf16", "fp16", "fp32"))
+    return next(peak for peak in peaks if peak)
+
+
+def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[ScoredRun, ...]:
+    """The first few, one of each model of a source: its repeats say nothing new."""
+    table = _table()
+    weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
+    apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
+    for name, weight in KINDS.items():
+        apart += table.kinds[name].get(kinds[name], weight)
+    return _several(table.runs[i] for i in np.argsort(apart, kind="stable").tolist())
+
+
+def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
+    found: dict[tuple[str, str], ScoredRun] = {}
+    for run in runs:
+        found.setdefault((run.source, run.model), run)
+        if len(found) == MOST_RUNS:
+            break
+    return tuple(found.values())

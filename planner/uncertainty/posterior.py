@@ -1,0 +1,422 @@
+"""How far off an estimate may be, and why: a posterior over what the terms of the model miss.
+
+ln(measured / estimated) of a run is taken as a sum over FACTORS: the share of the run's time that
+leans on a factor, times how far that factor is off.  How far it is off is shared by all runs, and
+deviates by family of accelerators, by accelerator, by runtime and by source (LEVELS: partial
+pooling); a run's own noise comes on top.  All of them are normal, so that published runs are
+conditioned on in closed form (Rasmussen and Williams 2006, section 2.2).  How large the deviations
+of each kind are was found from the runs (`python -m planner.accuracy.posterior --write`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import chain
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.arrays import sum_of
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import profile_for
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+
+Array = NDArray[np.float64]
+
+FILE = Path(__file__).parents[1] / "cost_models" / "catalog" / "posterior.json"
+# What a run's time leans on, and how a person calls it.
+FACTORS: dict[str, str] = {
+    "compute": "kernels",
+    "experts": "kernels of a mixture of experts",
+    "narrow": "kernels in 8 bits or less",
+    "small": "kernels too short to hide the host",
+    "tp": "tensor-parallel exchange",
+    "cp": "context-parallel exchange",
+    "ep": "exchange of experts",
+    "pipeline": "pipeline bubble and sends",
+    "dp": "data-parallel exchange",
+    "optimizer": "optimizer step and offload",
+}
+LEVELS = ("all", "family", "accelerator", "runtime", "source")
+# Forward seconds of a layer and micro-batch at which half of its kernels count as short.
+SMALL_S = 5e-4
+SHARES = ("50", "80", "95")  # per cent that intervals are to cover
+
+
+@dataclass(frozen=True)
+class Leaning:
+    """What an estimate leans on: a share of its time for each factor, and its group at each level.
+
+    shares: shape (factors,).  groups: family, accelerator, runtime, source; "": none that is known.
+    """
+
+    shares: tuple[float, ...]
+    groups: tuple[str, str, str, str]
+    experts: bool
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A measured run: ln(measured / estimated); noise: its variance over that of its kind."""
+
+    leaning: Leaning
+    ln: float
+    noise: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Standard deviations of ln: of each factor, of each level over the first, and of noise."""
+
+    factors: tuple[float, ...]
+    levels: tuple[float, ...]
+    noise: float
+    noise_of_experts: float
+
+    def noise_variance(self, experts: NDArray[np.bool_]) -> Array:
+        """Of runs; experts: whether each has a mixture of experts."""
+        return np.where(experts, self.noise_of_experts, self.noise) ** 2
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """What is expected of ln(measured / estimated): mean, deviation, and variance by factor."""
+
+    mean: float
+    deviation: float
+    noise: float
+    by_factor: dict[str, float]
+
+    @property
+    def main(self) -> str:
+        """The factor that most of the doubt comes from; "noise" where that is most."""
+        name = max(self.by_factor, key=lambda key: self.by_factor[key])
+        return name if self.by_factor[name] > self.noise**2 else "noise"
+
+
+def leaning(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    parts_s: Mapping[str, float],
+    source: str = "",
+) -> Leaning:
+    """What an estimate leans on; parts_s: seconds of an iteration by part.
+
+    source: whose run it is; "": of nobody whose runs were seen.
+    """
+    accelerator = cluster.groups[0].accelerator
+    shares = shares_of(model, training, plan, parts_s)
+    groups = (profile_for(accelerator).family, accelerator.id, plan.runtime, source)
+    return Leaning(tuple(shares.tolist()), groups, model.moe is not None)
+
+
+def shares_of(
+    model: ModelSpec,
+    training: TrainingSpec,
+    plans: ParallelPlan | Plans,
+    parts_s: Mapping[str, float] | Mapping[str, Array],
+) -> Array:
+    """Shares of plans' times by factor, which are the last axis; parts_s: seconds by part."""
+    experts, narrow = model.moe is not None, training.precision in ("fp8", "fp4")
+    micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
+    pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
+    total = sum_of(parts_s.values())
+    share = {name: np.asarray(seconds / total) for name, seconds in parts_s.items()}
+    # A bubble is time that kernels and exchanges of layers take elsewhere.
+    kernels = share["forward"] + share["backward"] + share["recompute"]
+    layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
+    more = 1.0 + np.divide(share["bubble"], layers, out=np.zeros_like(layers), where=layers > 0)
+    kernels = kernels * more
+    shares = {
+        "compute": kernels,
+        "experts": kernels * experts,
+        "narrow": kernels * narrow,
+        "small": kernels / (1.0 + pass_s / SMALL_S),
+        "tp": share["tp_comm"] * more,
+        "cp": share["cp_comm"] * more,
+        "ep": share["ep_comm"] * more,
+        "pipeline": share["bubble"] + share["pp_comm"],
+        "dp": share["dp_comm"] + share["stragglers"],
+        "optimizer": share["optimizer"] + share["offload"],
+    }
+    return np.stack(np.broadcast_arrays(*(shares[name] for name in FACTORS)), axis=-1)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Scales of the deviations, and the runs that they are conditioned on.
+
+    quantiles: by per cent covered, deviations to either side of the mean that hold as much.
+    """
+
+    scales: Scales
+    runs: tuple[SeenRun, ...]
+    quantiles: dict[str, float]
+
+    def given(self, runs: Sequence[SeenRun]) -> Posterior:
+        """Conditioned on these runs too."""
+        return Posterior(self.scales, (*self.runs, *runs), self.quantiles)
+
+    def as_answered(self) -> Posterior:
+        """As if these runs had missed nothing: what is learned next is over what is answered."""
+        right = tuple(SeenRun(run.leaning, 0.0, run.noise) for run in self.runs)
+        return Posterior(self.scales, right, self.quantiles)
+
+    def weighed(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
+        """Runs to learn from over what is answered: those that lie far out with more noise."""
+        if not runs:
+            return ()
+        leanings = [run.leaning for run in runs]
+        _, shared = self.joint(leanings)
+        noise = self.scales.noise_variance(np.array([one.experts for one in leanings]))
+        more = doubted(shared, noise, np.array([run.ln for run in runs]))
+        return tuple(
+            SeenRun(run.leaning, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
+        )
+
+    def without(self, level: str, group: str) -> Posterior:
+        """As if the runs of a group had not been seen."""
+        at = LEVELS.index(level) - 1
+        kept = tuple(run for run in self.runs if run.leaning.groups[at] != group)
+        return Posterior(self.scales, kept, self.quantiles)
+
+    @cached_property
+    def numbers(self) -> Counter[tuple[str, str, bool]]:
+        """How many runs there are of an accelerator and a runtime, with or without experts."""
+        leanings = [run.leaning for run in self.runs]
+        return Counter((one.groups[1], one.groups[2], one.experts) for one in leanings)
+
+    @cached_property
+    def sources(self) -> int:
+        """How many sources the runs are of."""
+        return len({run.leaning.groups[3] for run in self.runs})
+
+    def predictive(self, of: Leaning) -> Predictive:
+        """Of a run like this one."""
+        mean, shared = self._terms(of)
+        noise = float(np.sqrt(self.scales.noise_variance(np.array([of.experts]))[0]))
+        variance = np.maximum(np.diag(shared), 0.0)
+        deviation = float(np.sqrt(max(shared.sum(), 0.0) + noise**2))
+        by_factor = dict(zip(FACTORS, variance.tolist(), strict=True))
+        return Predictive(float(mean.sum()), deviation, noise, by_factor)
+
+    def _terms(self, of: Leaning) -> tuple[Array, Array]:
+        """Mean, shape (factors,), and covariance, (factors, factors), of what each adds."""
+        mean, shared = self.off(of.groups)
+        shares = np.array(of.shares)
+        return shares * mean, np.outer(shares, shares) * shared
+
+    def off(self, groups: tuple[str, ...]) -> tuple[Array, Array]:
+        """How far each factor is off in groups, one of each level: mean and covariance."""
+        if groups not in self._off:
+            self._off[groups] = self._off_in(groups)
+        return self._off[groups]
+
+    @cached_property
+    def _off(self) -> dict[tuple[str, ...], tuple[Array, Array]]:
+        """What was asked for: an accelerator, a runtime and a site are few."""
+        return {}
+
+    def _off_in(self, groups: tuple[str, ...]) -> tuple[Array, Array]:
+        places, mean, shared = self._coefficients
+        levels = list(zip(LEVELS, ("", *groups), strict=True))
+        known = [places[each] for each in levels if each in places]
+        unseen = [each for each in levels if each not in places]
+        prior = sum(self.scales.levels[LEVELS.index(level)] ** 2 for level, _ in unseen)
+        own = np.diag(np.square(self.scales.factors) * prior)
+        if not known:
+            return np.zeros(len(FACTORS)), own
+        seen = shared[np.ix_(known, range(len(FACTORS)), known, range(len(FACTORS)))].sum((0, 2))
+        return mean[known].sum(0), own + seen
+
+    @cached_property
+    def _coefficients(self) -> tuple[dict[tuple[str, str], int], Array, Array]:
+        """How far each factor is off in each group: places of groups, mean and covariance.
+
+        Shapes: mean (groups, factors), covariance (groups, factors, groups, factors).
+        """
+        if not self.runs:
+            return {}, np.zeros((0, len(FACTORS))), np.zeros((0, len(FACTORS)) * 2)
+        members = [("", *run.leaning.groups) for run in self.runs]
+        named = [list(zip(LEVELS, groups, strict=True)) for groups in members]
+        places = {each: i for i, each in enumerate(dict.fromkeys(chain(*named)))}
+        inside = np.zeros((len(self.runs), len(places)))
+        for row, groups in zip(inside, named, strict=True):
+            row[[places[each] for each in groups]] = 1.0
+        deviations = np.array([self.scales.levels[LEVELS.index(level)] for level, _ in places])
+        variance = np.square(np.outer(deviations, self.scales.factors))
+        shares = np.array([run.leaning.shares for run in self.runs])
+        design = (inside[:, :, None] * shares[:, None, :] * variance).reshape(len(self.runs), -1)
+        inverse, weighted = self.solved
+        mean = design.T @ weighted
+        shared = np.diag(variance.ravel()) - design.T @ inverse @ design
+        return places, mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
+
+    def joint(self, several: Sequence[Leaning]) -> tuple[Array, Array]:
+        """Mean, shape (n,), and covariance, (n, n), of what estimates are off by; without noise."""
+        own = covariance(self.scales, several, several)
+        if not self.runs:
+            return np.zeros(len(several)), own
+        across = covariance(self.scales, several, [run.leaning for run in self.runs])
+        inverse, weighted = self.solved
+        return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
+
+    def together(self, several: Sequence[Leaning]) -> tuple[Array, Array]:
+        """As `joint`, of plans in the same hands: of nobody whose runs were seen, unless named."""
+        theirs = [one if one.groups[3] else _by(SOMEBODY, one) for one in several]
+        if len({one.groups for one in theirs}) > 1:
+            return self.joint(theirs)
+        mean, shared = self.off(theirs[0].groups)
+        shares = np.array([one.shares for one in theirs])
+        return np.asarray(shares @ mean), np.asarray(shares @ shared @ shares.T)
+
+    def difference(self, one: Leaning, other: Leaning) -> tuple[float, float]:
+        """Mean and deviation of how much more the second estimate is off than the first.
+
+        For two plans of one model on one cluster, in the hands of the same people.
+        """
+        mean, shared = self.together([one, other])
+        variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
+        noise = float(self.repeated([one, other]).sum())
+        return float(mean[1] - mean[0]), sqrt(variance + noise)
+
+    def repeated(self, several: Sequence[Leaning]) -> Array:
+        """Variance of each plan's own noise beside others of its model and cluster."""
+        return REPEATED * self.scales.noise_variance(np.array([one.experts for one in several]))
+
+    @cached_property
+    def solved(self) -> tuple[Array, Array]:
+        """The inverse of the runs' covariance, and that times what they were off by."""
+        leanings = tuple(run.leaning for run in self.runs)
+        inverse = _inverse(self.scales, leanings, tuple(run.noise for run in self.runs))
+        return inverse, np.asarray(inverse @ np.array([run.ln for run in self.runs]))
+
+
+@lru_cache(maxsize=8)
+def _inverse(scales: Scales, leanings: tuple[Leaning, ...], noise: tuple[float, ...]) -> Array:
+    """Of the covariance of runs; noise: of each over that of its kind."""
+    kinds = np.array([one.experts for one in leanings])
+    own = scales.noise_variance(kinds) * np.array(noise)
+    whole = covariance(scales, leanings, leanings) + np.diag(own)
+    found: Array = np.linalg.inv(whole).astype(np.float64)
+    return found
+
+
+# Runs that lie far out get more noise: Student's t, by reweighting so many times.
+FREEDOM = 4.0  # degrees
+ROUNDS = 3
+
+
+def outlying(noise: Array, more: Array, weighted: Array) -> Array:
+    """How much more noise each run has than is usual; at least 1.
+
+    noise: usual variance.  more: what it was taken as so far.  weighted: what runs are off by,
+    times the inverse of their covariance.
+    """
+    own = (noise * more * weighted) ** 2 / noise
+    return np.asarray(np.maximum((FREEDOM + own) / (FREEDOM + 1.0), 1.0))
+
+
+# Runs of a site whose noise is doubted as much again: a few do not show how much they scatter.
+# Chosen on published sources that were left out (`planner accuracy --shots 0,1,3,5`).
+FEW = 8.0
+
+
+def scatter(count: int) -> float:
+    """How many times the usual noise the runs of a site are taken to have, by their number."""
+    return 1.0 + FEW / count
+
+
+def doubted(shared: Array, noise: Array, ln: Array) -> Array:
+    """How much more noise than is usual each of a site's runs is taken to have.
+
+    shared: their covariance.  noise: usual variance.  ln: what they are off by.
+    """
+    few = scatter(len(ln))
+    more = np.ones(len(ln))
+    for _ in range(ROUNDS):
+        whole = shared + np.diag(noise * few * more)
+        more = outlying(noise * few, more, np.asarray(np.linalg.solve(whole, ln), float))
+    return few * more
+
+
+# Of a run's noise what two plans of one model on one cluster do not share (a judgement).
+REPEATED = 0.25
+SOMEBODY = "?"  # a source that no published run is of
+
+
+def _by(source: str, one: Leaning) -> Leaning:
+    return Leaning(one.shares, (*one.groups[:3], source), one.experts)
+
+
+def covariance(scales: Scales, rows: Sequence[Leaning], columns: Sequence[Leaning]) -> Array:
+    """Of what estimates are off by, without noise; shape (rows, columns)."""
+    first, second = (np.array([one.shares for one in side]) for side in (rows, columns))
+    shared = np.full((len(rows), len(columns)), scales.levels[0] ** 2)
+    for level, scale in enumerate(scales.levels[1:]):
+        ours, theirs = (np.array([one.groups[level] for one in side]) for side in (rows, columns))
+        shared += scale**2 * ((ours[:, None] == theirs[None, :]) & (ours != "")[:, None])
+        # Two runs of no known group are each of their own.
+        if rows is columns:
+            np.fill_diagonal(shared, np.diag(shared) + scale**2 * (ours == ""))
+    return np.asarray((first * np.square(scales.factors)) @ second.T * shared)
+
+
+@cache
+def posterior() -> Posterior:
+    """The one of the published runs."""
+    return read(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def read(document: dict[str, Any]) -> Posterior:
+    """A posterior from its document."""
+    scales = document["scales"]
+    runs = tuple(
+        SeenRun(
+            Leaning(tuple(row["shares"]), tuple(row["groups"]), row["experts"]),
+            row["ln"],
+            row["noise"],
+        )
+        for row in document["runs"]
+    )
+    found = Scales(
+        tuple(scales["factors"][name] for name in FACTORS),
+        tuple(scales["levels"][name] for name in LEVELS),
+        scales["noise"],
+        scales["noise_of_experts"],
+    )
+    return Posterior(found, runs, document["quantiles"])
+
+
+def written(found: Posterior) -> dict[str, Any]:
+    """The document of a posterior."""
+    return {
+        "about": "How far off estimates are by what they lean on (planner/uncertainty/posterior.py); made by "
+        "python -m planner.accuracy.posterior --write",
+        "scales": {
+            "factors": dict(zip(FACTORS, (round(x, 5) for x in found.scales.factors), strict=True)),
+            "levels": dict(zip(LEVELS, (round(x, 5) for x in found.scales.levels), strict=True)),
+            "noise": round(found.scales.noise, 5),
+            "noise_of_experts": round(found.scales.noise_of_experts, 5),
+        },
+        "quantiles": {key: round(value, 4) for key, value in found.quantiles.items()},
+        "runs": [
+            {
+                "groups": list(run.leaning.groups),
+                "experts": run.leaning.experts,
+                "ln": round(run.ln, 4),
+                "noise": round(run.noise, 3),
+                "shares": [round(share, 4) for share in run.leaning.shares],
+            }
+            for run in found.runs
+        ],
+    }

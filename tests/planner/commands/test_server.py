@@ -1,0 +1,385 @@
+"""`planner --server URL`: every command against a real server process, as it answers here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from planner.commands.failures import BAD_INPUT, FINE, OUR_FAULT
+from planner.version import __version__
+from tests.fixtures.commands import Planner
+from tests.fixtures.job_server import SWEEP, TINY, Place
+from tests.fixtures.service import listening
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = str(ROOT / "scripts" / "few_micro_batches.sh")
+MODEL = ("--model", "llama-3.1-8b", "--seq-length", "8192", "--global-batch-size", "128")
+ASKED = (*MODEL, "--cluster", "2x8xh100-sxm")
+PLAN = (*ASKED, "--tp", "4", "--sequence-parallel", "--pp", "2")
+SMALL = (*ASKED, "--tp", "2,4", "--pp", "1", "--cp", "1")
+BARE = (
+    "--schedule", "1f1b", "--stages", "4", "--micro-batches", "8", "--forward-s", "1",
+    "--input-grad-s", "1", "--weight-grad-s", "1",
+)  # fmt: skip
+STEP = (
+    "--prompts", "64", "--samples", "8", "--prompt-tokens", "512", "--response-tokens", "1536",
+    "--generation-tokens-per-s", "2500",
+)  # fmt: skip
+SAME = {
+    "plan": ("plan", *SMALL),
+    "estimate": ("estimate", *PLAN),
+    "why": ("why", *SMALL[:-6], "--tp", "8"),
+    "emit": ("emit", *PLAN, "--framework", "megatron"),
+    "emit-slurm": ("emit", *SMALL, "--framework", "torchtitan", "--launcher", "slurm"),
+    "ranks": ("ranks", *PLAN, "--order", "deepspeed"),
+    "model": ("model", "gpt2"),
+    "catalog": ("catalog", "accelerators"),
+    "size": ("size", *MODEL, "--tokens", "1e12", "--accelerators", "h100-sxm", "--sizes", "64"),
+    "lint": ("lint", SCRIPT, "--cluster", "16x8xh100-sxm"),
+    "read": ("read", SCRIPT, "--cluster", "16x8xh100-sxm"),
+    "rl": ("rl", "--model", "llama-3.2-1b", "--cluster", "1x8xh100-sxm", *STEP, "--tp", "1"),
+    "sensitivity": ("sensitivity", *PLAN, "--input", "memory_bytes", "--factors", "0.5"),
+    "timeline": ("timeline", *PLAN),
+    "timeline-bare": ("timeline", *BARE),
+    "compare-schedules": ("compare-schedules", *BARE[2:]),
+}
+REFUSED = {
+    "no-model": ("plan", "--cluster", "2x8xh100-sxm"),
+    "unknown-model": ("plan", *ASKED, "--model", "llama-3.1-8c"),
+    "illegal-plan": ("estimate", *ASKED, "--tp", "3"),
+    "unknown-site": ("estimate", *PLAN, "--site", "nowhere"),
+    "unknown-profile": ("plan", *ASKED, "--profile", "nothing"),
+    "nothing-fits": ("emit", *PLAN, "--model", "llama-3.1-405b"),
+    "no-launcher": ("emit", *PLAN, "--launcher", "cron"),
+    "no-order": ("ranks", *PLAN, "--order", "alphabetical"),
+    "too-large": ("timeline", *BARE, "--micro-batches", "100000000"),
+    "no-limit": ("plan", *ASKED, "--tp", "8..1"),
+    "no-script": ("read", str(ROOT / "conftest.py")),
+    "no-cluster": ("rl", "--model", "llama-3.2-1b", *STEP),
+}
+_TIMES = re.compile(r'"(search_|sizing_)?time_s": [\d.e-]+|(costed in|in|searches in) [\d.]+ m?s\b')
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a server with jobs listens."""
+    place = Place(tmp_path_factory.mktemp("service"))
+    try:
+        yield str(place.serve().http.base_url).rstrip("/")
+    finally:
+        place.clear()
+
+
+def both(planner: Planner, address: str, words: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    """What a command answers here and there, without times of search and the server's address."""
+    answers = [planner(*words), planner("--server", address, *words)]
+    return [
+        (code, _TIMES.sub("", out).replace(f" --server {address}", ""), err)
+        for code, out, err in answers
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("json", [False, True], ids=["screen", "json"])
+@pytest.mark.parametrize("words", SAME.values(), ids=SAME)
+def test_answers_as_here(
+    planner: Planner, address: str, words: tuple[str, ...], json: bool
+) -> None:
+    here, there = both(planner, address, (*words, "--json") if json else words)
+    assert there == here
+    assert here[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("json", [False, True], ids=["screen", "json"])
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_refuses_as_here(
+    planner: Planner, address: str, words: tuple[str, ...], json: bool
+) -> None:
+    here, there = both(planner, address, (*words, "--json") if json else words)
+    assert there == here
+    assert here[0] != FINE
+
+
+def test_compares_requests_and_plans_nodes_that_differ(
+    planner: Planner, address: str, tmp_path: Path
+) -> None:
+    base = {"model": "gpt2", "training": {"seq_length": 1024, "global_batch_size": 64}}
+    for name, plan in (("a", {"tp": 2}), ("b", {"tp": 1})):
+        document = {**base, "cluster": "1x4xh100-sxm", "plan": plan}
+        Path(f"{name}.json").write_text(json.dumps(document))
+    here, there = both(planner, address, ("compare", "a.json", "b.json"))
+    assert there == here
+    groups = [{"accelerator": name, "nodes": 1} for name in ("h100-sxm", "a100-sxm")]
+    Path("mixed.json").write_text(json.dumps({**base, "cluster": {"groups": groups}}))
+    here, there = both(planner, address, ("plan", "mixed.json"))
+    assert there == here
+    assert here[0] == FINE
+
+
+def test_next_commands_name_the_server(
+    planner: Planner, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = planner("--server", address, "plan", *SMALL)
+    assert f"  planner --server {address} emit --model" in out
+    monkeypatch.setenv("PLANNER_SERVER", address)
+    _, out, _ = planner("plan", *SMALL)
+    assert "  planner emit --model" in out
+
+
+def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
+    log = Path("runs.csv")
+    log.write_text(
+        "id,gpu,n_gpus,gpus_per_node,model,stack,seq_len,global_batch,tp,pp,dp,micro_batch,"
+        "zero_stage,precision,recompute,iteration_time_s\n"
+        "ours-1,H100 SXM 80GB,16,8,llama-3.1-8b,Megatron-LM,8192,128,2,1,8,1,1,bf16,none,6.4\n"
+    )
+    learn = ("learn", str(log), "--cluster", "2x8xh100-sxm", "--site", "ours")
+    here, there = both(planner, address, learn)
+    assert there == here
+    code, out, err = planner("--server", address, *learn, "--yes")
+    assert (code, err) == (FINE, "")
+    assert "Kept: site ours has 1 run now." in out
+    assert "none yet" in planner("sites")[1]  # nothing is kept here
+    assert "ours" in planner("--server", address, "sites")[1]
+    shown = json.loads(planner("--server", address, "sites", "show", "ours", "--json")[1])
+    assert shown["name"] == "ours"
+    alone = ("--server", address, "estimate", *PLAN)
+    plain, corrected = planner(*alone)[1], planner(*alone, "--site", "ours")[1]
+    assert "site ours" in corrected
+    assert corrected != plain
+    assert planner("--server", address, "sites", "forget", "ours")[0] == FINE
+    code, _, err = planner("--server", address, "sites", "show", "ours")
+    assert (code, err) == (OUR_FAULT, f"{address} refuses: Not found: no site has this name.\n")
+
+
+def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
+    Path("grid.json").write_text(json.dumps(SWEEP))
+    answers = [
+        planner(*server, "sweep", "grid.json", "--json") for server in ((), ("--server", address))
+    ]
+    assert answers[0][0] == answers[1][0] == FINE, answers[1][2]
+    here, there = (
+        [
+            {k: v for k, v in row.items() if not k.endswith("time_s")}
+            for row in json.loads(out)["rows"]
+        ]
+        for _, out, _ in answers
+    )
+    assert there == here
+    assert re.fullmatch(rf"job \S+ of {address}\n", answers[1][2])
+    code, _, err = planner("--server", address, "sweep", "grid.json", "--shard", "1/2")
+    assert code == BAD_INPUT
+    assert "of this machine" in err
+
+
+@pytest.mark.slow
+def test_validates_on_the_machine_of_the_service(planner: Planner, address: str) -> None:
+    Path("tiny.json").write_text(json.dumps(TINY))
+    words = ("validate", "tiny.json", "--steps", "2", "--time-tolerance", "10", "--json")
+    _, out, err = planner("--server", address, *words)
+    assert json.loads(out)["verdict"] in ("within", "outside", "inside the noise"), err
+    assert "none yet" in planner("validations")[1]
+
+
+def test_a_job_that_fails_says_why(planner: Planner, address: str) -> None:
+    Path("grid.json").write_text(json.dumps(SWEEP | {"axes": {"training.nothing": [1]}}))
+    code, _, err = planner("--server", address, "sweep", "grid.json")
+    assert code == BAD_INPUT
+    assert "/axes/training.nothing" in err
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "tune", "calibrate", "accuracy", "mcp"])
+def test_what_is_of_this_machine_says_so(planner: Planner, command: str) -> None:
+    code, out, err = planner("--server", "http://127.0.0.1:9", command)
+    assert (code, out) == (BAD_INPUT, "")
+    assert f"planner {command} is of this machine, not of a service" in err
+
+
+def test_what_is_of_this_machine_stays_here(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANNER_SERVER", "http://127.0.0.1:9")
+    code, out, err = planner("validations")
+    assert (code, out.split(":")[0]) == (FINE, "none yet")
+    assert err == "note: planner validations is of this machine, not of PLANNER_SERVER\n"
+    assert planner("catalog")[0] == OUR_FAULT
+
+
+def test_nobody_answers(planner: Planner) -> None:
+    server = ("--server", "http://127.0.0.1:9")
+    code, out, err = planner(*server, "plan", *SMALL)
+    assert (code, out) == (OUR_FAULT, "")
+    assert err == "no answer from http://127.0.0.1:9: Connection refused.\n"
+    code, out, _ = planner(*server, "plan", *SMALL, "--json")
+    assert code == OUR_FAULT
+    assert json.loads(out)["status"] == 502
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("localhost:8000", "must be such as http://localhost:8000, got 'localhost:8000'"),
+        ("ftp://localhost", "must be such as http://localhost:8000"),
+        ("http://", "must be such as http://localhost:8000"),
+        ("http://localhost:99999", "must be such as http://localhost:8000"),
+        ("http://me:secret@localhost", "has a name or a key in it"),
+        ("http://localhost/?a=1", "has a ? or a #"),
+    ],
+)
+def test_addresses_that_are_none(planner: Planner, url: str, why: str) -> None:
+    for words in (("--server", url), (f"--server={url}",)):
+        code, out, err = planner(*words, "catalog")
+        assert (code, out) == (BAD_INPUT, "")
+        assert f"--server: {why}" in err
+        assert "secret" not in err
+
+
+def test_keys(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"reader": "read", "user": "plan"}
+    listed = [
+        f"{name}:{role}:{hashlib.sha256(f'key-of-{name}'.encode()).hexdigest()}"
+        for name, role in keys.items()
+    ]
+    place = Place(tmp_path / "service", api_keys_sha256=",".join(listed), calls_per_minute=3)
+    (tmp_path / "service").mkdir()
+    try:
+        server = place.serve()
+        url = str(server.http.base_url).rstrip("/")
+        ask = ("--server", url, "estimate", *PLAN)
+        set_it = "set PLANNER_API_KEY or PLANNER_API_KEY_FILE.\n"
+        assert planner(*ask) == (OUR_FAULT, "", f"{url} needs a key: {set_it}")
+        monkeypatch.setenv("PLANNER_API_KEY", "key-of-nobody")
+        assert planner(*ask) == (OUR_FAULT, "", f"{url} does not know this key: {set_it}")
+        monkeypatch.setenv("PLANNER_API_KEY", "key-of-reader")
+        code, _, err = planner(*ask)
+        assert code == OUR_FAULT
+        assert "the key of reader has the role 'read'; this needs 'plan'" in err
+        monkeypatch.delenv("PLANNER_API_KEY")
+        Path("key").write_text("key-of-user\n")
+        monkeypatch.setenv("PLANNER_API_KEY_FILE", "key")
+        assert [planner(*ask)[2] for _ in range(3)] == [""] * 3
+        code, _, err = planner(*ask)
+        assert code == OUR_FAULT
+        why = "more than 3 calls a minute"
+        assert re.fullmatch(rf"{url} is busy: {why}; try again in \d+ s\.\n", err)
+        assert "key-of" not in server.said()
+        monkeypatch.setenv("PLANNER_API_KEY_FILE", "nothing")
+        code, _, err = planner(*ask)
+        assert code == BAD_INPUT
+        assert "PLANNER_API_KEY_FILE: cannot read 'nothing'" in err
+        monkeypatch.setenv("PLANNER_API_KEY", "two\nlines")
+        code, _, err = planner(*ask)
+        assert code == BAD_INPUT
+        assert "two" not in err
+    finally:
+        place.clear()
+
+
+def test_another_version(planner: Planner) -> None:
+    """A service that lacks the route, and one whose answers have other members."""
+    app = FastAPI()
+    app.get("/healthz")(lambda: {"status": "ok", "version": "0.0.1"})
+    app.get("/v1/catalog/models")(lambda: {"models": [{"name": "gpt2"}]})
+    with listening(app) as port:
+        url = f"http://127.0.0.1:{port}"
+        said = f"{url} runs planner 0.0.1 and this is {__version__}, whose documents differ: "
+        for command in (("plan", *SMALL), ("catalog", "models")):
+            code, out, err = planner("--server", url, *command)
+            assert (code, out) == (OUR_FAULT, "")
+            assert err.startswith(said)
+            assert err.count("\n") == 1
+
+
+def test_a_server_without_a_command(planner: Planner) -> None:
+    code, out, err = planner("--server", "http://127.0.0.1:9")
+    assert (code, out) == (BAD_INPUT, "")
+    assert "--server goes before a command" in err
+    assert planner("--version") == (FINE, f"{__version__}\n", "")
+
+
+class _Other(BaseHTTPRequestHandler):
+    """A web server that is no planner; it sends callers on to the next."""
+
+    seen: list[Any] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.send_response(302 if self.path == "/v1/catalog/models" else 200)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"<html/>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+def test_something_else_listens(planner: Planner) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        code, _, err = planner("--server", url, "catalog", "models")
+        assert code == OUR_FAULT
+        assert err == f"{url} answers 302 Found, not as a service of the planner does.\n"
+        assert "/elsewhere" not in _Other.seen  # where the key would have gone too
+        code, _, err = planner("--server", url, "catalog", "clusters")
+        assert code == OUR_FAULT
+        assert err.startswith(f"{url} does not answer as a service of planner {__version__}")
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("Content-Type: application/json\r\nContent-Encoding: gzip", b"no gzip"),
+        ("Content-Type: application/json\r\nContent-Length: 100", b"{}"),
+        ("Content-Type: text/event-stream", b"event: progress\ndata: {}\n\n"),
+        ("Content-Type: text/event-stream", b"event: problem\ndata: []\n\n"),
+        ("Content-Type: text/event-stream", b": nothing more\n\n"),
+        ("Content-Type: application/json", b"[1"),
+    ],
+)
+def test_answers_that_are_cut_off(planner: Planner, headers: str, body: bytes) -> None:
+    """Whatever comes over the line is one sentence, and no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(1 << 20)
+                        head = f"HTTP/1.1 200 OK\r\n{headers}\r\nConnection: close\r\n\r\n"
+                        connection.sendall(head.encode() + body)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = planner("--server", url, "plan", *SMALL)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert (code, out) == (OUR_FAULT, "")
+    assert url in err
+    assert err.count("\n") == 1
+    assert "planner failed" not in err
+
+
+def test_python_of_the_guide_runs(address: str) -> None:
+    guide = (ROOT.parent / "api" / "README.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    found: dict[str, Any] = {}
+    exec(block.replace("http://localhost:8000", address), found)
+    assert found["answer"].best.fits
+    assert len(found["job"].result["sweep"]["rows"]) == 2

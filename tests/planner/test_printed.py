@@ -1,0 +1,30 @@
+"""In Python an answer prints its screen, and the module shows what is to be called."""
+
+from __future__ import annotations
+
+import planner
+from planner.documents.answer import EstimateAnswer
+
+ASKED = {
+    "model": "llama-3.2-1b",
+    "cluster": "1x8xh100-sxm",
+    "training": {"seq_length": 2048, "global_batch_size": 64},
+    "search": {"tp": 1, "pp": 1, "cp": 1},
+}
+
+
+def test_an_answer_prints_its_screen() -> None:
+    answer = planner.plan(ASKED)
+    text = str(answer)
+    assert "Best plan" in text
+    assert len(text) < 4000
+    assert all(line == line.rstrip() for line in text.splitlines())
+    estimate = planner.estimate({**ASKED, "plan": {"tp": 1}})
+    assert isinstance(estimate, EstimateAnswer)
+    assert str(estimate).count("tokens/s") == 1
+    assert "The plan" in str(planner.why({**ASKED, "plan": {"tp": 2}}))
+
+
+def test_the_module_lists_its_functions() -> None:
+    assert dir(planner) == sorted(planner.__all__)
+    assert {"plan", "estimate", "why", "emit"} <= set(dir(planner))
