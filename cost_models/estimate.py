@@ -24,12 +24,13 @@ from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stage_memory import StageMemory
-from cost_models.stages import plan_stages
+from cost_models.stage_memory import StageMemory, least_needed_bytes
+from cost_models.stages import mean_stages, plan_stages
 from cost_models.step_time import (
     BlockTimes,
     data_parallel,
     imbalance_s,
+    least_step_s,
     message_s,
     step_time,
     straggler_s,
@@ -164,6 +165,19 @@ class CostModel:
         times = BlockTimes(s, g, data_parallel(s, g))
         again = times.again_s[0] if plan.recompute == "full" else 0.0
         return float(np.max(times.whole_s[0] + again))
+
+    def least_bytes(self, plans: Plans) -> FloatArray:
+        """Bytes that the fullest rank needs at least, whatever stage holds which layers.
+
+        Of plans without a layout; full recompute may be that of any number of layers.
+        """
+        needed = least_needed_bytes(self.setting, gather(self.setting, plans, mean_stages))
+        return np.broadcast_to(needed, (len(plans),))
+
+    def least_s(self, plans: Plans) -> FloatArray:
+        """Seconds that a step takes at least, of the same."""
+        seconds = least_step_s(self.setting, gather(self.setting, plans, mean_stages))
+        return np.broadcast_to(seconds, (len(plans),))
 
     def gathered(self, plans: Plans) -> Gathered:
         """The distinct keys of some plans and what they hold."""

@@ -42,6 +42,7 @@ from cost_models.stages import StageTable, stage_table
 
 FloatArray = NDArray[np.float64]
 LayerParameters = tuple[tuple[Array, Array], ...]
+Stages = tuple[Groups, StageTable]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
@@ -208,11 +209,16 @@ class _PerStage(Sequence[tuple[Array, Array]]):
         return plain, expert
 
 
-def gather(s: Setting, plans: Plans) -> Gathered:
-    """Find the distinct keys of some plans and what they hold."""
+def gather(
+    s: Setting, plans: Plans, stages_of: Callable[[ModelSpec, Plans], Stages] = stage_table
+) -> Gathered:
+    """Find the distinct keys of some plans and what they hold.
+
+    stages_of: how layers fall on stages; mean_stages where that is open.
+    """
     layers, layer_plans = LAYER_KEY.distinct(plans)
     state, state_plans = STATE_KEY.distinct(plans)
-    stages, table = stage_table(s.model, plans)
+    stages, table = stages_of(s.model, plans)
     count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
     micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
     held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))

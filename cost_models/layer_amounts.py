@@ -37,7 +37,7 @@ class LayerAmounts:
 
 
 def layer_amounts(s: Setting, plans: Plans) -> LayerAmounts:
-    """The amounts of legal plans of one pipeline size."""
+    """The amounts of legal plans; stages that a plan has not hold nothing."""
     g = gather(s, plans)
     times = BlockTimes(s, g, data_parallel(s, g))
     memory = StageMemory(s, g, all_stages=True)

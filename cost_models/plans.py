@@ -310,6 +310,8 @@ class Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
         if self._is_one:
             return self
+        if isinstance(index, np.ndarray) and index.dtype == np.bool_:
+            index = np.flatnonzero(index)  # once for all columns
         picked = {n: (c if c.ndim == 0 else c[index]) for n, c in self.columns()}
         return Plans(**picked, stage_layers_table=self.stage_layers_table)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,15 +78,11 @@ class StageMemory:
         self._slots = list(_slots(s, g, all_stages))
         self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
-        self.total_bytes = np.zeros(self._shape)
-        self.spare_bytes = np.zeros(self._shape)
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
         for place in self._places:
             parts, spare = self._parts_at(place)
             total = sum_of(parts.values())
-            self.total_bytes[place.row, place.plans] = total
-            self.spare_bytes[place.row, place.plans] = spare
             for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
                 most[place.plans] = np.maximum(most[place.plans], value)
 
@@ -101,6 +97,17 @@ class StageMemory:
             for name, values in self._parts_at(place)[0].items():
                 found[name][place.row, place.plans] = values
         return found
+
+    @cached_property
+    def total_bytes(self) -> FloatArray:
+        """Of each stage."""
+        total: FloatArray = np.asarray(sum_of(self.parts.values()))
+        return total
+
+    @cached_property
+    def spare_bytes(self) -> FloatArray:
+        """Of each stage."""
+        return self._filled(lambda place: self._parts_at(place)[1])
 
     @cached_property
     def stage(self) -> FloatArray:
@@ -136,6 +143,24 @@ class StageMemory:
         for place in self._places:
             rows[place.row, place.plans] = value(place)
         return rows
+
+
+def least_needed_bytes(s: Setting, g: Gathered) -> Array:
+    """Bytes that the fullest stage needs at least, whatever stage holds which layers: a bound.
+
+    g: of mean stages, which hold no more than the fullest.  One micro-batch is in flight; where
+    layers differ, the fullest stage may have those alone that take the least beside what is saved.
+    What an optimizer keeps by matrix is left out.
+    """
+    amounts = _StepAmounts(s, g)
+    slot = _Slot(s, g, 0, _ALL, amounts, 0.0)
+    if len(s.kinds) > 1:
+        slot.leave_out_kinds()
+    parts, spare = slot.parts(_Place(0, 0, _ALL, 0.0, 1.0, 1.0))
+    if OPTIMIZERS[s.training.optimizer].by_matrix:
+        parts["optimizer"] = 0.0
+    needed: Array = sum_of(parts.values()) - spare
+    return needed
 
 
 def _slots(s: Setting, g: Gathered, all_stages: bool) -> Iterator[_Slot]:
@@ -257,6 +282,12 @@ class _Slot:
         if np.any(step.offloads):
             self._offloaded = g.offloaded_share(slot)
             self._most_resident = OFFLOAD_RESIDENT_LAYERS * kept
+
+    def leave_out_kinds(self) -> None:
+        """Leave out what depends on which kinds of layers there are, and not on how many."""
+        self._inside = reduce(np.minimum, self._of.inside)
+        self._gradients = self._gradients - _placeholder_bytes(self._g, self._slot)
+        self._step = 0.0
 
     def place(self) -> _Place:
         """The first stage of each plan that is composed so."""

@@ -369,6 +369,27 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
     )  # fmt: skip
 
 
+def mean_stages(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
+    """One stage for each plan, as full as its stages are on average, without their ends.
+
+    Full recompute is that of all layers.
+    """
+    fields = "pp", "recompute", "recompute_method", "recompute_num_layers"
+    groups, keys = Key(*fields).distinct(plans)
+    shape = (1, len(groups.first))
+    counts = np.array(layers_of(model).trained_counts, dtype=np.float64)[:, None, None]
+    layers = np.broadcast_to(counts / keys.pp, (len(counts), *shape))
+    redone = layers * (keys.recompute == code("recompute", "full"))
+    uniform = keys.recompute_method == code("recompute_method", "uniform")
+    inputs = redone / np.where(uniform, np.maximum(keys.recompute_num_layers, 1), 1)
+    totals = np.broadcast_to(counts[:, 0], (len(counts), shape[1]))
+    none, one = np.zeros(shape), np.ones(shape[1], dtype=np.int64)
+    return groups, StageTable(
+        none, none, none, layers, redone, inputs, totals, (redone * keys.pp)[:, 0],
+        none.astype(np.int64), one,
+    )  # fmt: skip
+
+
 def _stacked(tables: Sequence[FloatArray]) -> FloatArray:
     """Tables (rows, slots) one behind the other: (rows, most slots, tables), the last slot of each
     repeated.

@@ -11,6 +11,7 @@ from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
 from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, MicroBatchSeconds, micro_batch_seconds
+from cost_models.layers import layers_of
 from cost_models.objectives import forward_share, with_reference
 from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
@@ -86,6 +87,19 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
         seconds = seconds + at_stage(table.layers[k][slot]) * whole_s
         seconds = seconds + at_stage(table.recomputed[k][slot]) * again_s
     return seconds
+
+
+def least_step_s(s: Setting, g: Gathered) -> Array:
+    """Seconds that a step takes at least, whatever stage holds which layers: a bound.
+
+    The mean stage's kernels and exchanges of all micro-batches; without what full recompute adds,
+    without bubbles, and without what is done once a step.
+    """
+    times = BlockTimes(s, g, data_parallel(s, g))
+    every: Array = times.whole_ends_s[0] + (1 + s.model.mtp_num_layers) * times.whole_ends_s[1]
+    for count, whole_s in zip(layers_of(s.model).trained_counts, times.whole_s, strict=True):
+        every = every + count * whole_s
+    return g.micro_batches * every / g.plans.pp
 
 
 def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cost_models.plans import Plans
 from planner import frameworks
 from planner.documents.request import Bounds, PlanRequest
 from planner.frameworks.able import runners
 from planner.frameworks.devices import usual
-from planner.progress import Parts
+from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.constraints import Context, Rule
-from planner.search.exhaustive import Outcome, cost_model, objective, search
+from planner.search.exhaustive import Outcome, search
 
 # Of a framework that deals out layers by itself; a limit may name so many values.
 _MOST_SPLITS = 255
@@ -24,54 +23,62 @@ class Entry:
     """What one framework can do.
 
     framework: its name; None where no framework writes for these accelerators, or none runs what
-    was asked for.  request, rules: as it is searched; score: of its best plan, the lower the
-    better.
+    was asked for.  request, rules: as it is searched.
     """
 
     framework: str | None
     request: PlanRequest
     rules: tuple[Rule, ...]
     outcome: Outcome
-    score: float
 
 
-def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
+def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
     """Every framework that fits a plan, that of the best first; of equals, the first registered.
 
     The one that is named alone; else those that run the model on these accelerators.  Where none
     fits a plan, one entry without: of the preferred framework, or, if only schedules that no
-    framework runs were asked for, of those.
+    framework runs were asked for, of those.  Of all but the first, or with best_only of all,
+    nothing is known but the best plan.
     """
+    context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
-    if named:
-        return [_entry(request, named, top_k)]
-    able = runners(Context(request.model, request.cluster, request.training))
+    able = (named,) if named else runners(context)
     entries: list[Entry] = []
     by_memory = request.search.objective == "memory_headroom"
     told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
     for name in able:
         with told.part():
-            entries.append(_shared(request, name, entries) or _entry(request, name, top_k))
-    fitting = [entry for entry in entries if entry.outcome.best]
+            entry = _shared(request, name, entries)
+            entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
+    fitting = sorted(
+        (one for one in entries if one.outcome.best), key=lambda one: one.outcome.score
+    )
     if not fitting:
-        free = _entry(request, None, top_k)
-        return [free] if free.outcome.best or not entries else entries[:1]
-    return sorted(fitting, key=lambda entry: entry.score)
+        free = None if named else _entry(request, None, top_k)
+        if free is not None and (free.outcome.best or not entries):
+            return [free]
+        return [_entry(request, able[0], top_k) if best_only else entries[0]]
+    if best_only or fitting[0].outcome is entries[0].outcome:
+        return fitting
+    with within_a_step():
+        whole = _entry(request, fitting[0].framework, top_k)
+    if whole.outcome.score > fitting[0].outcome.score:  # it was stopped
+        return fitting
+    alike = fitting[0].outcome
+    return [replace(one, outcome=whole.outcome) if one.outcome is alike else one for one in fitting]
 
 
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the fastest, with that plan alone."""
-    return compete(request, top_k=1)[0]
+    return compete(request, top_k=1, best_only=True)[0]
 
 
-def _entry(request: PlanRequest, name: str | None, top_k: int | None) -> Entry:
+def _entry(
+    request: PlanRequest, name: str | None, top_k: int | None, best_only: bool = False
+) -> Entry:
     bound, rules = prepared(request.for_framework(name))
-    outcome = search(bound, rules, top_k=top_k)
-    score = float("inf")
-    if outcome.best:
-        best = Plans.from_rows(outcome.best[:1])
-        score = float(objective(bound)(best, cost_model(bound).evaluate(best))[0])
-    return Entry(name, bound, rules, outcome, score)
+    outcome = search(bound, rules, top_k=1 if best_only else top_k, best_only=best_only)
+    return Entry(name, bound, rules, outcome)
 
 
 def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | None:
@@ -86,7 +93,7 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
         alike = own.axes == its.axes and own.splits == its.splits
         if alike and other.outcome.best and not own.reasons(request, other.outcome.best[0]):
             bound, rules = prepared(request.for_framework(name))
-            return Entry(name, bound, rules, other.outcome, other.score)
+            return Entry(name, bound, rules, other.outcome)
     return None
 
 

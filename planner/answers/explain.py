@@ -108,20 +108,22 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     # Where the head is, multi-token prediction counts as layers.
     heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
     held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
-    stages = []
-    for stage in range(plan.pp):
-        parts = {name: float(table.parts[name][stage, k]) for name in MEMORY_PARTS}
-        stages.append(
-            StageMemory(
-                stage=stage,
-                layers=int(held[slots[stage]]),
-                in_flight=float(table.in_flight[stage, k]),
-                allocated_bytes=float(table.allocated_bytes[stage, k]),
-                reserved_bytes=float(table.reserved_bytes[stage, k]),
-                total_bytes=float(table.total_bytes[stage, k]),
-                parts=parts,
-            )
+    allocated = table.allocated_bytes[:, k].tolist()
+    reserved, total = table.reserved_bytes[:, k].tolist(), table.total_bytes[:, k].tolist()
+    in_flight = table.in_flight[:, k].tolist()
+    parts = {name: table.parts[name][:, k].tolist() for name in MEMORY_PARTS}
+    stages = [
+        StageMemory(
+            stage=stage,
+            layers=int(held[slots[stage]]),
+            in_flight=in_flight[stage],
+            allocated_bytes=allocated[stage],
+            reserved_bytes=reserved[stage],
+            total_bytes=total[stage],
+            parts={name: values[stage] for name, values in parts.items()},
         )
+        for stage in range(plan.pp)
+    ]
     worst = max(stages, key=lambda s: s.total_bytes)
     capacity = request.cluster.groups[0].accelerator.memory_bytes
     needed = float(estimates.needed_bytes[k])

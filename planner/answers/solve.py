@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -74,16 +75,19 @@ def find(request: PlanRequest) -> PlanAnswer:
 
     Raises SpaceTooLarge, and NothingYet where the search was stopped before it found any.
     """
-    model = cost_model(request)
+    model, began = cost_model(request), time.perf_counter()
     entries = compete(request)
+    searched_s = time.perf_counter() - began
     counts = [entry.outcome.counts for entry in entries]
     if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
         raise NothingYet
     with within_a_step():
-        return _explained(request, model, entries)
+        return _explained(request, model, entries, searched_s)
 
 
-def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry]) -> PlanAnswer:
+def _explained(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], searched_s: float
+) -> PlanAnswer:
     """What the searches found, with what belongs to it."""
     first = entries[0]
     asked, rules, outcome = first.request, first.rules, first.outcome
@@ -116,7 +120,7 @@ def _explained(request: PlanRequest, model: CostModel, entries: Sequence[Entry])
         space=space.axes(),
         counts=outcome.counts,
         baseline=_baseline(request, model, rules, best),
-        search_time_s=sum(entry.outcome.search_time_s for entry in entries),
+        search_time_s=searched_s,
     )
 
 
@@ -192,16 +196,17 @@ def _others(
     request: PlanRequest, model: CostModel, entries: Sequence[Entry], best: PlanReport | None
 ) -> tuple[Launch, ...]:
     """The fastest plan of each framework, the fastest first."""
-    found = []
-    for entry in entries:
-        if entry.framework is None or not entry.outcome.best or best is None:
-            continue
-        plan = best
-        if entry.outcome is not entries[0].outcome:
-            plan = report(model, request, entry.outcome.best[0])
-        slower_by = plan.iteration_time_s / best.iteration_time_s - 1.0
-        found.append(Launch(framework=entry.framework, slower_by=slower_by, plan=plan))
-    return tuple(found)
+    if best is None:
+        return ()
+    named = [entry for entry in entries if entry.framework and entry.outcome.best]
+    rows = [row for row in dict.fromkeys(one.outcome.best[0] for one in named) if row != best.plan]
+    told = dict(zip(rows, reports(model, request, rows), strict=True)) | {best.plan: best}
+    found = [(str(entry.framework), told[entry.outcome.best[0]]) for entry in named]
+    return tuple(
+        Launch(framework=name, slower_by=plan.iteration_time_s / best.iteration_time_s - 1.0,
+               plan=plan)
+        for name, plan in found
+    )  # fmt: skip
 
 
 def _unbuildable(request: PlanRequest) -> Unbuildable | None:

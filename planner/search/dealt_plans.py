@@ -40,14 +40,15 @@ def dealt_plans(
     for place, plan in enumerate(plans):
         if plan.pp > 1 and SCHEDULES[plan.schedule].placement != "two-way":
             by_stages.setdefault(plan.pp, []).append(place)
-    for places in by_stages.values():
-        rows = Plans.from_rows([plans[place] for place in places])
-        amounts = layer_amounts(model.setting, rows)
-        for column, place in enumerate(places):
-            share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
-            for other, other_share in _dealt(model, plans[place], amounts, column, share, room):
-                yield place, other
-                worth_s = min(worth_s, CLOSE * other_share * float(seconds[place]))
+    places = [place for alike in by_stages.values() for place in alike]
+    if not places:
+        return
+    amounts = layer_amounts(model.setting, Plans.from_rows([plans[place] for place in places]))
+    for column, place in enumerate(places):
+        share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
+        for other, other_share in _dealt(model, plans[place], amounts, column, share, room):
+            yield place, other
+            worth_s = min(worth_s, CLOSE * other_share * float(seconds[place]))
 
 
 def _dealt(

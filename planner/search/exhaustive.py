@@ -27,7 +27,7 @@ from planner.search.dealt_plans import dealt_plans
 from planner.search.degrees import Rivals
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.simplicity import MOST_FULL, Simplest
-from planner.search.space import Space
+from planner.search.space import Reach, Space
 from planner.search.stage_recompute import with_own_counts
 from planner.sites import kept as sites
 from planner.sites import pricing
@@ -37,7 +37,7 @@ __all__ = ["Outcome", "SpaceTooLarge", "changed_fields", "cost_model", "search"]
 
 FloatArray = NDArray[np.float64]
 # Rows priced at a time: enough to hide the cost of a NumPy call, few enough to bound memory.
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 _PARETO_LIMIT = 200
 # The best plans, whose layers are dealt out by their own times.
 SHORT_LIST = 32
@@ -63,11 +63,13 @@ class Priced:
 class Outcome:
     """What a search keeps: the best rows, the front, the nearest miss, and the counts.
 
-    contenders: the first CONTENDERS, however many were asked for.  simple: those of few kinds of
-    parallelism that are nearly as fast, the simplest first.  rival: the fastest of other degrees.
+    score: of the first, the lower the better.  contenders: the first CONTENDERS, however many were
+    asked for.  simple: those of few kinds of parallelism that are nearly as fast, the simplest
+    first.  rival: the fastest of other degrees.
     """
 
     best: list[ParallelPlan] = field(default_factory=list)
+    score: float = np.inf
     contenders: list[Priced] = field(default_factory=list)
     simple: list[ParallelPlan] = field(default_factory=list)
     rival: ParallelPlan | None = None
@@ -99,14 +101,42 @@ def search(
     own: ParallelPlan | None = None,
     visit: Visit | None = None,
     visit_misses: Visit | None = None,
+    best_only: bool = False,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
     which the space is widened (see Axes).  visit, visit_misses: are shown every plan that fits,
-    and that does not.
+    and that does not.  best_only: plans that cannot be among the best are left out of all that
+    the outcome says beside them, where any fits.
     """
     began = time.perf_counter()
+    asked = request, rules, score, top_k, full, own, visit, visit_misses
+    outcome = None
+    if not full and visit_misses is None:
+        outcome = _searched(*asked, best_only, bounded=True)
+    outcome = outcome or _searched(*asked, best_only=False, bounded=False)
+    assert outcome is not None
+    outcome.search_time_s = time.perf_counter() - began
+    return outcome
+
+
+def _searched(
+    request: PlanRequest,
+    rules: Iterable[Rule],
+    score: Score | None,
+    top_k: int | None,
+    full: bool,
+    own: ParallelPlan | None,
+    visit: Visit | None,
+    visit_misses: Visit | None,
+    best_only: bool,
+    bounded: bool,
+) -> Outcome | None:
+    """See search.  bounded: plans that cannot fit are counted and not priced; None where nothing
+    else fits either, so that the nearest of all is still to be told.
+    """
+    best_only &= request.search.objective != "memory_headroom" and request.site is None
     model = cost_model(request)
     space = Space(request, rules, full, own)
     capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
@@ -118,6 +148,8 @@ def search(
     table: tuple[tuple[int, ...], ...] = ()
     costed = feasible = fewer = 0
     cut_short = False
+
+    reach = Reach(model, room, keep.bound if best_only else None)
 
     def price(plans: Plans, needed: FloatArray) -> None:
         """Times take longer to tell than memory, and most plans do not fit."""
@@ -132,21 +164,26 @@ def search(
             estimates = model.evaluate(fitting)
             space.seen(fitting, estimates.iteration_time_s)
             keep.offer(fitting, estimates)
-            simplest.offer(fitting, estimates)
-            rivals.offer(fitting, estimates)
+            if not best_only:
+                simplest.offer(fitting, estimates)
+                rivals.offer(fitting, estimates)
             if visit is not None:
                 visit(fitting, estimates)
         if visit_misses is not None and count < len(fits):
             misses = plans.take(~fits)
             visit_misses(misses, model.evaluate(misses))
 
-    for drawn in space.chunks(CHUNK):
-        plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
-        fewer += left_out
-        price(plans, needed)
+    for drawn in space.chunks(CHUNK, reach if bounded else None):
+        if len(drawn.tp):
+            plans, needed, left_out = with_fewest_layers(drawn, model, space, room)
+            fewer += left_out
+            price(plans, needed)
         step(space.drawn, space.size, keep.best)
         if cut_short := current().enough():
             break
+    nothing_fits = not (feasible or cut_short)
+    if bounded and nothing_fits and space.hopeless and (costed or not best_only):
+        return None
     if (
         not cut_short
         and score is None
@@ -162,6 +199,8 @@ def search(
         counted = space.legal(rows, table)
         if len(counted.tp):
             price(counted, model.needed_bytes(counted))
+    if not best_only:
+        costed += space.hopeless
     rejected.update(space.rejected)
     before = sum(rejected.values())
     rejected["memory"] = costed - feasible
@@ -177,7 +216,6 @@ def search(
         rejected={reason: n for reason, n in sorted(rejected.items()) if n},
         examples={reason: text for reason, text in sorted(space.examples.items()) if text},
     )
-    outcome.search_time_s = time.perf_counter() - began
     return outcome
 
 
@@ -221,10 +259,14 @@ class _Keeper:
             "peak_bytes": peak,
         }
 
+    def bound(self) -> float:
+        """The score that none of the best exceeds."""
+        return self._best[-1][0][0] if len(self._best) == self._most else np.inf
+
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Plans that fit."""
         scores = self._score(plans, estimates)
-        bound = self._best[-1][0][0] if len(self._best) == self._most else np.inf
+        bound = self.bound()
         if len(scores) > self._most:
             bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
         close = np.flatnonzero(scores <= bound)
@@ -286,6 +328,7 @@ class _Keeper:
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
             best=[row.plan for _, row in self._best[: self._top_k]],
+            score=self._best[0][0][0] if self._best else np.inf,
             contenders=[row for _, row in self._best[:CONTENDERS]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],

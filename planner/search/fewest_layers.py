@@ -30,7 +30,7 @@ def with_fewest_layers(
     full = np.broadcast_to(plans.recompute == _FULL, (len(plans),))
     layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
     several = full & (layers > 1)
-    left_out = int((layers[several] - 1).sum())
+    left_out = space.other_layer_counts(plans)
     rows = np.flatnonzero(several & (needed <= room.of(plans)))
     if space.recompute_is_optional and len(rows):
         without = plans.take(rows).with_columns(recompute=0, recompute_num_layers=0)

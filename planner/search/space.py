@@ -23,13 +23,17 @@ Axes are collapsed only by these dominance rules, each held against brute force 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
+from cost_models.estimate import CostModel
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from cost_models.stages import is_loop, middle_layers, virtual_stage_count
 from planner.documents.answer import SpaceAxis
@@ -58,17 +62,93 @@ from planner.search.constraints import (
 )
 from planner.search.prospects import Prospects
 from planner.search.switches import settled
+from planner.uncertainty.memory_risk import Room
 
 # So many are drawn in one go whatever their schedules: a chunk of its own costs more than that.
 FEW_CANDIDATES = 1 << 17
+# Plans that are laid out at one time, before each has its layouts.
+MOST_CELLS = 1 << 20
+# Sums of the same terms in another order differ by less.
+ROUNDING = 1.0 - 1e-9
+# What is left of some plans is copied where it is less than this share of them.
+WORTH_TAKING = 0.6
+# Candidates that are drawn before any is held back.
+FIRST_DRAWN = 1 << 13
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
+
+
+class Reach(NamedTuple):
+    """What candidates may be good for.
+
+    model: tells seconds and bytes that no layout undercuts; room: bytes that plans may need;
+    most_s: seconds that are still of use, None where every plan that fits is wanted.
+    """
+
+    model: CostModel
+    room: Room
+    most_s: Callable[[], float] | None = None
+
+    def fits(self, plans: Plans) -> BoolArray:
+        """Which plans may fit in some layout."""
+        return np.asarray(ROUNDING * self.model.least_bytes(plans) <= self.room.of(plans))
+
+
+@dataclass(frozen=True)
+class _Ragged:
+    """Values of each group: where its own begin in the columns, and how many."""
+
+    columns: dict[str, IntArray]
+    starts: IntArray
+    counts: IntArray
+
+    def count_of(self, chosen: BoolArray) -> IntArray:
+        """How many of each group are chosen."""
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return np.asarray(before[self.starts + self.counts] - before[self.starts])
+
+
+# A rule (None: a dominance rule), a plan that it refuses, and how many by group.
+_Refused = tuple[Rule | None, Plans, IntArray]
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Plans but for their layout: several of each row, beside each other.
+
+    group, counts: of each row.  early: dominated ones are left out; rules: those that must see the
+    layout; refused: what the others left out.  least_s: of each row, rising, where somebody asked.
+    """
+
+    plans: Plans
+    group: IntArray
+    counts: IntArray
+    early: bool
+    rules: tuple[Rule, ...]
+    refused: tuple[_Refused, ...]
+    least_s: FloatArray
+
+    def where(self, chosen: BoolArray) -> _Cells:
+        """Some of them."""
+        row = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(row[chosen], minlength=len(self.counts))
+        return replace(self, plans=self.plans.take(chosen), counts=counts)
+
+    def by_promise(self, model: CostModel) -> _Cells:
+        """The same, a row each, the most promising first."""
+        least_s = ROUNDING * model.least_s(self.plans) if len(self.plans.tp) else np.zeros(0)
+        order = np.argsort(least_s, kind="stable")
+        group = np.repeat(self.group, self.counts)[order]
+        return replace(
+            self, plans=self.plans.take(order), group=group, counts=np.ones_like(group),
+            least_s=least_s[order],
+        )  # fmt: skip
 
 
 class Space:
     """The candidates of one request.
 
-    `rejected`, `dominated` and `drawn` (of `size` in all) fill while chunks are drawn.
+    `rejected`, `dominated`, `hopeless` and `drawn` (of `size` in all) fill while chunks are drawn.
     """
 
     def __init__(
@@ -87,7 +167,7 @@ class Space:
         self.rules: tuple[Rule, ...] = (*RULES, *domain, *self._added)
         self.rejected: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.dominated = 0
+        self.dominated = self.hopeless = 0
         self.drawn = self.size = 0
 
     @cached_property
@@ -169,48 +249,135 @@ class Space:
 
     # Chunks -------------------------------------------------------------------------------
 
-    def chunks(self, size: int) -> Iterator[Plans]:
+    def chunks(self, size: int, reach: Reach | None = None) -> Iterator[Plans]:
         """Legal candidates in chunks of about `size`, where they are many one schedule after the
         other.
 
         With one schedule per chunk the cost model has no closed forms to choose between; explicit
         stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
-        layers of a chunk (see _finish).
+        layers of a chunk (see _finish).  reach: what cannot fit is counted as `hopeless` instead;
+        with most_s only what may be among the best is drawn, the most promising first, and
+        nothing else is counted.  A chunk may be empty then.
         """
-        groups, options = self.groups, self._axes.options
-        combinations = len(options["zero_stage"])
-        batches, micro_starts, micro_counts = self._micro_batches()
-        per_layout = micro_counts * combinations
-        explicit = self._layout_table(None, True)
-        every = self._layout_table(None, False)
-        total = sum(int((counts * per_layout).sum()) for _, _, counts in (every, explicit))
-        if total > MOST_CANDIDATES:
-            raise SpaceTooLarge("candidates", total, MOST_CANDIDATES)
-        self.size = total
-        usual = [every]
-        if total > FEW_CANDIDATES:
-            usual = [self._layout_table(schedule, False) for schedule in self._schedules()]
-        for layouts, starts, counts in (*usual, explicit):
-            per_row = counts * per_layout
-            if layouts is explicit[0]:
-                per_row = self._hopeful(per_row)
-            for low, high in _batches(per_row, size):
-                repeats = per_row[low:high]
-                self.drawn += int(repeats.sum())
-                row = np.repeat(np.arange(low, high), repeats)
-                position = np.arange(len(row)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-                position, option = np.divmod(position, combinations)
-                layout, batch = np.divmod(position, micro_counts[row])
-                layout = layout + starts[row]
-                plans = groups.take(row).with_columns(
-                    micro_batch_size=batches[micro_starts[row] + batch],
-                    **{n: c[layout] if c.ndim else c for n, c in layouts.items()},
-                    **{name: column[option] for name, column in options.items()},
-                    **self._axes.switches.of(0),
-                )
-                plans = self._finish(plans)
-                if len(plans.tp):
-                    yield plans
+        micro = self._micro_batches()
+        usual, explicit = (self._layout_table(None, named) for named in (False, True))
+        layouts = usual.counts + explicit.counts
+        per_layout = micro.counts * len(self._axes.options["zero_stage"])
+        self.size = int((layouts * per_layout).sum())
+        if self.size > MOST_CANDIDATES:
+            raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
+        per_layout = np.where(layouts > 0, per_layout, 0)
+        group = np.arange(len(per_layout))
+        for low, high in _batches(per_layout, MOST_CELLS):
+            here = np.where((group >= low) & (group < high), per_layout, 0)
+            most_s = reach.most_s if reach is not None else None
+            cells, hopeless = self._cells(here, micro, uncounted=most_s is not None), None
+            if reach is not None and cells.early and len(cells.plans.tp):
+                fits = reach.fits(cells.plans)
+                cells, hopeless = cells.where(fits), cells.where(~fits)
+            tables = [usual]
+            if reach is not None and most_s is not None:
+                self.hopeless += 0 if hopeless is None else len(hopeless.plans.tp)
+                cells, hopeless = cells.by_promise(reach.model), None
+            elif (usual.counts[cells.group] * cells.counts).sum() > FEW_CANDIDATES:
+                tables = [self._layout_table(schedule, False) for schedule in self._schedules()]
+            self._count(cells, here, usual)
+            for table in tables:
+                yield from self._laid_out(cells, table, size, most_s)
+            kept = self._hopeful(explicit, here)
+            self._count(cells, here, kept)
+            yield from self._laid_out(cells, kept, size, most_s)
+            if hopeless is not None:
+                for plans in chain(*(self._laid_out(hopeless, t, size) for t in (usual, kept))):
+                    self.hopeless += len(plans)
+                    self.dominated += self.other_layer_counts(plans)
+                    yield plans.take(slice(0))  # nothing to price, but whoever waits is told
+
+    def _cells(self, counts: IntArray, micro: _Ragged, uncounted: bool) -> _Cells:
+        """Groups with each micro-batch and option, where some layout may make that legal.
+
+        counts: of each group, before anything is left out; uncounted: nobody asks how many are.
+        """
+        options = self._axes.options
+        group, position = _spread(counts)
+        batch, option = np.divmod(position, len(options["zero_stage"]))
+        plans = self.groups.take(group).with_columns(
+            micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
+            **{name: column[option] for name, column in options.items()},
+            **self._axes.switches.of(0),
+        )
+        legal = np.ones(len(group), dtype=np.bool_)
+        refused: list[_Refused] = []
+
+        def refuse(rule: Rule | None, rows: BoolArray) -> None:
+            if rows.any():
+                first = plans.take(np.argmax(rows, keepdims=True))
+                refused.append((rule, first, np.bincount(group[rows], minlength=len(counts))))
+
+        # A layout decides which layer counts there are, and so what is counted.
+        early = uncounted or not self.every_layer_count
+        if early:
+            legal = ~self._dominated(plans)
+            refuse(None, ~legal)
+        if uncounted:
+            legal &= plans.recompute_num_layers <= self._longest_chunk[group]
+        still_open = {*LAYOUT_FIELDS, "recompute_num_layers", *self._axes.switches.columns}
+        rules = []
+        for rule in self._rules_of("plan"):
+            if np.count_nonzero(legal) < WORTH_TAKING * len(legal):
+                plans, group = plans.take(legal), group[legal]
+                legal = np.ones(len(group), dtype=np.bool_)
+            passes, read = judged(rule, self.context, plans)
+            if read & still_open or not early:
+                rules.append(rule)
+            else:
+                refuse(rule, legal & ~passes)
+                legal = legal & passes
+        found = np.bincount(group[legal], minlength=len(counts))
+        rows = np.flatnonzero(found)
+        return _Cells(
+            plans.take(legal), rows, found[rows], early, tuple(rules), tuple(refused), np.zeros(0)
+        )  # fmt: skip
+
+    def _count(self, cells: _Cells, drawn: IntArray, layouts: _Ragged) -> None:
+        """Count what is left out of cells with some layouts; drawn: cells of each group."""
+        for rule, first, found in cells.refused:
+            count = int((found * layouts.counts).sum())
+            self.drawn += count
+            if rule is None:
+                self.dominated += count
+            elif count:
+                self._refuse(rule, first, np.ones(1, dtype=np.bool_), count)
+        if self._axes.gpipe_dominated:
+            twins = layouts.count_of(layouts.columns["schedule"] == _1F1B) * (self.groups.pp > 1)
+            self.dominated += int((twins * drawn).sum())
+
+    def _laid_out(
+        self,
+        cells: _Cells,
+        layouts: _Ragged,
+        size: int,
+        most_s: Callable[[], float] | None = None,
+    ) -> Iterator[Plans]:
+        """Cells with each layout, all layouts of a group beside each other."""
+        starts = np.cumsum(cells.counts) - cells.counts
+        per_row = layouts.counts[cells.group] * cells.counts
+        for low, high in _batches(per_row, size, FIRST_DRAWN if most_s else size):
+            if most_s is not None:
+                high = min(high, int(np.searchsorted(cells.least_s, most_s(), side="right")))
+            row, position = _spread(per_row[low:high])
+            if not len(row):
+                return
+            self.drawn += len(row)
+            row += low
+            layout, cell = np.divmod(position, cells.counts[row])
+            layout += layouts.starts[cells.group[row]]
+            plans = cells.plans.take(starts[row] + cell).with_columns(
+                **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
+            )
+            plans = self._finish(plans, cells)
+            if len(plans.tp):
+                yield plans
 
     @property
     def every_layer_count(self) -> bool:
@@ -222,10 +389,15 @@ class Space:
         """Whether every plan with full recompute stands beside the same plan without."""
         return "none" in self._axes.values["recompute"]
 
-    def _finish(self, plans: Plans) -> Plans:
+    def other_layer_counts(self, plans: Plans) -> int:
+        """Plans that those of full recompute of all layers stand for: with fewer of them."""
+        if self.every_layer_count:
+            return 0
+        full = plans.recompute == _FULL
+        return int((np.maximum(plans.recompute_num_layers, 1) - 1)[full].sum())
+
+    def _finish(self, plans: Plans, cells: _Cells) -> Plans:
         """Drop dominated and illegal rows; give full recompute its layers."""
-        if self._axes.gpipe_dominated:
-            self.dominated += int(np.count_nonzero((plans.schedule == _1F1B) & (plans.pp > 1)))
         layers = self.chunk_layers(plans)
         full = plans.recompute == _FULL
         if self.every_layer_count:
@@ -238,17 +410,24 @@ class Space:
             count = plans.recompute_num_layers
             count = np.where(count > 0, np.minimum(count, layers), layers)
             plans = plans.with_columns(recompute_num_layers=np.where(full, count, 0))
-        if not self.full:
-            keep = ~(self._redundant_zero(plans) | self._idle(plans))
+        if not cells.early:
+            keep = ~self._dominated(plans)
             self.dominated += int(np.count_nonzero(~keep))
             plans = plans.take(keep)
         if not self._axes.switches.columns:
-            return self._filter(plans, "plan")
-        rules = self._rules_of("plan")
-        found, refused = settled(self._axes.switches, rules, self.context, plans, self._at_rest)
+            return plans.take(self._legal(plans, "plan", cells.rules))
+        found, refused = settled(
+            self._axes.switches, cells.rules, self.context, plans, self._at_rest
+        )
         for each, rows in refused:
             self._refuse(each, plans, rows)
         return found
+
+    def _dominated(self, plans: Plans) -> BoolArray:
+        """Plans that another one stands for, whatever their layout."""
+        if self.full:
+            return np.zeros(len(plans), dtype=np.bool_)
+        return self._redundant_zero(plans) | self._idle(plans)
 
     def _redundant_zero(self, plans: Plans) -> BoolArray:
         """ZeRO stages beyond the first allowed one >= 1 where nothing can be sharded."""
@@ -308,6 +487,13 @@ class Space:
             longest = np.where(plans.stage_layers > 0, each, longest)
         return longest
 
+    @cached_property
+    def _longest_chunk(self) -> IntArray:
+        """Layers of the longest chunk in any layout of each group."""
+        pps, place = np.unique(self.groups.pp, return_inverse=True)
+        longest = [int(self.chunk_layers(self.layouts[pp]).max(initial=0)) for pp in pps.tolist()]
+        return np.array(longest, dtype=np.int64)[place]
+
     def _schedules(self) -> list[int]:
         """Codes of the schedules any layout uses."""
         used = {int(c) for plans in self.layouts.values() for c in np.unique(plans.schedule)}
@@ -328,22 +514,21 @@ class Space:
         if self._prospects is not None:
             self._prospects.seen(plans, seconds)
 
-    def _hopeful(self, per_row: IntArray) -> IntArray:
-        """Candidates by group, none where dealt layers cannot become as fast as the best so far."""
+    def _hopeful(self, layouts: _Ragged, drawn: IntArray) -> _Ragged:
+        """Layouts by group, none where dealt layers cannot become as fast as the best so far.
+
+        drawn: cells of each group.
+        """
         if self._prospects is None:
-            return per_row
-        kept = np.where(self._prospects.hopeful(), per_row, 0)
-        left_out = int((per_row - kept).sum())
+            return layouts
+        kept = np.where(self._prospects.hopeful(), layouts.counts, 0)
+        left_out = int(((layouts.counts - kept) * drawn).sum())
         self.dominated += left_out
         self.drawn += left_out
-        return kept
+        return replace(layouts, counts=kept)
 
-    def _layout_table(
-        self, schedule: int | None, explicit: bool
-    ) -> tuple[dict[str, IntArray], IntArray, IntArray]:
-        """Layouts of one schedule, or of all, as columns; where each group row's own begin, and
-        how many.
-        """
+    def _layout_table(self, schedule: int | None, explicit: bool) -> _Ragged:
+        """Layouts of one schedule, or of all, for each group."""
         start = 0
         offsets: dict[int, tuple[int, int]] = {}
         columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS}
@@ -361,10 +546,10 @@ class Space:
         table = {n: np.concatenate(c) if c else empty for n, c in columns.items()}
         if schedule is not None:
             table["schedule"] = np.asarray(schedule)
-        return table, starts, counts
+        return _Ragged(table, starts, counts)
 
-    def _micro_batches(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Micro-batches that divide each data-parallel share: values, and where each row's are."""
+    def _micro_batches(self) -> _Ragged:
+        """Micro-batches that divide the data-parallel share of each group."""
         batch = self.request.training.global_batch_size
         allowed = set(self._axes.values["micro_batch_size"])
         flat: list[int] = []
@@ -377,7 +562,8 @@ class Space:
             flat.extend(own)
         starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
         counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
-        return np.array(flat or [1], dtype=np.int64), starts, counts
+        values = np.array(flat or [1], dtype=np.int64)
+        return _Ragged({"micro_batch_size": values}, starts, counts)
 
     @property
     def deals(self) -> bool:
@@ -441,20 +627,25 @@ class Space:
         legal = self._legal(plans, level)
         return plans if legal.all() else plans.take(legal)
 
-    def _legal(self, plans: Plans, level: str) -> BoolArray:
-        """Which plans every rule of a level passes; others are counted by their first reason."""
+    def _legal(self, plans: Plans, level: str, rules: Sequence[Rule] | None = None) -> BoolArray:
+        """Which plans every rule of a level passes, or of these; others are counted by their first
+        reason.
+        """
         n = len(plans.vpp) if level == "layout" else len(plans.tp)
         legal = np.ones(n, dtype=np.bool_)
-        for rule in self._rules_of(level):
+        for rule in self._rules_of(level) if rules is None else rules:
             passes = legal & self._passes(rule, plans, level)
             self._refuse(rule, plans, legal & ~passes)
             legal = passes
         return legal
 
-    def _refuse(self, rule: Rule, plans: Plans, refused: BoolArray) -> None:
-        """Count what a rule refuses, and keep its sentence for the first of them."""
+    def _refuse(self, rule: Rule, plans: Plans, refused: BoolArray, each: int = 1) -> None:
+        """Count what a rule refuses, and keep its sentence for the first of them.
+
+        each: how many plans a row stands for.
+        """
         if refused.any():
-            self.rejected[rule.code] += int(np.count_nonzero(refused))
+            self.rejected[rule.code] += each * int(np.count_nonzero(refused))
             if rule.code not in self.examples:
                 self.examples[rule.code] = self._explained(rule, plans, refused)
 
@@ -529,13 +720,22 @@ class Space:
         return tuple(rows)
 
 
-def _batches(counts: IntArray, size: int) -> Iterator[tuple[int, int]]:
-    """Consecutive row ranges with about `size` candidates each (at least one row)."""
-    low, total = 0, 0
-    for i, count in enumerate(counts.tolist()):
-        if total and total + count > size:
-            yield low, i
-            low, total = i, 0
-        total += count
-    if total:
-        yield low, len(counts)
+def _spread(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Rows repeated so often: the row of each, and which of its repeats that is."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _batches(
+    counts: IntArray, size: int, first: int = MOST_CANDIDATES
+) -> Iterator[tuple[int, int]]:
+    """Consecutive row ranges with about `size` candidates each (at least one row).
+
+    first: of the first range; each later one may have twice as many as that before.
+    """
+    ends, low, begun = np.cumsum(counts), 0, 0
+    while low < len(counts):
+        high = max(int(np.searchsorted(ends, begun + min(first, size), side="right")), low + 1)
+        if ends[high - 1] > begun:
+            yield low, high
+        low, begun, first = high, int(ends[high - 1]), 2 * first

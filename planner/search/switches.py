@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from cost_models.keys import group
 from cost_models.plans import IntArray, Plans, concatenate
 from planner.search.axes import Switches
 from planner.search.constraints import BoolArray, Context, Rule, judged, passing
 
 Refused = list[tuple[Rule, BoolArray]]
+# What decides whether a switch has an effect on a plan.
+RESTS_ON = ("tp", "cp", "pp", "dp", "dp_shard", "ep", "zero_stage")
 
 
 def settled(
@@ -35,10 +38,12 @@ def settled(
     best = legal.copy()
     refused: Refused = []
     asking: Refused = []
+    fields = set(RESTS_ON)
     for rule in rules:
         passes, read = judged(rule, context, plans)
         if switches.columns.keys() & read:
             asking.append((rule, ~passes))
+            fields |= read
             best &= passes
         else:
             refused.append((rule, legal & ~passes))
@@ -48,16 +53,22 @@ def settled(
     if not len(rows):
         return found, refused
     asks = [rule for rule, _ in asking]
-    accepted = np.zeros((len(rows), len(switches.outdoes)), dtype=np.bool_)
+    # Plans that the rules cannot tell apart are asked about once.
     pending = plans.take(rows)
+    groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
+    several = pending.take(groups.first)
+    accepted = np.zeros((len(groups.first), len(switches.outdoes)), dtype=np.bool_)
     for k in range(1, accepted.shape[1]):
         open_rows = np.flatnonzero(~(accepted & switches.outdoes[:, k]).any(axis=1))
-        tried = at_rest(pending.take(open_rows).with_columns(**switches.of(k)))
-        passes = passing(asks, context, tried)
-        accepted[open_rows, k] = passes
-        if passes.any():
-            found = concatenate(found, tried.take(passes))
-    return found, [*refused, *_first_reasons(asking, len(legal), rows[~accepted.any(axis=1)])]
+        tried = at_rest(several.take(open_rows).with_columns(**switches.of(k)))
+        accepted[open_rows, k] = passing(asks, context, tried)
+    of_row = np.zeros(len(rows), dtype=np.int64) if groups.inverse is None else groups.inverse
+    for k in np.flatnonzero(accepted.any(axis=0)).tolist():
+        own = pending.take(np.flatnonzero(accepted[of_row, k]))
+        found = concatenate(found, at_rest(own.with_columns(**switches.of(k))))
+    settles = np.asarray(accepted.any(axis=1))
+    left = rows[~settles[of_row]]
+    return found, [*refused, *_first_reasons(asking, len(legal), left)]
 
 
 def _first_reasons(asking: Refused, count: int, rows: IntArray) -> Refused:

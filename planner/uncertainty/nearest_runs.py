@@ -42,12 +42,14 @@ SIZES = {
 class _Table:
     """The runs that intervals rest on, laid out to be compared with.
 
-    sizes: as powers of two times their weights, shape (sizes, runs).  kinds: by name and value how
-    far each run of another value lies apart.  held: by accelerator and runtime.
+    sizes: as powers of two times their weights, shape (sizes, runs).  weights: those of SIZES.
+    kinds: by name and value how far each run of another value lies apart.  held: by accelerator
+    and runtime.
     """
 
     runs: tuple[ScoredRun, ...]
     sizes: Array
+    weights: Array
     kinds: dict[str, dict[str | bool, Array]]
     held: dict[str, dict[str, list[ScoredRun]]]
 
@@ -62,7 +64,7 @@ def _table() -> _Table:
         else [getattr(run, name) for run in runs]
         for name in SIZES
     }
-    weights = np.array(list(SIZES.values()))[:, None]
+    weights = np.array(list(SIZES.values()))
     kinds: dict[str, dict[str | bool, Array]] = {}
     for name, weight in KINDS.items():
         values = np.array([getattr(run, name) for run in runs])
@@ -70,7 +72,8 @@ def _table() -> _Table:
     held: dict[str, dict[str, list[ScoredRun]]] = {}
     for run in runs:
         held.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
-    return _Table(runs, weights * np.log2(list(columns.values())), kinds, held)
+    sizes = weights[:, None] * np.log2(list(columns.values()))
+    return _Table(runs, sizes, weights, kinds, held)
 
 
 def evidence(
@@ -179,8 +182,8 @@ def _peak(accelerator: AcceleratorSpec) -> float:
 def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[ScoredRun, ...]:
     """The first few, one of each model of a source: its repeats say nothing new."""
     table = _table()
-    weighed = np.array([SIZES[name] * np.log2(sizes[name]) for name in SIZES])[:, None]
-    apart = np.abs(table.sizes - weighed).sum(axis=0)
+    weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
+    apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
         apart += table.kinds[name].get(kinds[name], weight)
     return _several(table.runs[i] for i in np.argsort(apart, kind="stable").tolist())

@@ -252,6 +252,16 @@ class Posterior:
 
         several: groups, one of each level after the first.
         """
+        if several not in self._off:
+            self._off[several] = self._off_in(several)
+        return self._off[several]
+
+    @cached_property
+    def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
+        """What was asked for: an accelerator, a runtime and a site are few."""
+        return {}
+
+    def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
         places, mean, shared = self._coefficients
         levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
         weights = {each: count / len(several) for each, count in levels.items()}

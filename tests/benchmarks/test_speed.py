@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+import planner
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
+from planner.answers.competition import compete
 from planner.documents.request import PlanRequest
+from planner.intake.parsing import parse_request
 from planner.search.exhaustive import CHUNK, cost_model, search
 from planner.search.space import Space
 
@@ -37,6 +43,8 @@ def ask(model: str, cluster: str, seq: int, batch: int) -> PlanRequest:
 
 
 GPT3 = [("gpt3-175b", f"{n // 8}x8xa100-sxm-80gb", 2048, 1536) for n in (64, 512, 1024, 4096)]
+LLAMA_70B = ("llama-3.1-70b", "8x8xh100-sxm", 8192, 1024)
+QWEN = ("qwen3-235b-a22b", "32x8xh100-sxm", 4096, 1024)
 LLAMA = ("llama-3.1-405b", "2048x8xh100-sxm", 8192, 2048)
 DEEPSEEK = ("deepseek-v3", "256x8xh100-sxm", 4096, 15360)
 
@@ -77,6 +85,64 @@ def test_search(benchmark: BenchmarkFixture, question: tuple[str, str, int, int]
     benchmark.extra_info["enumerated"] = outcome.counts.enumerated
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     benchmark.extra_info["process_peak_mib"] = peak_kib // 1024
+
+
+@pytest.mark.parametrize(
+    "question", [GPT3[2], LLAMA_70B, LLAMA, QWEN, DEEPSEEK], ids=lambda q: f"{q[0]}-{q[1]}"
+)
+def test_public_plan(
+    benchmark: BenchmarkFixture,
+    capsys: pytest.CaptureFixture[str],
+    question: tuple[str, str, int, int],
+) -> None:
+    """`planner.plan` over all frameworks, beside its own search and the same for Megatron alone."""
+    document = asked(*question)
+    alone = document | {"search": {"framework": "megatron"}}
+    request = parse_request(document)
+    benchmark.pedantic(planner.plan, args=(document,), rounds=3, warmup_rounds=1)
+    if benchmark.stats:
+        all_s, search_s, alone_s = cpu_s(
+            lambda: planner.plan(document),
+            lambda: compete(request),
+            lambda: planner.plan(alone),
+            rounds=5,
+        )
+        with capsys.disabled():
+            print(
+                f"\nplan {question[0]}: {all_s:.2f} s of CPU, {all_s / search_s:.2f} x its search, "
+                f"{all_s / alone_s:.2f} x Megatron alone"
+            )
+
+
+def test_public_estimate(benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    """`planner.estimate` of a document, beside `CostModel.evaluate` of its plan."""
+    given = {"tp": 8, "sequence_parallel": True, "pp": 4, "dp": 2}
+    document = asked(*LLAMA_70B) | {"plan": given}
+    model = cost_model(ask(*LLAMA_70B))
+    plans = Plans.from_rows([ParallelPlan.model_validate(given)])
+    benchmark(planner.estimate, document)
+    if benchmark.stats:
+        own_s, evaluated_s = cpu_s(
+            lambda: planner.estimate(document), lambda: model.evaluate(plans), rounds=200
+        )
+        with capsys.disabled():
+            print(f"\nestimate: {1e3 * own_s:.2f} ms, {own_s / evaluated_s:.2f} x evaluate")
+
+
+def asked(model: str, cluster: str, seq: int, batch: int) -> dict[str, Any]:
+    training = {"seq_length": seq, "global_batch_size": batch}
+    return {"model": model, "cluster": cluster, "training": training}
+
+
+def cpu_s(*calls: Callable[[], object], rounds: int) -> list[float]:
+    """Median CPU seconds of warm calls, in turns: so what else runs does not move their ratios."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for _ in range(1 + rounds):
+        for call, seconds in zip(calls, taken, strict=True):
+            began = time.process_time()
+            call()
+            seconds.append(time.process_time() - began)
+    return [median(seconds[1:]) for seconds in taken]
 
 
 def test_one_estimate(benchmark: BenchmarkFixture) -> None:

@@ -81,6 +81,27 @@ def test_the_worst_stage_is_among_those_priced_for_every_schedule(name: str) -> 
                 assert few.peak_bytes[0] == every.peak_bytes[0], (p, v, m)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 9))]
+)
+def test_no_layout_takes_less_than_the_least(name: str, optimizer: str, seed: int) -> None:
+    """Time and memory of whole plans, against what is known before layers fall on stages."""
+    model, nodes = preset(name), parse_shorthand("2x4xh100-sxm")
+    training = TrainingSpec.model_validate(
+        {"seq_length": 1024, "global_batch_size": 64, "optimizer": optimizer}
+    )
+    cost = CostModel(model, nodes, training)
+    plans = Plans.from_rows(some_plans(model, nodes, training, Random(f"{name} {seed}"), 200))
+    estimates = cost.evaluate(plans)
+    least_s, least_bytes = cost.least_s(plans), cost.least_bytes(plans)
+    assert np.all(least_s <= estimates.iteration_time_s * (1 + 1e-12))
+    assert np.all(least_bytes <= estimates.needed_bytes * (1 + 1e-12))
+    assert np.max(least_s / estimates.iteration_time_s) > 0.3
+    assert np.max(least_bytes / estimates.needed_bytes) > 0.3
+
+
 def peak_parts(plan: ParallelPlan, model: str, cluster: str) -> dict[str, float]:
     training = TrainingSpec(seq_length=8192, global_batch_size=256)
     cost = CostModel(preset(model), parse_shorthand(cluster), training)

@@ -10,17 +10,21 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers import emission
+from planner.answers.competition import compete, prepared
 from planner.answers.solve import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.frameworks.able import runners
 from planner.search.constraints import Context
+from planner.search.exhaustive import search
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds
 
 
-def asked(cluster: str = "2x8xh100-sxm", **search: object) -> PlanRequest:
+def asked(
+    model: str = "llama-3.1-8b", cluster: str = "2x8xh100-sxm", **search: object
+) -> PlanRequest:
     return PlanRequest(
-        model=preset("llama-3.1-8b"),
+        model=preset(model),
         cluster=parse_shorthand(cluster),
         training=TrainingSpec(seq_length=8192, global_batch_size=128),
         search=SearchSpec.model_validate(search),
@@ -44,6 +48,36 @@ def test_the_headline_is_the_fastest_of_all_frameworks(answer: PlanAnswer) -> No
     found = {one.framework: one.plan.iteration_time_s for one in answer.frameworks}
     assert found == pytest.approx(seconds)
     assert list(found.values()) == sorted(found.values())
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])
+def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
+    """Of each framework, though fewer plans are priced: the others cannot be the best."""
+    request = asked(model)
+    context = Context(request.model, request.cluster, request.training)
+    costed = []
+    for name in runners(context):
+        bound, rules = prepared(request.for_framework(name))
+        whole, alone = search(bound, rules), search(bound, rules, top_k=1, best_only=True)
+        assert alone.best == whole.best[:1], name
+        assert whole.counts is not None
+        assert alone.counts is not None
+        costed.append((alone.counts.costed, whole.counts.costed))
+    assert sum(alone for alone, _ in costed) < 0.7 * sum(whole for _, whole in costed)
+
+
+def test_where_the_first_framework_is_not_the_fastest_all_is_told_of_the_fastest() -> None:
+    """On one accelerator torch's compiled kernels win."""
+    request = asked(cluster="1x1xb200")
+    entries = compete(request)
+    assert (
+        entries[0].framework
+        != runners(Context(request.model, request.cluster, request.training))[0]
+    )
+    bound, rules = prepared(request.for_framework(entries[0].framework))
+    alone = search(bound, rules)
+    assert entries[0].outcome.counts == alone.counts
+    assert entries[0].outcome.pareto == alone.pareto
 
 
 def test_every_plan_of_the_list_can_be_launched(answer: PlanAnswer) -> None:
@@ -96,6 +130,6 @@ def test_a_schedule_that_no_framework_runs_is_priced_without_a_launch() -> None:
 
 
 def test_no_framework_writes_for_a_tpu() -> None:
-    found = find(asked("1x16xtpu-v5p"))
+    found = find(asked(cluster="1x16xtpu-v5p"))
     assert found.best is not None
     assert found.launch is None
