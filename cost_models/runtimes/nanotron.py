@@ -16,4 +16,8 @@ RUNTIME = replace(
     # Queries, keys and values, and both inputs of the MLP, are one product each.
     separate_gated_matrices=0.0,
     repeats_key_value_heads=0.0,
+    # optim/gradient_accumulator.py: fp32 masters of their own and one contiguous gradient buffer.
+    # parallel/pipeline_parallel/state.py: one message at a time, into a tensor of its own.
+    weights_are_masters=0.0,
+    buffers_every_message=0.0,
 )

@@ -35,6 +35,7 @@ from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.accuracy.tuning import tuning_of
+from planner.frameworks.nanotron import layers as nanotron
 
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
 # published its numbers before.
@@ -281,7 +282,11 @@ def _plan(
         raise ValueError(f"pp {pp} x vpp {vpp} is more chunks than the {model.num_layers} layers")
     if (share := values.get("recompute_num_layers", 0)) < 0:
         values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // -share, 1)
-    values.update(_uneven(model, pp, vpp, schedule.placement, assumptions))
+    if values["runtime"] == "nanotron" and pp > 1:
+        values["stage_layers"] = nanotron.stages(model, pp, values["tp"])
+        assumptions.append("layers of each stage as nanotron deals them, by the cost of its blocks")
+    else:
+        values.update(_uneven(model, pp, vpp, schedule.placement, assumptions))
     try:
         return ParallelPlan(**values)
     except ValidationError as error:

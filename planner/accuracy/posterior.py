@@ -78,7 +78,9 @@ def fit(runs: Sequence[SeenRun]) -> Posterior:
     usual, width = values.copy(), np.full(len(values), _WIDTH)
     width[-3:] = _NOISE_WIDTH
     products = _Products(runs)
-    noise = np.ones(len(runs))
+    # What lies far out by the priors is noise from the start: else a few such runs make one factor
+    # ten times as unsure, or not, by what little moved elsewhere.
+    noise = _reweighted(_posterior(runs, values, np.ones(len(runs))))
     for _ in range(ROUNDS):
         loss = partial(products.loss, more_noise=noise, usual=usual, width=width)
         values = _minimum(loss, values)

@@ -106,7 +106,7 @@ def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
     usual, own = estimated().error_band, estimated("lab").error_band
     assert own.low_s < estimated("lab").iteration_time_s < own.high_s
     # Of another model than the six that were measured there.
-    assert math.log(own.high_s / own.low_s) < 0.5 * math.log(usual.high_s / usual.low_s)
+    assert math.log(own.high_s / own.low_s) < 0.6 * math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
     assert "739 published runs and 6 of site lab, 6 like this" in own.basis
 
@@ -219,15 +219,15 @@ def test_interval_lies_around_what_is_answered(lab: Site) -> None:
 
 
 def contended(site: str | None) -> tuple[Contender, ...]:
-    """Two plans that lean on different things and take as long, by the times of a site."""
+    """Two plans that lean on different things, the second 5 % slower, by the times of a site."""
     plans = [PLAN, PLAN | {"tp": 1, "pp": 128, "recompute_num_layers": 1}]
     request = asked(site)
     priced = []
-    for fields in plans:
+    for fields, relative_s in zip(plans, (1.0, 1.05), strict=True):
         plan = ParallelPlan(**{**request.named_plan.model_dump(), **fields})
         found = cost_model(request).evaluate(Plans.of(plan))
-        total = float(found.iteration_time_s[0])
-        parts = {name: float(seconds[0]) / total for name, seconds in found.time_parts_s.items()}
+        unit = float(found.iteration_time_s[0]) / relative_s
+        parts = {name: float(seconds[0]) / unit for name, seconds in found.time_parts_s.items()}
         priced.append(Priced(plan, parts))
     return contenders(request, priced)
 

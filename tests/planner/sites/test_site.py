@@ -83,9 +83,9 @@ def test_learns_what_these_runs_share() -> None:
     (kind,) = kinds(site())
     found = {one.factor: one for one in kind.factors}
     assert list(found) == list(FACTORS)
-    assert found["pipeline"].verdict == "cannot tell yet"
+    assert found["pipeline"].verdict == "learned"
     assert -0.2 < found["pipeline"].longer < -0.05
-    assert found["pipeline"].deviation < 0.3 * found["pipeline"].deviation_before
+    assert found["pipeline"].deviation < 0.4 * found["pipeline"].deviation_before
     assert found["ep"].verdict == "unused"
 
 
