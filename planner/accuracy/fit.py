@@ -1,10 +1,10 @@
-"""Fit the few constants that published runs teach, jointly, and again with each source left out.
+"""Fit the few constants that published runs teach, jointly.
 
 `python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog;
-`--leave-out` says what each source misses by when it was left out.  The measure is the
-mean over sources of the mean |ln(predicted / published)|, each row counted up to CAP, so that
-neither a large source nor one strange row decides, sources of few rows counting less.  Rows of low
-confidence and rows with open inputs are left out.
+`planner/accuracy/leave_out.py` fits them without each source.  The measure is the mean over sources
+of the mean |ln(predicted / published)|, each row counted up to CAP, so that neither a large source
+nor one strange row decides, sources of few rows counting less.  Rows of low confidence and rows
+with open inputs are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,23 +55,22 @@ def errors_by_source(runs: Sequence[ReadRun], constants: Fitted) -> dict[str, np
     return log_ratios(predict_case(run, case, constants) for run, case in runs)
 
 
-def loss(errors: dict[str, np.ndarray], without: str = "") -> float:
-    """Weighted mean over sources of the mean capped |ln|, one source left out."""
-    kept = [e for key, e in errors.items() if key != without]
+def loss(errors: dict[str, np.ndarray]) -> float:
+    """Weighted mean over sources of the mean capped |ln|."""
+    kept = list(errors.values())
     weights = [min(len(e), FULL_WEIGHT_ROWS) for e in kept]
     return float(np.average([np.minimum(np.abs(e), CAP).mean() for e in kept], weights=weights))
 
 
-def fit(runs: Sequence[ReadRun], without: str = "", rounds: int = 2) -> Fitted:
+def fit(runs: Sequence[ReadRun], rounds: int = 2) -> Fitted:
     """The constants of least loss: golden-section search, one constant after the other."""
-    kept = [run for run in runs if run[0].source_key != without]
     values = asdict(fitted())
     for number in range(rounds):
         before = dict(values)
         for name in NAMES:
 
             def at(x: float, name: str = name) -> float:
-                return loss(errors_by_source(kept, Fitted(**{**values, name: x})))
+                return loss(errors_by_source(runs, Fitted(**{**values, name: x})))
 
             low, high = BOUNDS[name]
             if number:
@@ -104,21 +102,14 @@ def _golden(function: Callable[[float], float], low: float, high: float, steps: 
     return float(a if at_a <= at_b else b)
 
 
-def _left_out(task: tuple[Path, str]) -> tuple[str, float]:
-    runs = read(task[0])
-    errors = errors_by_source(runs, fit(runs, task[1], rounds=1))
-    return task[1], float(np.median(np.abs(errors[task[1]])))
-
-
 def main() -> None:
-    """Fit, leave out, print, and write where asked."""
+    """Fit, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=PUBLISHED_RUNS)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--leave-out", action="store_true")
     options = parser.parse_args()
     runs = read(options.data)
-    found = fitted() if options.leave_out else fit(runs)
+    found = fit(runs)
     errors = errors_by_source(runs, found)
     for name, value in asdict(found).items():
         print(f"{name:22s} {value:.4g}   expected {documents()[name]['expected']}")
@@ -126,12 +117,6 @@ def main() -> None:
     document = json.loads(FILE.read_text(encoding="utf-8"))
     for name, value in asdict(found).items():
         document["constants"][name]["value"] = value
-    if options.leave_out:
-        with ProcessPoolExecutor() as pool:
-            left = dict(pool.map(_left_out, [(options.data, key) for key in errors]))
-        for key, error in left.items():
-            print(f"{key:18s} fitted {np.median(abs(errors[key])):.4f}  left out {error:.4f}")
-        print(f"mean of source medians, each left out {np.mean(list(left.values())):.4f}")
     if options.write:
         FILE.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

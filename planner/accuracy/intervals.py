@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from planner.documents.answer import Document
-from planner.uncertainty.posterior import SHARES, Array, Posterior, SeenRun, doubted, posterior
+from planner.uncertainty.leaning import Array
+from planner.uncertainty.posterior import SHARES, Posterior, SeenRun, doubted, posterior
 
 DRAWS = 50
 LEAST_OF_KIND = 5

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from planner.accuracy.predict import Prediction
+from planner.uncertainty.leaning import Array
 from planner.uncertainty.memory_risk import ANY
-from planner.uncertainty.posterior import FREEDOM, Array
+from planner.uncertainty.posterior import FREEDOM
 
 CHANCES = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, *(i / 20 for i in range(2, 19)),

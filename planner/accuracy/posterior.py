@@ -22,21 +22,18 @@ from planner.accuracy import memory_posterior
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
+from planner.uncertainty.leaning import FACTORS, Array, Leaning, leaning
 from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
 from planner.uncertainty.posterior import (
-    FACTORS,
     FILE,
     LEVELS,
     OF_MODEL,
     ROUNDS,
     SHARES,
     USUAL_HIDDEN_SIZE,
-    Array,
-    Leaning,
     Posterior,
     Scales,
     SeenRun,
-    leaning,
     outlying,
     written,
 )

@@ -25,7 +25,8 @@ from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
 from planner.documents.answer import Document
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed
-from planner.uncertainty.posterior import Array, Leaning, Posterior
+from planner.uncertainty.leaning import Array, Leaning
+from planner.uncertainty.posterior import Posterior
 
 LEAST = 4  # plans of a group
 

@@ -19,7 +19,7 @@ from planner.sites import kept as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
-from planner.uncertainty.posterior import Leaning, leaning
+from planner.uncertainty.leaning import Leaning, leaning
 
 
 def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:

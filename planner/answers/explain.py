@@ -34,8 +34,8 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.devices import other_stack
 from planner.sites import kept as sites
 from planner.uncertainty.error_band import band
+from planner.uncertainty.leaning import leaning
 from planner.uncertainty.memory_risk import peaks
-from planner.uncertainty.posterior import leaning
 
 DEFINITIONS = {
     "mfu": "model FLOP (attention over the full square, nothing recomputed; PaLM appendix B) "

@@ -9,7 +9,8 @@ import numpy as np
 
 from planner.documents.answer import Document
 from planner.sites.site import LearnedRun, Site
-from planner.uncertainty.posterior import FACTORS, SHARES, Array, posterior, scatter
+from planner.uncertainty.leaning import FACTORS, Array
+from planner.uncertainty.posterior import SHARES, posterior, scatter
 
 # A factor that no run spends so much of its time on says nothing.
 LEAST_SHARE = 0.01

@@ -15,7 +15,7 @@ from planner.documents.request import PlanRequest
 from planner.sites import profiles
 from planner.sites.corrected import SiteCostModel
 from planner.sites.site import LearnedRun, Site
-from planner.uncertainty.posterior import FACTORS, Leaning, leaning
+from planner.uncertainty.leaning import FACTORS, Leaning, leaning
 from planner.version import __version__
 
 

@@ -20,14 +20,8 @@ from pydantic import Field
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import EfficiencyProfile
-from planner.uncertainty.posterior import (
-    FACTORS,
-    Leaning,
-    Posterior,
-    SeenRun,
-    groups_of,
-    posterior,
-)
+from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.posterior import Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
 Share = Annotated[float, Field(ge=0.0, le=10.0)]

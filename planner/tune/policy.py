@@ -18,7 +18,8 @@ from statistics import NormalDist
 import numpy as np
 
 from planner.uncertainty.beliefs import Belief, chances_fastest
-from planner.uncertainty.posterior import ROUNDS, Array, Leaning, Posterior, outlying
+from planner.uncertainty.leaning import Array, Leaning
+from planner.uncertainty.posterior import ROUNDS, Posterior, outlying
 
 # A plan that is faster by this share of the time is worth a run.
 WORTH = 0.01

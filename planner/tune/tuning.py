@@ -31,7 +31,7 @@ from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.posterior import Array, Leaning, groups_of, shares_of
+from planner.uncertainty.leaning import Array, Leaning, groups_of, shares_of
 from planner.version import __version__
 
 MOST_CANDIDATES = 64

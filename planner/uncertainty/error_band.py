@@ -12,7 +12,8 @@ from math import erf, exp, log, sqrt
 
 from cost_models.profiles import EfficiencyProfile
 from planner.sites.site import Site
-from planner.uncertainty.posterior import FACTORS, Leaning, Posterior, posterior
+from planner.uncertainty.leaning import FACTORS, Leaning
+from planner.uncertainty.posterior import Posterior, posterior
 
 # Per cent of runs that intervals are to hold.
 COVERED = "80"

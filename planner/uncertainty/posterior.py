@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain
@@ -25,51 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cost_models.arrays import sum_of
-from cost_models.plans import ParallelPlan, Plans
-from cost_models.profiles import profile_for
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-
-Array = NDArray[np.float64]
+from planner.uncertainty.leaning import FACTORS, Array, Leaning
 
 FILE = Path(__file__).parents[2] / "cost_models" / "catalog" / "posterior.json"
-# What a run's time leans on, and how a person calls it.
-FACTORS: dict[str, str] = {
-    "compute": "kernels",
-    "experts": "kernels of a mixture of experts",
-    "narrow": "kernels in 8 bits or less",
-    "small": "kernels too short to hide the host",
-    "tp": "tensor-parallel exchange",
-    "cp": "context-parallel exchange",
-    "ep": "exchange of experts",
-    "pipeline": "pipeline bubble and sends",
-    "dp": "data-parallel exchange",
-    "optimizer": "optimizer step and offload",
-}
 LEVELS = ("all", "family", "accelerator", "runtime", "source", "model")
 # Of the variance between sources, what is of one model there and not of all (a judgement: the runs
 # are most likely at 0.2 to 0.4, a few runs of a source teach most about its others at 0.75).
 OF_MODEL = 0.5
-# Forward seconds of a layer and micro-batch at which half of its kernels count as short.
-SMALL_S = 5e-4
 # Width of a model whose runs have the usual noise.
 USUAL_HIDDEN_SIZE = 8192
 SHARES = ("50", "80", "95")  # per cent that intervals are to cover
-
-
-@dataclass(frozen=True)
-class Leaning:
-    """What an estimate leans on: a share of its time for each factor, and its group at each level.
-
-    shares: shape (factors,).  groups: those of `groups_of`.
-    """
-
-    shares: tuple[float, ...]
-    groups: tuple[str, str, str, str, str]
-    experts: bool
-    hidden_size: int
 
 
 @dataclass(frozen=True)
@@ -116,71 +82,6 @@ class Predictive:
         """The factor that most of the doubt comes from; "noise" where that is most."""
         name = max(self.by_factor, key=lambda key: self.by_factor[key])
         return name if self.by_factor[name] > self.noise**2 else "noise"
-
-
-def leaning(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    training: TrainingSpec,
-    plan: ParallelPlan,
-    parts_s: Mapping[str, float],
-    source: str = "",
-) -> Leaning:
-    """What an estimate leans on; parts_s: seconds of an iteration by part.
-
-    source: whose run it is; "": of nobody whose runs were seen.
-    """
-    accelerator = cluster.groups[0].accelerator
-    shares = shares_of(model, training, plan, parts_s)
-    groups = groups_of(
-        profile_for(accelerator).family,
-        accelerator.id,
-        plan.runtime,
-        source,
-        model.hidden_size,
-        model.num_layers,
-    )
-    return Leaning(tuple(shares.tolist()), groups, model.moe is not None, model.hidden_size)
-
-
-def groups_of(
-    family: str, accelerator: str, runtime: str, source: str, hidden_size: int, num_layers: int
-) -> tuple[str, str, str, str, str]:
-    """Family, accelerator, runtime, source, and the model there; "": none that is known."""
-    model = f"{source}, {accelerator}, {hidden_size} x {num_layers}" if source else ""
-    return family, accelerator, runtime, source, model
-
-
-def shares_of(
-    model: ModelSpec,
-    training: TrainingSpec,
-    plans: ParallelPlan | Plans,
-    parts_s: Mapping[str, float] | Mapping[str, Array],
-) -> Array:
-    """Shares of plans' times by factor, which are the last axis; parts_s: seconds by part."""
-    experts, narrow = model.moe is not None, training.precision in ("fp8", "fp4")
-    micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
-    pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
-    total = sum_of(parts_s.values())
-    share = {name: np.asarray(seconds / total) for name, seconds in parts_s.items()}
-    # A bubble is time that kernels and exchanges of layers take elsewhere.
-    kernels = share["forward"] + share["backward"] + share["recompute"]
-    layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
-    more = 1.0 + np.divide(share["bubble"], layers, out=np.zeros_like(layers), where=layers > 0)
-    kernels = kernels * more
-    shares = {
-        "compute": kernels,
-        "experts": kernels * experts,
-        "narrow": kernels * narrow,
-        "small": kernels / (1.0 + pass_s / SMALL_S),
-        "tp": share["tp_comm"] * more,
-        "cp": share["cp_comm"] * more,
-        "ep": share["ep_comm"] * more,
-        "pipeline": share["bubble"] + share["pp_comm"],
-        "dp": share["dp_comm"] + share["stragglers"],
-        "optimizer": share["optimizer"] + share["offload"],
-    }
-    return np.stack(np.broadcast_arrays(*(shares[name] for name in FACTORS)), axis=-1)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from planner.search.exhaustive import CONTENDERS, Priced, search
 from planner.terminal.tables import ranking
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, comparison
-from planner.uncertainty.posterior import Leaning, leaning, posterior
+from planner.uncertainty.leaning import Leaning, leaning
+from planner.uncertainty.posterior import posterior
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",

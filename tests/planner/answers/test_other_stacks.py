@@ -17,7 +17,8 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.intake.parsing import parse_request
 from planner.uncertainty.error_band import COVERED, WIDER, band
-from planner.uncertainty.posterior import Leaning, groups_of, posterior, published
+from planner.uncertainty.leaning import Leaning, groups_of
+from planner.uncertainty.posterior import posterior, published
 
 STACKS = {
     "16xtpu-v6e": "MaxText (JAX)", "16xtpu-v7x": "MaxText (JAX)", "2x8xgaudi2": "Optimum for Intel",

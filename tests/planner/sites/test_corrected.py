@@ -28,7 +28,8 @@ from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from planner.sweeps.grid import parse_grid
 from planner.uncertainty.error_band import band
-from planner.uncertainty.posterior import leaning, posterior
+from planner.uncertainty.leaning import leaning
+from planner.uncertainty.posterior import posterior
 from tests.planner.sites.runs import NAMES, run
 
 PLAN = {

@@ -15,7 +15,8 @@ from planner.sites import kept
 from planner.sites.learned import errors, kinds, site_answer
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
-from planner.uncertainty.posterior import FACTORS, Leaning, posterior, scatter
+from planner.uncertainty.leaning import FACTORS, Leaning
+from planner.uncertainty.posterior import posterior, scatter
 from tests.planner.sites.runs import NAMES, log, run, site
 
 

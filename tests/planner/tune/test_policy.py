@@ -10,7 +10,8 @@ import pytest
 from planner.accuracy.tune import tried
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.posterior import FACTORS, Leaning, groups_of, posterior
+from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.posterior import posterior
 
 KNOWN = posterior()
 

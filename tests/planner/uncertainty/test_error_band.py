@@ -9,7 +9,8 @@ from cost_models.catalog.hardware import accelerator
 from cost_models.profiles import profile_for
 from planner import plan
 from planner.uncertainty.error_band import COVERED, WIDER, band, comparison
-from planner.uncertainty.posterior import FACTORS, Leaning, groups_of, posterior
+from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.posterior import posterior
 
 H100 = "h100-sxm-80gb"
 

@@ -12,14 +12,12 @@ from planner.accuracy.intervals import interval_summary, shots
 from planner.accuracy.posterior import fit, held, seen
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
 from planner.uncertainty.posterior import (
-    FACTORS,
     USUAL_HIDDEN_SIZE,
-    Leaning,
     Posterior,
     Scales,
     SeenRun,
-    groups_of,
     posterior,
     published,
     read,
