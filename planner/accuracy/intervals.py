@@ -15,7 +15,7 @@ from pydantic import FiniteFloat
 
 from planner.documents.answer import Document
 from planner.uncertainty.leaning import Array
-from planner.uncertainty.posterior import SHARES, Posterior, SeenRun, doubted, posterior
+from planner.uncertainty.posterior import SHARES, Posterior, SeenRun, posterior, site_noise
 
 DRAWS = 50
 LEAST_OF_KIND = 5
@@ -141,7 +141,7 @@ def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> A
     if not seen:
         return np.abs(ln)
     known = shared[seen][:, seen]
-    more = doubted(known, noise[seen], ln[seen])
+    more = site_noise(known, noise[seen], ln[seen])
     weighted = np.linalg.solve(known + np.diag(noise[seen] * more), ln[seen])
     errors = np.abs(ln - shared[:, seen] @ weighted)
     errors[seen] = np.nan

@@ -34,7 +34,7 @@ from planner.uncertainty.posterior import (
     Posterior,
     Scales,
     SeenRun,
-    outlying,
+    outlier_noise,
     written,
 )
 
@@ -107,7 +107,7 @@ def _reweighted(found: Posterior) -> Array:
     """Noise of each run over that of its kind, at Student's t of FREEDOM degrees."""
     usual = found.scales.noise_variance([run.leaning for run in found.runs])
     _, weighted = found.solved
-    return outlying(usual, np.array([run.noise for run in found.runs]), weighted)
+    return outlier_noise(usual, np.array([run.noise for run in found.runs]), weighted)
 
 
 def calibrated(found: Posterior) -> Posterior:

@@ -29,7 +29,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
     leans = [_leaning(request, priced) for priced in first]
     known = known_to(sites.named(request.site))
-    shared, noise = known.together(leans), known.repeated(leans)
+    shared, noise = known.shared_covariance(leans), known.plan_noise(leans)
     middle = np.log(seconds)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))

@@ -10,7 +10,7 @@ import numpy as np
 from planner.documents.answer import Document
 from planner.sites.site import LearnedRun, Site
 from planner.uncertainty.leaning import FACTORS, Array
-from planner.uncertainty.posterior import SHARES, posterior, scatter
+from planner.uncertainty.posterior import SHARES, posterior, site_noise_factor
 
 # A factor that no run spends so much of its time on says nothing.
 LEAST_SHARE = 0.01
@@ -202,7 +202,11 @@ def left_out(site: Site) -> tuple[Array, Array]:
     ln, count = np.array([run.ln for run in site.seen]), len(leanings)
     if count == 1:
         return ln, np.sqrt(np.diag(shared) + noise)
-    more = np.array([run.noise for run in site.seen]) * scatter(count - 1) / scatter(count)
+    more = (
+        np.array([run.noise for run in site.seen])
+        * site_noise_factor(count - 1)
+        / site_noise_factor(count)
+    )
     inverse = np.linalg.inv(shared + np.diag(noise * more))
     own = np.diag(inverse)
     return np.asarray(inverse @ ln / own), np.asarray(1.0 / np.sqrt(own))

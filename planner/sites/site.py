@@ -120,12 +120,12 @@ class Site(Spec):
     @cached_property
     def seen(self) -> tuple[SeenRun, ...]:
         """Its runs as the posterior takes them."""
-        return posterior().weighed([SeenRun(run.leaning, run.ln) for run in self.runs])
+        return posterior().with_outlier_noise([SeenRun(run.leaning, run.ln) for run in self.runs])
 
     @cached_property
     def correction(self) -> Posterior:
         """The posterior whose mean is ln(time at this site / time estimated without it)."""
-        return posterior().given(self.seen)
+        return posterior().conditioned_on(self.seen)
 
 
 def source_of(name: str) -> str:

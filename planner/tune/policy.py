@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.leaning import Array, Leaning
-from planner.uncertainty.posterior import ROUNDS, Posterior, outlying
+from planner.uncertainty.posterior import ROUNDS, Posterior, outlier_noise
 
 # A plan that is faster by this share of the time is worth a run.
 WORTH = 0.01
@@ -64,7 +64,7 @@ def believed(
     missed, covariance = known.joint(leanings)
     mean = np.log(seconds) + missed
     noise = known.scales.noise_variance(leanings)
-    repeated = known.repeated(leanings)
+    repeated = known.plan_noise(leanings)
     places = np.column_stack([np.array([one.shares for one in leanings]), np.log(seconds)])
     apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
     own = np.exp(-0.5 * apart) * np.sqrt(np.outer(repeated, repeated))
@@ -78,7 +78,7 @@ def believed(
         # A run far out of the others says less of them: it has more noise of its own.
         whole = together + own * np.sqrt(np.outer(more, more)) + AGAIN**2 * np.eye(len(more))
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
-        more[at] = outlying(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
+        more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
     whole = together + own * np.sqrt(np.outer(more, more))
     return _given(Belief(mean, whole), at, np.asarray(found, dtype=float))
 
@@ -91,7 +91,7 @@ def _level(shared: Array, missed: Array) -> float:
     if not len(missed):
         return 0.0
     usual = np.array([shared.mean()])
-    more = outlying(usual, np.ones(1), missed.mean() / usual)
+    more = outlier_noise(usual, np.ones(1), missed.mean() / usual)
     return float(usual[0] * (more[0] - 1.0))
 
 

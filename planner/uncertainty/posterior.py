@@ -95,7 +95,7 @@ class Posterior:
     runs: tuple[SeenRun, ...]
     quantiles: dict[str, float]
 
-    def given(self, runs: Sequence[SeenRun]) -> Posterior:
+    def conditioned_on(self, runs: Sequence[SeenRun]) -> Posterior:
         """Conditioned on these runs too."""
         return Posterior(self.scales, (*self.runs, *runs), self.quantiles)
 
@@ -104,14 +104,14 @@ class Posterior:
         right = tuple(SeenRun(run.leaning, 0.0, run.noise) for run in self.runs)
         return Posterior(self.scales, right, self.quantiles)
 
-    def weighed(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
+    def with_outlier_noise(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
         """Runs to learn from over what is answered: those that lie far out with more noise."""
         if not runs:
             return ()
         leanings = [run.leaning for run in runs]
         _, shared = self.joint(leanings)
         noise = self.scales.noise_variance(leanings)
-        more = doubted(shared, noise, np.array([run.ln for run in runs]))
+        more = site_noise(shared, noise, np.array([run.ln for run in runs]))
         return tuple(
             SeenRun(run.leaning, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
         )
@@ -211,12 +211,12 @@ class Posterior:
         inverse, weighted = self.solved
         return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
 
-    def together(self, several: Sequence[Leaning]) -> Array:
-        """Covariance of what estimates of plans of one model in the same hands are off by, (n, n).
+    def shared_covariance(self, several: Sequence[Leaning]) -> Array:
+        """Covariance of the errors of plans of one model by one source, without noise; shape (n, n).
 
-        Of nobody whose runs were seen, unless named; without noise.
+        A source that has no published runs, unless it is named.
         """
-        theirs = [one if one.groups[3] else _somebodys(one) for one in several]
+        theirs = [one if one.groups[3] else _with_unseen_source(one) for one in several]
         if len({one.groups for one in theirs}) > 1:
             return self.joint(theirs)[1]
         _, shared = self.off(theirs[0].groups)
@@ -224,17 +224,17 @@ class Posterior:
         return np.asarray(shares @ shared @ shares.T)
 
     def difference(self, one: Leaning, other: Leaning) -> float:
-        """The deviation of how much more the second estimate is off than the first.
+        """Standard deviation of the difference of two estimates' errors.
 
-        For two plans of one model on one cluster, in the hands of the same people.
+        For two plans of one model on one cluster, run by the same people.
         """
-        shared = self.together([one, other])
+        shared = self.shared_covariance([one, other])
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
-        return sqrt(variance + float(self.repeated([one, other]).sum()))
+        return sqrt(variance + float(self.plan_noise([one, other]).sum()))
 
-    def repeated(self, several: Sequence[Leaning]) -> Array:
-        """Variance of each plan's own noise beside others of its model and cluster."""
-        return REPEATED * self.scales.noise_variance(several)
+    def plan_noise(self, several: Sequence[Leaning]) -> Array:
+        """Variance of the noise that a plan does not share with others of its model and cluster."""
+        return SHARE_OF_PLAN * self.scales.noise_variance(several)
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:
@@ -258,8 +258,8 @@ FREEDOM = 4.0  # degrees
 ROUNDS = 3
 
 
-def outlying(noise: Array, more: Array, weighted: Array) -> Array:
-    """How much more noise each run has than is usual; at least 1.
+def outlier_noise(noise: Array, more: Array, weighted: Array) -> Array:
+    """Noise of each run, more where it is an outlier, as a multiple of the usual; at least 1.
 
     noise: usual variance.  more: what it was taken as so far.  weighted: what runs are off by,
     times the inverse of their covariance.
@@ -268,36 +268,37 @@ def outlying(noise: Array, more: Array, weighted: Array) -> Array:
     return np.asarray(np.maximum((FREEDOM + own) / (FREEDOM + 1.0), 1.0))
 
 
-# Runs of a site whose noise is doubted as much again: a few do not show how much they scatter.
+# Noise that is added for a site of few runs, which do not show how much they scatter: this many
+# times the usual variance, divided by their number.
 # Chosen on published sources that were left out (`planner accuracy --shots 0,1,3,5`).
-FEW = 8.0
+FEW_RUNS_NOISE = 8.0
 
 
-def scatter(count: int) -> float:
-    """How many times the usual noise the runs of a site are taken to have, by their number."""
-    return 1.0 + FEW / count
+def site_noise_factor(count: int) -> float:
+    """Noise of a site's runs by their number, as a multiple of the usual variance."""
+    return 1.0 + FEW_RUNS_NOISE / count
 
 
-def doubted(shared: Array, noise: Array, ln: Array) -> Array:
-    """How much more noise than is usual each of a site's runs is taken to have.
+def site_noise(shared: Array, noise: Array, ln: Array) -> Array:
+    """Noise of each of a site's runs, as a multiple of the usual variance.
 
     shared: their covariance.  noise: usual variance.  ln: what they are off by.
     """
-    few = scatter(len(ln))
+    few = site_noise_factor(len(ln))
     more = np.ones(len(ln))
     for _ in range(ROUNDS):
         whole = shared + np.diag(noise * few * more)
-        more = outlying(noise * few, more, np.asarray(np.linalg.solve(whole, ln), float))
+        more = outlier_noise(noise * few, more, np.asarray(np.linalg.solve(whole, ln), float))
     return few * more
 
 
-# Of a run's noise what two plans of one model on one cluster do not share (a judgement).
-REPEATED = 0.25
-SOMEBODY = "?"  # a source that no published run is of
+# Share of a run's noise that two plans of one model on one cluster do not share (a judgement).
+SHARE_OF_PLAN = 0.25
+UNSEEN_SOURCE = "?"  # a source that no published run is of
 
 
-def _somebodys(one: Leaning) -> Leaning:
-    return replace(one, groups=(*one.groups[:3], SOMEBODY, SOMEBODY))
+def _with_unseen_source(one: Leaning) -> Leaning:
+    return replace(one, groups=(*one.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
 
 
 def covariance(scales: Scales, rows: Sequence[Leaning], columns: Sequence[Leaning]) -> Array:

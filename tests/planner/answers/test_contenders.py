@@ -119,7 +119,7 @@ def test_the_quick_covariance_is_the_joint_one(asked: PlanRequest, first: list[P
     several = [leans(asked, priced) for priced in first]
     theirs = [replace(one, groups=(*one.groups[:3], "?", "?")) for one in several]
     _, usual = posterior().joint(theirs)
-    assert posterior().together(several) == pytest.approx(usual)
+    assert posterior().shared_covariance(several) == pytest.approx(usual)
 
 
 def test_a_search_for_memory_has_none() -> None:

@@ -16,7 +16,7 @@ from planner.sites.learned import errors, kinds, site_answer
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
 from planner.uncertainty.leaning import FACTORS, Leaning
-from planner.uncertainty.posterior import posterior, scatter
+from planner.uncertainty.posterior import posterior, site_noise_factor
 from tests.planner.sites.runs import NAMES, log, run, site
 
 
@@ -122,10 +122,10 @@ def test_others_tell_more_than_nobody() -> None:
 
 
 def test_a_few_runs_are_taken_to_scatter_more() -> None:
-    assert [one.noise for one in site().seen] == [scatter(6)] * 6
+    assert [one.noise for one in site().seen] == [site_noise_factor(6)] * 6
     (alone,) = site(NAMES[0]).seen
-    assert alone.noise == scatter(1) == 9.0
-    assert posterior().weighed(()) == ()
+    assert alone.noise == site_noise_factor(1) == 9.0
+    assert posterior().with_outlier_noise(()) == ()
 
 
 def test_kept_and_found_again() -> None:

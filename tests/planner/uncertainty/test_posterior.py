@@ -71,7 +71,7 @@ def test_coefficients_say_what_the_runs_say(of: Leaning) -> None:
 
 def test_a_run_of_a_source_teaches_most_about_that_source() -> None:
     before = KNOWN.predictive(lean("site", compute=1.0))
-    after = KNOWN.given([SeenRun(lean("site", compute=1.0), 0.3)])
+    after = KNOWN.conditioned_on([SeenRun(lean("site", compute=1.0), 0.3)])
     same, elsewhere = (after.predictive(lean(name, compute=1.0)) for name in ("site", "other"))
     assert abs(same.mean - 0.3) < abs(elsewhere.mean - 0.3) < abs(before.mean - 0.3)
     assert same.deviation < elsewhere.deviation < before.deviation
@@ -79,7 +79,7 @@ def test_a_run_of_a_source_teaches_most_about_that_source() -> None:
 
 
 def test_a_run_teaches_most_about_its_own_model() -> None:
-    after = KNOWN.given([SeenRun(lean("site", compute=1.0), 0.3)])
+    after = KNOWN.conditioned_on([SeenRun(lean("site", compute=1.0), 0.3)])
     same = after.predictive(lean("site", compute=1.0))
     other = after.predictive(lean("site", num_layers=80, compute=1.0))
     before = KNOWN.predictive(lean("site", num_layers=80, compute=1.0))
