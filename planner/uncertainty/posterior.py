@@ -212,7 +212,7 @@ class Posterior:
         return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
 
     def shared_covariance(self, several: Sequence[Leaning]) -> Array:
-        """Covariance of the errors of plans of one model by one source, without noise; shape (n, n).
+        """Covariance of the errors of plans of one model by one source, (n, n); without noise.
 
         A source that has no published runs, unless it is named.
         """
