@@ -75,8 +75,9 @@ def believed(
     together = together + _level(together[np.ix_(at, at)], missed_by)
     more = np.ones(len(seconds))
     for _ in range(ROUNDS if at else 0):
-        # A run far out of the others says less of them: it has more noise of its own.
-        whole = together + own * np.sqrt(np.outer(more, more)) + AGAIN**2 * np.eye(len(more))
+        # A run far out of the others says less of them: it has more noise of its own.  Held against
+        # all others, those of plans alike too, so that two that contradict each other both have.
+        whole = together + np.diag(np.diag(own) * more + AGAIN**2)
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
     whole = together + own * np.sqrt(np.outer(more, more))

@@ -84,6 +84,16 @@ def test_one_strange_run_says_less_of_others() -> None:
     assert moved[3:].max() < 0.15
 
 
+def test_two_plans_alike_that_contradict_each_other_leave_a_belief() -> None:
+    """Recorded tables have repeats that differ by a tenth and more."""
+    alike = [PLANS[0], replace(PLANS[0], shares=PLANS[0].shares), *PLANS[1:]]
+    predicted = np.concatenate([PREDICTED[:1], PREDICTED])
+    measured = {0: predicted[0], 1: 1.14 * predicted[1]}
+    found = believed(KNOWN, alike, predicted, measured)
+    assert found.deviation.max() < 0.3
+    assert np.exp(found.mean[:2]) == pytest.approx(1.07 * predicted[:2], rel=0.03)
+
+
 @pytest.mark.parametrize("times", [0.1, 0.5, 3.0])
 def test_a_machine_that_is_far_off_is_so_for_every_plan(times: float) -> None:
     one = believed(KNOWN, PLANS, PREDICTED, {0: times * PREDICTED[0]})
