@@ -22,3 +22,12 @@ def test_a_recorded_group() -> None:
     *_, mean, good = lines(groups)
     assert mean.endswith("mean of 2 groups")
     assert good.startswith("within 1% of the best when the policy ends:")
+
+
+def test_all_recorded_groups() -> None:
+    """At most half the runs that trying in predicted order takes until the best is known."""
+    groups = list(tuned_groups(map(predict, read_runs(PUBLISHED_RUNS))))
+    assert len(groups) >= 15
+    known = sum(one.policy_known for one in groups)
+    assert known <= 0.5 * sum(one.predicted_order_known for one in groups)
+    assert sum(one.regret > 0.01 for one in groups) <= 1
