@@ -110,8 +110,10 @@ class Run:
 
     @property
     def peak_bytes(self) -> float | None:
-        gib = self.decimal("peak_memory_gib_measured")
-        return None if gib is None else gib * 2**30
+        """Bytes; the column is in GiB, but for sources whose notes say that it is in GB."""
+        found = self.decimal("peak_memory_gib_measured")
+        unit = 1e9 if "divide by 1.0737 for gib" in self.notes.lower() else 2.0**30
+        return None if found is None else found * unit
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:

@@ -170,9 +170,12 @@ def attention_kernel(run: Run, software: Software) -> str:
 
 
 def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, str]:
-    """The dtypes gradients accumulate and reduce in."""
+    """The dtypes that gradients accumulate and reduce in, and the optimizer's where they differ."""
     if software.half_gradients and precision == "fp16":
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
+    if "bf16-true" in run.notes.lower():  # litgpt's word for a model that is bf16 throughout
+        half = dict.fromkeys(("gradient_dtype", "gradient_reduce_dtype"), "bf16")
+        return {**half, "master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
     return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32", **software.training}
