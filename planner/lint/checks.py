@@ -13,7 +13,7 @@ from typing import Any
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import Plans, RecomputeModule
-from planner.documents.formats import gib, seconds, share, size
+from planner.documents.formats import chance, gib, seconds, share, size
 from planner.frameworks.megatron.flags import VOCAB_MULTIPLE
 from planner.frameworks.reading import Setting
 from planner.lint.case import MINIMUM_GAIN, Case, Neighbour, Place
@@ -24,6 +24,7 @@ from planner.lint.variables import refused, stale, variables
 from planner.search.axes import divisors
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
+from planner.uncertainty.error_band import SURE
 
 Check = Callable[[Case], Iterator[Finding]]
 
@@ -178,7 +179,10 @@ def surroundings(case: Case) -> Iterator[Finding]:
 
 
 def memory(case: Case) -> Iterator[Finding]:
-    """Which stages overflow, by how much, and what fills them."""
+    """Which stages overflow, by how much, and what fills them.
+
+    An error only where published peaks leave no doubt; else a warning with its chance.
+    """
     own = case.own
     if own is None or own.fits:
         return
@@ -196,7 +200,12 @@ def memory(case: Case) -> Iterator[Finding]:
     largest = max(
         (part for part in _FILLS if part in worst.parts), key=lambda part: worst.parts[part]
     )
-    yield _finding("memory", "error", text, case.place(*_FILLS[largest]))
+    place = case.place(*_FILLS[largest])
+    if own.memory.chance_of_running_out >= SURE:
+        yield _finding("memory", "error", text, place)
+    else:
+        odds = f"a chance of {chance(own.memory.chance_of_running_out)} to run out of memory"
+        yield _finding("memory_risk", "warning", f"{odds}: {text}", place)
 
 
 # What is slow.
@@ -212,11 +221,13 @@ def _slow(
     base: Mapping[str, Any] | None = None,
     before_s: float | None = None,
     words: str = "",
+    same_work: bool = False,
 ) -> Iterator[Finding]:
-    """The finding, where the fastest of some changes saves enough time.
+    """The finding, where the fastest of some changes saves enough time, and likely does.
 
     base: what all of the changes go with, and what an iteration takes with that alone.
     words: for the change, where its fields do not speak for themselves.
+    same_work: the change only hides or leaves out work, so that no doubt of the model matters.
     """
     own = case.own
     found = case.fastest(changes, base) if own is not None else None
@@ -224,7 +235,7 @@ def _slow(
         return
     before = own.iteration_time_s if before_s is None else before_s
     gain = 1.0 - found.seconds / before
-    if gain >= MINIMUM_GAIN:
+    if gain >= MINIMUM_GAIN and (same_work or case.likely_faster(found)):
         text = f"{text}: {_saves(found, before, words)}"
         yield _finding(code, severity, text, case.place(*about), gain=gain, set=found.set)
 
@@ -370,8 +381,9 @@ def gradient_reduce_exposed(case: Case) -> Iterator[Finding]:
     text = "gradients are reduced after the backward pass"
     changes = [{"overlap_grad_reduce": True}]
     yield from _slow(
-        case, "gradient_reduce_exposed", "warning", text, changes, ("overlap_grad_reduce",)
-    )
+        case, "gradient_reduce_exposed", "warning", text, changes, ("overlap_grad_reduce",),
+        same_work=True,
+    )  # fmt: skip
 
 
 def param_gather_exposed(case: Case) -> Iterator[Finding]:
@@ -385,7 +397,7 @@ def param_gather_exposed(case: Case) -> Iterator[Finding]:
         text = "weights are gathered before the forward pass"
         yield from _slow(
             case, "param_gather_exposed", "warning", text, [{"overlap_param_gather": True}],
-            ("overlap_param_gather",), reduced, before.seconds,
+            ("overlap_param_gather",), reduced, before.seconds, same_work=True,
         )  # fmt: skip
 
 
@@ -501,7 +513,7 @@ def attention_unfused(case: Case) -> Iterator[Finding]:
         text = "attention writes the scores of all pairs of tokens to memory"
         changes = [{"attention_kernel": "flash"}]
         about = ("attention_kernel", "--transformer-impl")
-        yield from _slow(case, "attention_unfused", "warning", text, changes, about)
+        yield from _slow(case, "attention_unfused", "warning", text, changes, about, same_work=True)
 
 
 def loss_unfused(case: Case) -> Iterator[Finding]:
@@ -509,7 +521,8 @@ def loss_unfused(case: Case) -> Iterator[Finding]:
     if case.plan.cross_entropy == "unfused":
         text = "the loss runs kernel by kernel over fp32 logits"
         changes = [{"cross_entropy": "fused"}]
-        yield from _slow(case, "loss_unfused", "hint", text, changes, ("cross_entropy",))
+        about = ("cross_entropy",)
+        yield from _slow(case, "loss_unfused", "hint", text, changes, about, same_work=True)
 
 
 def vocabulary_padding(case: Case) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cost_models.blocks.latent_attention import UP
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, named_models, scripts
@@ -27,6 +28,7 @@ from planner.frameworks.megatron_bridge.attributes import (
     attributes,
 )
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
+from planner.frameworks.megatron_bridge.rules import EXPANDABLE
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.frameworks.megatron_bridge.words import Said, Words, words
 from planner.frameworks.reading import Reading, Setting, Unreadable
@@ -119,6 +121,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
     _laid_over(values, said, recipe, size, notes)
     model = given.model or _model(values, recipe, notes)
+    _without_projections(values, model, notes)
     impl = values.get("model.cross_entropy_fusion_impl")
     if impl is not None and impl.value == "te":
         # Only Megatron-LM's parser refuses it.
@@ -128,7 +131,33 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     call = replace(launch, arguments=())
     dialect = Dialect("megatron-bridge", TITLE, keys.PACKAGE, hybrids=True)
     reading = reading_of(dialect, args, call, reached, size, Given(model=model))
+    if _expandable(values, launch.environment):
+        plan = reading.plan.model_copy(update={"runtime": EXPANDABLE})
+        reading = reading.model_copy(update={"plan": plan})
     return _in_its_words(reading)
+
+
+def _without_projections(values: dict[str, Said], model: ModelSpec, notes: list[str]) -> None:
+    """Compressed attention, which Megatron-Core counts as latent, has no such part here.
+
+    DeepSeek-V4's provider sets multi_latent_attention (deepseek_v4_bridge.py).
+    """
+    one = values.get("model.recompute_modules")
+    kinds = {block.kind for layer in model.layer_pattern for block in layer}
+    if one is None or "compressed_attention" not in kinds or UP not in (one.value or ()):
+        return
+    values["model.recompute_modules"] = replace(one, value=[n for n in one.value if n != UP])
+    notes.append(f"recompute of {UP} in compressed attention is not costed")
+
+
+def _expandable(values: Mapping[str, Said], environment: Mapping[str, str]) -> bool:
+    """Whether torch's allocator has expandable segments: the process's own variables come first."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        recipe = values.get(f"env_vars.{name}")
+        said = environment.get(name, str(recipe.value) if recipe else "")
+        if said:
+            return "expandable_segments:true" in said.lower()
+    return False
 
 
 def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words, Recipe | None]:

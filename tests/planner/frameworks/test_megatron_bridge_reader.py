@@ -45,6 +45,26 @@ def test_the_recipe_that_the_options_pick() -> None:
                for one in reading.assumed)  # fmt: skip
 
 
+def test_the_allocator_of_a_recipe_and_of_the_process() -> None:
+    """Recipes set expandable segments where nothing is set; those of FSDP set nothing."""
+    assert setup().plan.runtime == "megatron-2026"
+    fixed = f"export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512\n{SETUP.format(count=64)}"
+    assert read(fixed).plan.runtime == "megatron"
+    fsdp = SETUP.format(count=64).replace("h100", "gb200")
+    assert read(fsdp).plan.runtime == "megatron"
+    spread = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n{fsdp}"
+    assert read(spread).plan.runtime == "megatron-2026"
+
+
+def test_projections_of_compressed_attention_are_left_out() -> None:
+    run = "python scripts/training/run_recipe.py --recipe {}_pretrain_{}gpu_{}_fp8mx_config"
+    reading = read(run.format("deepseek_v4_pro", 256, "gb300"))
+    assert (reading.plan.recompute, reading.refusals) == ("none", ())
+    assert any("mla_up_proj in compressed attention" in note for note in reading.assumed)
+    latent = read(run.format("deepseek_v3", 256, "gb200"))
+    assert latent.plan.recompute_modules == ("mla_up_proj",)
+
+
 def test_the_family_and_the_size_of_older_scripts() -> None:
     old = "python scripts/performance/setup_experiment.py -m llama3 -s 70b -ng 64 -g h100 -c bf16"
     assert read(old).plan == setup().plan
