@@ -37,10 +37,11 @@ _MOST_STAGES = 8  # that a sentence lists
 _MOST_NAMES = 12  # likewise
 # Share of the iteration from which a bubble is worth a word, whatever would shorten it.
 _LARGE_BUBBLE = 0.2
+_BATCH = ("--global-batch-size", "global_batch_size", "train_batch_size", "micro_batch_size")
 # Which options a reason is about, where that is not the first field that mends it.
 _ABOUT: dict[str, tuple[str, ...]] = {
-    "batch_identity": ("--global-batch-size", "train_batch_size", "micro_batch_size"),
-    "schedule_micro_batches": ("vpp", "--global-batch-size"),
+    "batch_identity": _BATCH,
+    "schedule_micro_batches": ("vpp", *_BATCH),
     "vpp_layout": ("vpp",),
     "layers_not_divisible": ("pp",),
     "sequence_parallel": ("sequence_parallel", "tp"),

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from planner.frameworks import get
+from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
@@ -130,6 +131,16 @@ def test_a_command_inside_a_text_that_another_program_runs() -> None:
     reading = read(text)
     assert (reading.plan.tp, reading.plan.pp) == (4, 4)
     assert any(one.line == 3 for one in reading.settings)
+
+
+def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
+    """Its variables are unknown then, and the launch is judged all the same."""
+    text = (
+        f"worker=$(cat <<- EOM\n  # it's here\n  {SETUP.format(count=64)}\nEOM\n)\ntorchrun x.sh\n"
+    )
+    with pytest.raises(Unreadable, match="has no \\)"):
+        evaluate({"run.sh": text}, "run.sh")
+    assert lint({"run.sh": text}, parse_cluster("8x8xh100-sxm")).verdict != "refused"
 
 
 @pytest.mark.parametrize(
