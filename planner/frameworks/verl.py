@@ -180,13 +180,13 @@ def world(said: Overrides) -> scripts.World:
 def model(said: Overrides, given: Given, notes: list[str]) -> ModelSpec:
     """The model that is given, or else the one of that name, all of whose weights train."""
     _tuned(said)
+    said.asked.add(MODEL + "path")
     return given.model or _model(said, notes)
 
 
 def _model(said: Overrides, notes: list[str]) -> ModelSpec:
     """The model by its name; prediction layers train only where they are asked for."""
     key = MODEL + "path"
-    said.asked.add(key)
     place = said.words.get(key, said.launch.program)
     # A folder's name is that of its model, wherever it lies.
     name = said.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in said.words else ""

@@ -104,6 +104,8 @@ def trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
+    if verl.call(files, verl.on_megatron) is not None:
+        return False
     if namespace.is_one(files) or yaml_config.is_one(files) or _other(files) is not None:
         return True
     if any(MINDSPEED.search(text) for text in files.values()):

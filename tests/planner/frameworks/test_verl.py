@@ -50,7 +50,7 @@ MICRO = "ppo_micro_batch_size_per_gpu=2"
 
 
 def read(text: str = SCRIPT, given: Given | None = None) -> Reading:
-    framework = get("megatron")
+    framework = get("verl")
     assert framework.read is not None
     files = LaunchFiles({"run.sh": text}, given)
     assert framework.recognises(files)
@@ -185,7 +185,7 @@ def test_a_degree_that_no_file_states_is_left_open() -> None:
 
 def test_it_is_judged_in_its_own_place() -> None:
     cluster = parse_cluster("4x8xh100-sxm")
-    assert said({"run.sh": SCRIPT}, cluster).framework == "megatron"
+    assert said({"run.sh": SCRIPT}, cluster).framework == "verl"
     answer = lint({"run.sh": SCRIPT.replace("TP:-4", "TP:-3")}, cluster)
     codes = {one.code for one in answer.findings if one.severity == "error"}
     assert "world_size" in codes
