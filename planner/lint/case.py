@@ -18,8 +18,9 @@ from planner.documents.answer import PlanReport, Reason
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
-from planner.frameworks.reading import Reading
+from planner.frameworks.reading import Reading, Setting
 from planner.intake.consistency import contradictions
+from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
 from planner.search.constraints import RULES, Context, Rule, violations
 from planner.search.exhaustive import Priced, cost_model
@@ -40,6 +41,19 @@ class Place:
     file: str = ""
     line: int = 0
     option: str = ""
+
+
+def at(said: Setting) -> Place:
+    """Where a setting stands."""
+    return Place(said.file, said.line, said.name)
+
+
+def finding(code: str, severity: Severity, text: str, place: Place, /, **more: Any) -> Finding:
+    """A finding at a place."""
+    return Finding(
+        code=code, severity=severity, text=text, file=place.file, line=place.line,
+        option=place.option, **more,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
