@@ -219,7 +219,12 @@ def _read_other(
     found, title, translate = other
     given = given_with(files)
     told = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
-    dialect = replace(UPSTREAM, title=title, world=lambda args, reached: told.world)
+    dialect = replace(
+        UPSTREAM,
+        title=title,
+        world=lambda args, reached: told.world,
+        training=lambda args: dict(told.training),
+    )
     call = replace(found, launch=told.launch, notes=(*found.notes, *told.notes))
     # What is given is in the words already.
     reading = _reading(dialect, call, Given(model=told.model), size)
