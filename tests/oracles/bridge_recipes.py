@@ -53,6 +53,7 @@ LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 # Variables of the process that change a step's memory (ContainerConfig.env_vars).
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 NAMED = ("seq_length", "vocab_size", "use_tokenizer_vocab_size", "tokenizer_type")
+TASKS = re.compile(r"_(pretrain|sft|peft)_")
 OTHERS = re.compile(r"_vl_|wan_|flux|omni|audio")
 
 
@@ -227,7 +228,7 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
             for name, value in sorted(vars(module).items()):
                 if not inspect.isfunction(value) or not name.endswith("_config"):
                     continue
-                pretrains = "_pretrain_" in value.__name__ and not OTHERS.search(name)
+                pretrains = TASKS.search(value.__name__) and not OTHERS.search(name)
                 if name.startswith("_") or name in recipes or name in aliases or not pretrains:
                     continue
                 if value.__name__ != name:

@@ -66,6 +66,22 @@ def test_projections_of_compressed_attention_are_left_out() -> None:
     assert latent.plan.recompute_modules == ("mla_up_proj",)
 
 
+def test_tuning_by_a_recipe_and_with_adapters() -> None:
+    run = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe {}_h100_bf16_config"
+    whole = read(run.format("qwen3_30b_a3b_sft_8gpu"))
+    assert (whole.model.num_layers, whole.training.lora_rank) == (48, 0)
+    assert any("fill their sequences" in note for note in whole.assumed)
+    adapted = run.format("qwen3_8b_peft_1gpu")
+    training = read(adapted).training
+    assert (training.lora_rank, training.lora_targets) == (8, ("linear_qkv", "linear_proj"))
+    usual = read(run.format("qwen3_14b_peft_1gpu")).training
+    assert (usual.lora_rank, len(usual.lora_targets)) == (32, 4)  # those of the class
+    asked = read(f"{adapted} peft.dim=4 peft.target_modules=[linear_fc2]").training
+    assert (asked.lora_rank, asked.lora_targets) == (4, ("linear_fc2",))
+    with pytest.raises(Unreadable, match="no adapters are costed at 'router'"):
+        read(f"{adapted} peft.target_modules=[router]")
+
+
 def test_the_family_and_the_size_of_older_scripts() -> None:
     old = "python scripts/performance/setup_experiment.py -m llama3 -s 70b -ng 64 -g h100 -c bf16"
     assert read(old).plan == setup().plan
