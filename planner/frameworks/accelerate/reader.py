@@ -212,12 +212,7 @@ def _plan(
         precision = "bf16"
     shards = engine(kind, values, files, precision, world // nodes, assumed)
     sharded = kind == "FSDP"
-    reduced = shards.reduced
-    if sharded:
-        stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
-        if not stated:
-            assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {reduced}")
-        reduced = stated or reduced
+    reduced = _reduced(asked, shards.reduced, assumed) if sharded else shards.reduced
     kernel = asked.choice("--attn_implementation", choices=KERNELS, default="sdpa")
     if not asked.has("--attn_implementation"):
         assumed.append("--attn_implementation: not stated, sdpa")
@@ -288,6 +283,14 @@ def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str
     if sizes["cp"] > 1 and sizes["sp"] > 1:
         refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
     return sizes, dp
+
+
+def _reduced(asked: Values, usual: str, assumed: list[str]) -> str:
+    """The type in which FSDP reduces gradients; usual: where nothing is said."""
+    stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
+    if not stated:
+        assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {usual}")
+    return stated or usual
 
 
 def _rotation(values: Values) -> CPKind:
