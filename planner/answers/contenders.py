@@ -61,9 +61,16 @@ def best_expected(found: Sequence[Contender]) -> str | None:
 
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
     """Two plans of a request: how many times faster the first is, and how likely it is faster."""
-    leans = [_leaning(request, Priced(report.plan, report.time_parts_s)) for report in (one, other)]
-    site = sites.named(request.site)
-    return comparison(one.iteration_time_s, leans[0], other.iteration_time_s, leans[1], site)
+    priced = (Priced(report.plan, report.time_parts_s) for report in (one, other))
+    return compared_prices(request, *priced)
+
+
+def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
+    """The same of plans of which only the times are known."""
+    (mine, my_lean), (theirs, their_lean) = (
+        (sum(priced.parts_s.values()), _leaning(request, priced)) for priced in (one, other)
+    )
+    return comparison(mine, my_lean, theirs, their_lean, sites.named(request.site))
 
 
 def _leaning(request: PlanRequest, priced: Priced) -> Leaning:

@@ -52,6 +52,7 @@ ORDERS: dict[str, Order] = {
     "mindspeed": _megatron("MindSpeed"),
     "primus": _megatron("Primus"),
     "slime": _megatron("slime"),
+    "verl": _megatron("verl"),
     "deepspeed": Order(
         "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
         ("tp", "dp", "pp"),

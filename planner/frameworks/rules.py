@@ -137,10 +137,10 @@ UNFUSED_LOSS = unsupported(
 
 
 @cache
-def own_runtime(name: str) -> Rule:
-    """The plan's kernels and overlaps were costed as those of this runtime."""
+def own_runtime(name: str, *others: str) -> Rule:
+    """The plan's kernels and overlaps were costed as those of this runtime, or of the others."""
     return unsupported(
-        lambda c, p: p.runtime == code("runtime", name),
+        lambda c, p: is_named(p, "runtime", name, *others),
         lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
     )
 

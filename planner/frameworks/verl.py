@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
+from planner.frameworks.adapters import tuned
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import Given
@@ -178,15 +179,14 @@ def world(said: Overrides) -> scripts.World:
 
 
 def model(said: Overrides, given: Given, notes: list[str]) -> ModelSpec:
-    """The model that is given, or else the one of that name, all of whose weights train."""
-    _tuned(said)
+    """The model that is given, or else the one of that name."""
+    said.asked.add(MODEL + "path")
     return given.model or _model(said, notes)
 
 
 def _model(said: Overrides, notes: list[str]) -> ModelSpec:
     """The model by its name; prediction layers train only where they are asked for."""
     key = MODEL + "path"
-    said.asked.add(key)
     place = said.words.get(key, said.launch.program)
     # A folder's name is that of its model, wherever it lies.
     name = said.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in said.words else ""
@@ -202,10 +202,19 @@ def _model(said: Overrides, notes: list[str]) -> ModelSpec:
     return ModelSpec(**{**model.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
 
 
-def _tuned(said: Overrides) -> None:
-    """Raises Unreadable where adapters are trained and not the weights."""
-    for key in (MODEL + "lora_rank", MODEL + "lora.rank"):
-        if said.text(key, "0") != "0":
-            one = said.setting(key)
-            text = f"{key} {one.value}: adapters of verl are not read; only full training is"
-            raise Unreadable(text, one.file, one.line)
+def adapted(said: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:
+    """The fields of a training of adapters; none where all weights train.
+
+    group: of the keys rank, dropout and alpha, as `lora_` or `lora.`.  Raises Unreadable.
+    """
+    prefix, apart = MODEL + group, group.endswith(".")
+    rank = said.text(prefix + "rank", "0")
+    targets = (prefix if apart else MODEL) + "target_modules"
+    for key in ("alpha", "type", "merge", "lora_A_init_method", "lora_B_init_method", "dtype"):
+        said.text(prefix + key)
+    stated = said.setting(targets) if said.text(targets) else None
+    dropout = said.text(prefix + "dropout", "0.0")
+    if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
+        one = said.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
+        raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}: no number", one.file, one.line)
+    return tuned(model, int(rank), stated, float(dropout))

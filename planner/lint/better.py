@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from planner.answers.competition import prepared
+from planner.answers.competition import limited, prepared
 from planner.answers.explain import report
 from planner.answers.solve import near_misses, smallest_change
 from planner.documents.answer import Nearest
@@ -108,8 +108,7 @@ def _open(case: Case) -> PlanRequest:
         for name in _KEPT
         if getattr(case.plan, name) != getattr(usual, name) and name not in case.framework.axes
     }
-    searched = case.request.search.model_copy(update={"limits": limits})
-    return case.request.model_copy(update={"search": searched})
+    return limited(case.request, {**case.request.search.limits, **limits})
 
 
 def _better(case: Case, plan: ParallelPlan) -> Better:

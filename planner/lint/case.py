@@ -12,22 +12,26 @@ from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
+from planner.answers.contenders import compared_prices
 from planner.answers.explain import report
 from planner.documents.answer import PlanReport, Reason
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
-from planner.frameworks.reading import Reading
+from planner.frameworks.reading import Reading, Setting
 from planner.intake.consistency import contradictions
+from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
 from planner.search.constraints import RULES, Context, Rule, violations
-from planner.search.exhaustive import cost_model
+from planner.search.exhaustive import Priced, cost_model
 from planner.uncertainty.memory_risk import Room, room_of
 
 # What a script that is written down runs into all the same.
 _RUNS_INTO = frozenset({"fp8_shape"})
 # Share of the iteration time below which a faster neighbour is not worth a word.
 MINIMUM_GAIN = 0.005
+# Chance from which a neighbour is said to be faster: two to one, below that measuring decides.
+LIKELY = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,25 @@ class Place:
     option: str = ""
 
 
+def at(said: Setting) -> Place:
+    """Where a setting stands."""
+    return Place(said.file, said.line, said.name)
+
+
+def finding(code: str, severity: Severity, text: str, place: Place, /, **more: Any) -> Finding:
+    """A finding at a place."""
+    return Finding(
+        code=code, severity=severity, text=text, file=place.file, line=place.line,
+        option=place.option, **more,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Neighbour:
     """A plan beside the script's: what is set in it, and what it costs."""
 
     set: dict[str, Any]
-    plan: ParallelPlan
+    priced: Priced
     seconds: float
     peak_bytes: float
 
@@ -176,9 +193,18 @@ class Case:
         best = int(np.argmin(seconds))
         if not np.isfinite(seconds[best]):
             return None
+        change, plan = found[best]
+        parts_s = {name: float(part[best]) for name, part in costs.time_parts_s.items()}
         return Neighbour(
-            *found[best], seconds=float(seconds[best]), peak_bytes=float(costs.peak_bytes[best])
+            change, Priced(plan, parts_s), float(seconds[best]), float(costs.peak_bytes[best])
         )
+
+    def likely_faster(self, one: Neighbour) -> bool:
+        """Whether a neighbour is faster than the script with a chance of LIKELY."""
+        if self.own is None:
+            return False
+        own = Priced(self.own.plan, self.own.time_parts_s)
+        return compared_prices(self.request, one.priced, own).chance >= LIKELY
 
     def _breaks(self, plan: ParallelPlan) -> set[Rule]:
         row = Plans.from_rows([plan])

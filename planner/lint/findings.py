@@ -13,7 +13,7 @@ from planner.documents.answer import REASONS, Document, Nearest, PlanReport, Pro
 from planner.frameworks.reading import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]
-Verdict = Literal["refused", "does not fit", "improvable", "fine"]
+Verdict = Literal["refused", "does not fit", "may run out", "improvable", "fine"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 # What a reason says of a plan, and what only a script can have.

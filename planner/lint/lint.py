@@ -8,9 +8,11 @@ from typing import Any
 from cost_models.calibrations import TIME_PARTS
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
+from planner.answers.competition import limited
 from planner.answers.contenders import compared
 from planner.documents.answer import PlanReport, ProfileInfo
 from planner.documents.problems import Problem, RequestError
+from planner.documents.request import Bounds
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
 from planner.lint.better import best, mended, nearest
@@ -125,6 +127,9 @@ def found_in(
             [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
         )
     asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
+    if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
+        limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
+        asked = limited(asked, limits)
     case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}), files)
     if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
         raise RequestError(about_cluster)
@@ -199,6 +204,8 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
         return "refused"
     if errors:
         return "does not fit"
+    if any(finding.code == "memory_risk" for finding in findings):
+        return "may run out"
     return "improvable" if better is not None else "fine"
 
 

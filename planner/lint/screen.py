@@ -17,6 +17,7 @@ from planner.terminal.screens import TIGHT, nearest_rows
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),
     "does not fit": ("runs out of memory", "bold red"),
+    "may run out": ("may run out of memory", "bold yellow"),
     "improvable": ("runs, and a faster plan is known", "bold yellow"),
     "fine": ("runs, and no plan is known to be faster", "bold green"),
 }

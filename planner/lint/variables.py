@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.frameworks import scripts
 from planner.frameworks.bash import evaluate
-from planner.frameworks.reading import Reading
+from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.findings import Severity
 
 _ON = frozenset({"1", "true", "on", "yes", "y"})
@@ -93,10 +93,17 @@ class Variable:
 
 
 def variables(files: Mapping[str, str]) -> Iterator[Variable]:
-    """What the launches of the scripts among the files have in their environment."""
+    """What the launches of the scripts among the files have in their environment.
+
+    A file that is no bash throughout says nothing: its reader found the launch in another way.
+    """
     for name in scripts.scripts(files):
         found: dict[str, str] = {}
-        for launch in evaluate(files, name).launches:
+        try:
+            launches = evaluate(files, name).launches
+        except Unreadable:
+            continue
+        for launch in launches:
             found |= launch.environment
         for variable, value in found.items():
             yield Variable(variable, value, *_place(files, name, variable))

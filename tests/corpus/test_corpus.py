@@ -91,6 +91,7 @@ def test_the_tables_are_whole() -> None:
         "slime",
         "torchtitan",
         "trl",
+        "verl",
     }
 
 

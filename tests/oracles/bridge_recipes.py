@@ -50,7 +50,10 @@ IDLE = re.compile(
 )
 LAYOUT = "pipeline_model_parallel_layout"
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+# Variables of the process that change a step's memory (ContainerConfig.env_vars).
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 NAMED = ("seq_length", "vocab_size", "use_tokenizer_vocab_size", "tokenizer_type")
+TASKS = re.compile(r"_(pretrain|sft|peft)_")
 OTHERS = re.compile(r"_vl_|wan_|flux|omni|audio")
 
 
@@ -188,6 +191,8 @@ def said(config: Any) -> dict[str, Any]:
             idle = IDLE.match(name) or "userbuffers" in str(told)
             if not idle and (told is not None or shown == "model.mtp_num_layers"):
                 found[shown] = told
+    variables = config.__dict__.get("env_vars") or {}
+    found |= {f"env_vars.{name}": variables[name] for name in VARIABLES if name in variables}
     return found
 
 
@@ -223,7 +228,7 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
             for name, value in sorted(vars(module).items()):
                 if not inspect.isfunction(value) or not name.endswith("_config"):
                     continue
-                pretrains = "_pretrain_" in value.__name__ and not OTHERS.search(name)
+                pretrains = TASKS.search(value.__name__) and not OTHERS.search(name)
                 if name.startswith("_") or name in recipes or name in aliases or not pretrains:
                     continue
                 if value.__name__ != name:

@@ -7,7 +7,7 @@ torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py \
   --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope \
   --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
   --attention-dropout 0 --hidden-dropout 0 \
-  --num-experts 16 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type alltoall \
+  --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-grouped-gemm --moe-token-dispatcher-type alltoall \
   --expert-model-parallel-size 16 --expert-tensor-parallel-size 1 \
   --tensor-model-parallel-size 2 --sequence-parallel \
   --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 4 \

@@ -11,6 +11,7 @@ import { Trouble } from "./asked.js";
 const VERDICTS = {
   refused: "The framework would refuse this script",
   "does not fit": "This script's plan does not fit",
+  "may run out": "This script may run out of memory",
   improvable: "This script runs, and could be better",
   fine: "This script is fine",
 };

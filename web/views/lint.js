@@ -40,6 +40,7 @@ const busy = signal(false);
 const VERDICTS = {
   refused: ["bad", "Will not run"],
   "does not fit": ["bad", "Runs out of memory"],
+  "may run out": ["warn", "May run out of memory"],
   improvable: ["warn", "Runs, and a faster plan is known"],
   fine: ["good", "Runs, and no plan is known to be faster"],
 };

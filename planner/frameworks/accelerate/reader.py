@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from cost_models.plans import ParallelPlan
+from cost_models.plans import CPKind, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks import verl, yaml_files
@@ -201,42 +201,18 @@ def _plan(
     refusals: list[Refusal],
     launched: bool,
 ) -> tuple[TrainingSpec, ParallelPlan, tuple[int | None, int | None], bool]:
-    kind = values.choice("distributed_type", choices=TYPES, default="NO")
-    kind = "FSDP" if values.boolean("use_fsdp") else kind
-    kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
-    kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
-    if kind in ENGINES:
-        raise values.fault(
-            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
-        )
+    kind = _kind(values)
     nodes = values.integer("num_machines", default=1, most=DEGREE)
     world = values.integer("num_processes", default=accelerators or 1, most=DEGREE)
-    sizes = {
-        name: values.integer(f"{MESH}{name}_size", default=1, most=DEGREE)
-        for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")
-    }
-    inner, sequence = sizes["tp"] * sizes["cp"] * sizes["sp"], sizes["cp"] * sizes["sp"]
-    meshed = any(name.startswith(MESH) for name in values.settings)
-    dp = sizes["dp_replicate"] * sizes["dp_shard"] if meshed else world
-    if dp * inner != world:
-        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
-        text = f"ParallelismConfig: {product or 1} is not num_processes {world}"
-        widest = max(sizes, key=lambda name: sizes[name])
-        refusals.append(_refusal(text, values.settings.get(f"{MESH}{widest}_size")))
-    if sizes["cp"] > 1 and sizes["sp"] > 1:
-        refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
+    sizes, dp = _mesh(values, world, refusals)
+    sequence = sizes["cp"] * sizes["sp"]
     precision = values.choice("mixed_precision", choices=PRECISIONS, default="no")
     if precision == "no":
         assumed.append("mixed_precision: no, which no plan has: bf16")
         precision = "bf16"
     shards = engine(kind, values, files, precision, world // nodes, assumed)
     sharded = kind == "FSDP"
-    reduced = shards.reduced
-    if sharded:
-        stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
-        if not stated:
-            assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {reduced}")
-        reduced = stated or reduced
+    reduced = _reduced(asked, shards.reduced, assumed) if sharded else shards.reduced
     kernel = asked.choice("--attn_implementation", choices=KERNELS, default="sdpa")
     if not asked.has("--attn_implementation"):
         assumed.append("--attn_implementation: not stated, sdpa")
@@ -250,10 +226,6 @@ def _plan(
     )
     full = asked.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
-    rotation = {name: kind for kind, name in ROTATION.items()}
-    cp_kind = rotation[
-        values.choice(f"{MESH}cp_comm_strategy", choices=rotation, default="allgather")
-    ]
     mesh = {}
     if sharded and sizes["dp_replicate"] > 1:
         mesh["dp_shard"] = sizes["dp_shard"] * sequence
@@ -269,7 +241,7 @@ def _plan(
     plan = ParallelPlan(
         tp=sizes["tp"],
         cp=sequence,
-        cp_kind="a2a" if sizes["sp"] > 1 else cp_kind,
+        cp_kind="a2a" if sizes["sp"] > 1 else _rotation(values),
         dp=dp,
         micro_batch_size=micro,
         recompute="full" if full else "none",
@@ -280,6 +252,51 @@ def _plan(
         **{"runtime": "torch", **mesh, **shards.fields},
     )
     return training, plan, (nodes, world // nodes), shards.own
+
+
+def _kind(values: Values) -> str:
+    """What shards or copies the weights, by accelerate's name."""
+    kind = values.choice("distributed_type", choices=TYPES, default="NO")
+    kind = "FSDP" if values.boolean("use_fsdp") else kind
+    kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
+    kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
+    if kind in ENGINES:
+        raise values.fault(
+            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+        )
+    return kind
+
+
+def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str, int], int]:
+    """The sizes of the mesh's axes, and the data-parallel ranks."""
+    sizes = {
+        name: values.integer(f"{MESH}{name}_size", default=1, most=DEGREE)
+        for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")
+    }
+    meshed = any(name.startswith(MESH) for name in values.settings)
+    dp = sizes["dp_replicate"] * sizes["dp_shard"] if meshed else world
+    if dp * sizes["tp"] * sizes["cp"] * sizes["sp"] != world:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        text = f"ParallelismConfig: {product or 1} is not num_processes {world}"
+        widest = max(sizes, key=lambda name: sizes[name])
+        refusals.append(_refusal(text, values.settings.get(f"{MESH}{widest}_size")))
+    if sizes["cp"] > 1 and sizes["sp"] > 1:
+        refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
+    return sizes, dp
+
+
+def _reduced(asked: Values, usual: str, assumed: list[str]) -> str:
+    """The type in which FSDP reduces gradients; usual: where nothing is said."""
+    stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
+    if not stated:
+        assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {usual}")
+    return stated or usual
+
+
+def _rotation(values: Values) -> CPKind:
+    """How keys and values reach all ranks of a sequence."""
+    kinds = {name: kind for kind, name in ROTATION.items()}
+    return kinds[values.choice(f"{MESH}cp_comm_strategy", choices=kinds, default="allgather")]
 
 
 def _micro_batch(asked: Values, launched: bool, assumed: list[str]) -> int:

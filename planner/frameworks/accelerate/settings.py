@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cost_models.optimizers import OptimizerName
-from cost_models.plans import ParallelPlan
+from cost_models.plans import CPKind, ParallelPlan
 from planner.frameworks.accelerate.tuning import tuning_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -15,7 +15,7 @@ from planner.huggingface.numerics import keys_of
 from planner.search.constraints import Context
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
-ROTATION = {"all_gather": "allgather", "p2p": "alltoall"}
+ROTATION: dict[CPKind, str] = {"all_gather": "allgather", "p2p": "alltoall"}
 # As in TrainingArguments of transformers.
 OPTIMIZERS: dict[OptimizerName, str] = {
     "adam": "adamw_torch",

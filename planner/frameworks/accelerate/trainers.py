@@ -193,19 +193,8 @@ def _plan(
     assumed: list[str],
     beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
-    tp = values.integer("tensor_parallel_size", default=1)
-    cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
-    if world % (tp * cp):
-        raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
-    dp = world // (tp * cp)
-    shards, copies = (
-        values.integer(f"dp_{one}_size", default=0, least=0) for one in ("shard", "replicate")
-    )
-    if shards and max(shards, 1) * max(copies, 1) != dp:
-        raise Unreadable(
-            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} are not the {dp} ranks "
-            f"that tp {tp} x cp {cp} leave of {world}: give the cluster that it is for"
-        )
+    degrees, shard = _degrees(values, world)
+    dp = degrees["dp"]
     for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
         if not values.has(name) and usual is not None:
             assumed.append(f"{name}: not stated, {usual} as {trainer.title} has it")
@@ -228,10 +217,8 @@ def _plan(
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
-        tp=tp,
-        cp=cp,
+        **degrees,
         cp_kind="all_gather",
-        dp=dp,
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
@@ -242,11 +229,30 @@ def _plan(
             "runtime": "torch",
             "zero_stage": 0,
             **_mesh(beside),
-            **({"dp_shard": shards * cp} if copies > 1 else {}),
+            **shard,
             **sharding.fields,
         },
     )
     return training, plan
+
+
+def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]]:
+    """The degrees tp, cp and dp, and dp_shard where only some ranks share the weights."""
+    tp = values.integer("tensor_parallel_size", default=1)
+    cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
+    if world % (tp * cp):
+        raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
+    dp = world // (tp * cp)
+    shards, copies = (
+        values.integer(f"dp_{one}_size", default=0, least=0) for one in ("shard", "replicate")
+    )
+    if shards and max(shards, 1) * max(copies, 1) != dp:
+        raise Unreadable(
+            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} are not the {dp} ranks "
+            f"that tp {tp} x cp {cp} leave of {world}: give the cluster that it is for"
+        )
+    degrees = {"tp": tp, "cp": cp, "dp": dp}
+    return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
 
 
 def _loss(values: Values, assumed: list[str]) -> Any:

@@ -48,6 +48,7 @@ def read(found: scripts.Found, files: Mapping[str, str]) -> Reading:
             precision=precision,
             gradient_dtype="fp32",
             gradient_reduce_dtype="fp32",
+            **verl.adapted(said, model, "lora_"),
         )
         plan = ParallelPlan(
             cp=cp,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planner.frameworks.bash.tree import Value, Word
 
 if TYPE_CHECKING:
-    from planner.frameworks.bash.evaluate import Shell
+    from planner.frameworks.bash.expansion import Expansion
 
 
 def plain_text(value: Value) -> str:
@@ -27,7 +27,7 @@ def matches(text: str, pattern: str) -> bool:
 class Tests:
     """`[ ... ]` and `[[ ... ]]`: True, False, or None where the script does not tell."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Expansion) -> None:
         self.shell = shell
 
     def plain(self, operands: list[Value]) -> bool | None:

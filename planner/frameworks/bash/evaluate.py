@@ -8,23 +8,19 @@ files) is unknown, and so is every word that has it in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count, takewhile
 
-from planner.frameworks.bash import arithmetic
 from planner.frameworks.bash.conditions import Tests, matches, plain_text
 from planner.frameworks.bash.launches import (
-    Argument,
-    Launch,
     Outcome,
-    console_script,
-    launcher_of,
     slurm_variables,
 )
-from planner.frameworks.bash.syntax import DECLARES, Source, parse, whole
+from planner.frameworks.bash.programs import Copy, Exit, Programs, Return
+from planner.frameworks.bash.source import Source
+from planner.frameworks.bash.syntax import DECLARES, parse
 from planner.frameworks.bash.tree import (
-    Arithmetic,
     Assignment,
     Calculation,
     Case,
@@ -35,42 +31,17 @@ from planner.frameworks.bash.tree import (
     Function,
     Group,
     If,
-    Literal,
-    Opaque,
-    Parameter,
     Pipeline,
-    Redirect,
     Simple,
     Statements,
     Value,
     While,
-    Word,
 )
-from planner.frameworks.launch_files import given_with
 from planner.frameworks.reading import Unreadable
 
 MAX_TEXT = 1 << 18
-MAX_EXPANDED = 1 << 21
 MAX_COMMANDS = 20_000
-MAX_DEPTH = 50
 MAX_ROUNDS = 100
-MAX_MARKS = 50_000
-# Characters from here on stand for what is unknown; they belong to no script.
-_FIRST_MARK = 0xF0000
-_MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
-# Set by bash or the login, to what no script says.
-_AMBIENT = frozenset(
-    re.findall(
-        r"\S+",
-        "BASH BASH_SOURCE BASHPID HOME HOSTNAME LINENO LOGNAME OLDPWD PATH PPID PWD RANDOM SECONDS "
-        "SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID "
-        "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
-    )
-)
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-_TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
-_LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
-_PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
@@ -81,20 +52,12 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     if sum(len(text) for text in files.values()) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
     shell = Shell(files)
-    with suppress(_Exit):
+    with suppress(Exit):
         first = takewhile(shell.parameters.__contains__, count(1))
         arguments = [((shell.parameters[place], 0),) for place in first]
         shell.script(shell.text_of(main), arguments, called=False)
     shell.conclude()
     return shell.outcome
-
-
-class _Exit(Exception):
-    """The script ends here."""
-
-
-class _Return(Exception):
-    """The function ends here."""
 
 
 class _Loop(Exception):
@@ -104,288 +67,8 @@ class _Loop(Exception):
         self.again = again
 
 
-class Shell:
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.files, self.outcome = files, Outcome()
-        self.variables: dict[str, Value | list[Value]] = {}
-        self.exported: set[str] = set()
-        self.functions: dict[str, Command] = {}
-        given = given_with(files)
-        self.variables.update({name: ((text, 0),) for name, text in given.variables.items()})
-        self.exported |= set(given.variables)
-        self.parameters = given.positional
-        self.positional: tuple[Value, ...] = ()
-        self.called = False
-        # Loops that break could end, and functions or read files that return could.
-        self.loops = self.inside = 0
-        self.slurm: tuple[Argument, ...] = ()
-        self.marks: list[tuple[str, bool]] = []
-        self.marked: dict[tuple[str, bool], str] = {}
-        self.defaults: dict[str, None] = {}
-        self.current = ""
-        self.line = 0
-        self.depth = self.commands = self.expanded = 0
-
-    # Bounds and notes.
-
-    def error(self, text: str) -> Unreadable:
-        return Unreadable(text, self.current, self.line)
-
-    def charge(self, size: int) -> None:
-        self.expanded += size + 1
-        if self.expanded > MAX_EXPANDED:
-            raise self.error(f"variables expand to more than {MAX_EXPANDED} characters")
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    def note(self, text: str, line: int = 0) -> None:
-        sentence = f"{self.current}:{line or self.line}: {text}"
-        if sentence not in self.outcome.notes and len(self.outcome.notes) < 100:
-            self.outcome.notes.append(sentence)
-
-    def conclude(self) -> None:
-        if self.defaults:
-            names = ", ".join(list(self.defaults)[:20])
-            self.outcome.notes.append(
-                f"variables that the environment could set have their defaults: {names}"
-            )
-
-    # Unknown values.
-
-    def unknown(self, source: str, unset: bool = False) -> str:
-        """A character that stands for a value nobody knows, or for a variable nobody set."""
-        key = (source[:80], unset)
-        if key not in self.marked:
-            if len(self.marks) >= MAX_MARKS:
-                raise self.error("too many values are unknown")
-            self.marked[key] = chr(_FIRST_MARK + len(self.marks))
-            self.marks.append(key)
-        return self.marked[key]
-
-    def shown(self, text: str) -> str:
-        """The text with the source of what is unknown in it."""
-        return _MARK.sub(lambda match: self.marks[ord(match[0]) - _FIRST_MARK][0], text)
-
-    def known(self, text: str) -> str | None:
-        """The text with unset variables empty; None where something else is unknown."""
-        text = _MARK.sub(
-            lambda match: "" if self.marks[ord(match[0]) - _FIRST_MARK][1] else match[0], text
-        )
-        return None if _MARK.search(text) else text
-
-    # Words.
-
-    def lookup(self, name: str, line: int, source: str) -> Value | None:
-        """The value of a variable; None where nobody set it."""
-        if name.isdigit() and name != "0":
-            index = int(name[:4])
-            if index <= len(self.positional):
-                return self.positional[index - 1]
-            given = None if self.called else self.parameters.get(index)
-            return None if given is None else ((given, 0),)
-        if name == "#":
-            return ((str(len(self.positional)), line),)
-        if name in self.variables:
-            value = self.variables[name]
-            if isinstance(value, list):
-                return value[0] if value else None
-            return value
-        if name in _AMBIENT:
-            return ((self.unknown(source), line),)
-        return None
-
-    def elements(self, part: Parameter) -> list[Value] | None:
-        """The values of `$@` or `${array[@]}`; None for anything else."""
-        index = "".join(p.text for p in part.index or () if isinstance(p, Literal))
-        if part.name in ("@", "*") and part.index is None:
-            return list(self.positional)
-        if part.index is None or index not in ("@", "*"):
-            return None
-        value = self.variables.get(part.name)
-        if value is None:
-            if part.name in _AMBIENT:
-                return [((self.unknown(part.source), part.line),)]
-            return []
-        return value if isinstance(value, list) else [value]
-
-    def number(self, expression: Word) -> int | None:
-        """The value of an arithmetic expression."""
-        text = self.known(plain_text(self.value(expression)))
-
-        def named(name: str) -> int | None:
-            found = self.lookup(name, 0, name)
-            inner = None if found is None else self.known(plain_text(found))
-            # A name in a variable would be evaluated again; numbers are enough here.
-            return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
-
-        if text is None or len(text) > 10_000 or self.unset(expression):
-            return None
-        return arithmetic.evaluate(text, named)
-
-    def unset(self, word: Word) -> bool:
-        """Whether the word has a variable in it that nobody set."""
-        return bool(_MARK.search(plain_text(self.value(word))))
-
-    def scalar(self, part: Parameter) -> Value:
-        """The value of a parameter that is one text."""
-        value: Value | None
-        if part.index is not None:
-            found = self.variables.get(part.name)
-            place = self.number(part.index)
-            if place is None or part.name in _AMBIENT:
-                value = ((self.unknown(part.source), part.line),)
-            elif isinstance(found, list):
-                inside = -len(found) <= place < len(found)
-                value = found[place] if inside else None
-            else:
-                value = found if place == 0 else None
-        else:
-            value = self.lookup(part.name, part.line, part.source)
-        text = None if value is None else plain_text(value)
-        if part.length:
-            size = self.known(text or "")
-            told = size is not None and (value is not None or self.settled(part.name))
-            shown = str(len(size or "")) if told else self.unknown(part.source)
-            return ((shown, part.line),)
-        empty = text is None or (":" in part.operator and self.known(text) == "")
-        # A variable that holds only another that is unset counts as unset.
-        empty = empty or (bool(text) and self.known(text or "") == "")
-        sign = part.operator[-1:]
-        if sign in ("-", "="):
-            if not empty:
-                return value or ()
-            if not part.name.isdigit():
-                self.defaults[part.name] = None
-            default = self.value(part.argument)
-            if sign == "=":
-                self.variables[part.name] = default
-            return default
-        if sign == "+":
-            return () if empty else self.value(part.argument)
-        if sign in (",", "^") and (said := self.known(text or "")):
-            return ((said.lower() if sign == "," else said.upper(), part.line),)
-        if value is None and not self.settled(part.name):
-            return ((self.unknown(part.source, unset=True), part.line),)
-        return value or ()
-
-    def settled(self, name: str) -> bool:
-        """Whether nothing outside can give a value to what the script leaves without one."""
-        return self.called if name.isdigit() else name in self.variables
-
-    def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
-        """The value of a part that is one text."""
-        if isinstance(part, Literal):
-            return ((part.text, part.line),)
-        if isinstance(part, Parameter):
-            return self.scalar(part)
-        number = self.number(part.expression) if isinstance(part, Arithmetic) else None
-        return ((self.unknown(part.source) if number is None else str(number), part.line),)
-
-    def value(self, word: Word) -> Value:
-        """The word as one text, without splitting: what an assignment takes."""
-        found: list[tuple[str, int]] = []
-        for part in word:
-            elements = self.elements(part) if isinstance(part, Parameter) else None
-            if isinstance(part, Parameter) and elements is not None:
-                if part.length:
-                    found.append((str(len(elements)), part.line))
-                    continue
-                for number, element in enumerate(elements):
-                    found.extend([(" ", part.line)] if number else [])
-                    found.extend(element)
-            else:
-                found.extend(self.runs(part))
-        self.charge(sum(len(text) + 1 for text, _ in found))
-        return tuple(run for run in found if run[0])
-
-    def fields(self, word: Word) -> list[Value]:
-        """The words that a word becomes: expanded and, outside quotes, split."""
-        done: list[Value] = []
-        current: list[tuple[str, int]] | None = None
-
-        def close() -> None:
-            nonlocal current
-            if current is not None:
-                done.append(tuple(current))
-            current = None
-
-        def push(text: str, line: int) -> None:
-            nonlocal current
-            if current is None:
-                current = []
-            current.append((text, line))
-
-        def spread(value: Value) -> None:
-            for text, line in value:
-                self.charge(len(text))
-                for number, piece in enumerate(re.split(r"[ \t\n]+", text)):
-                    if number:
-                        close()
-                    if piece:
-                        push(piece, line)
-
-        # "${S[@]}" of an empty array takes a word with it that has nothing else in it.
-        vanishes = False
-        for part in word:
-            elements = self.elements(part) if isinstance(part, Parameter) else None
-            if isinstance(part, Parameter) and elements is not None and not part.length:
-                star = part.name == "*" or any(
-                    isinstance(p, Literal) and p.text == "*" for p in part.index or ()
-                )
-                if part.quoted and not elements:
-                    vanishes |= not star
-                    if star:
-                        push("", part.line)
-                for number, element in enumerate(elements):
-                    if number:
-                        if part.quoted and star:
-                            push(" ", part.line)
-                        else:
-                            close()
-                    if part.quoted:
-                        push("", part.line)
-                        for text, line in element:
-                            self.charge(len(text))
-                            push(text, line)
-                    else:
-                        spread(element)
-            elif isinstance(part, Literal) or part.quoted:
-                for text, line in self.value((part,)) or (("", part.line),):
-                    push(text, line)
-            else:
-                spread(self.value((part,)))
-        if (
-            not vanishes
-            or any(isinstance(part, Literal) for part in word)
-            or any(text for text, _ in current or ())
-        ):
-            close()
-        return done
-
-    def argument(self, value: Value) -> Argument:
-        text = plain_text(value)
-        line = value[0][1] if value else self.line
-        for piece, number in value:
-            if piece:
-                line = number
-                break
-        return Argument(self.shown(text), self.current, line, not _MARK.search(text))
-
-    # Commands.
-
-    def text_of(self, name: str) -> Source:
-        """A file at hand; the characters that stand for unknown values are not its to use."""
-        text = self.outcome.files.get(name) or self.files[name]
-        self.charge(len(text))
-        return whole(_MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
+class Shell(Programs):
+    """A script that is followed."""
 
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
         """The commands of a text of its own, with its own #SBATCH lines.
@@ -423,7 +106,7 @@ class Shell:
                 self.chain(chain)
 
     def chain(self, chain: Chain) -> bool:
-        with _Copy(self, chain.background):
+        with Copy(self, chain.background):
             status = self.pipeline(chain.first)
             for operator, pipeline in chain.rest:
                 if status == (operator == "&&"):
@@ -436,7 +119,7 @@ class Shell:
         self.charge(len(variables))
         try:
             return run()
-        except _Exit:
+        except Exit:
             if len(self.outcome.launches) > launches:
                 raise
             self.note("the check that would end the script here is taken to pass")
@@ -447,7 +130,7 @@ class Shell:
         several = len(pipeline.commands) > 1
         status = True
         for command in pipeline.commands:
-            with _Copy(self, several):
+            with Copy(self, several):
                 status = self.command(command)
         return status != pipeline.negated
 
@@ -468,7 +151,7 @@ class Shell:
         if isinstance(command, Function):
             self.functions[command.name] = command.body
         elif isinstance(command, Group):
-            with _Copy(self, command.subshell):
+            with Copy(self, command.subshell):
                 self.statements(command.body)
         elif isinstance(command, If):
             self.conditional(command)
@@ -609,15 +292,15 @@ class Shell:
             self.inside += 1
             try:
                 return self.command(self.functions[name])
-            except _Return:
+            except Return:
                 return True
             finally:
                 self.positional, self.called, self.loops = kept
                 self.inside -= 1
         if name == "exit":
-            raise _Exit
+            raise Exit
         if name == "return" and self.inside:
-            raise _Return
+            raise Return
         if name in ("break", "continue") and self.loops:
             raise _Loop(name == "continue")
         if name in ("[", "test"):
@@ -647,176 +330,3 @@ class Shell:
         else:
             self.program(name, words, names, command)
         return True
-
-    def shown_all(self, words: Sequence[Value]) -> str:
-        return " ".join(self.shown(plain_text(word)) for word in words)
-
-    def nested(self, value: Iterable[tuple[str, int]]) -> None:
-        """Commands that stand in a text."""
-        source = Source(value, self.current)
-        self.charge(len(source.text))
-        kept = self.line
-        with self.deeper():
-            self.statements(parse(source))
-        self.line = kept
-
-    def at_hand(self, path: str) -> bool:
-        """Whether a word is the path of a script."""
-        name = path.rsplit("/", 1)[-1]
-        return name in self.files or name.endswith((".sh", ".slurm", ".sbatch"))
-
-    def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
-        """Another script, where it is at hand."""
-        text = plain_text(name[0]) if name else ""
-        path = self.shown(text).removeprefix("./")
-        known = {**self.files, **self.outcome.files}
-        base = path.rsplit("/", 1)[-1]
-        alike = [one for one in known if one.rsplit("/", 1)[-1] == base]
-        found = next((one for one in (path, base) if one in known), None)
-        found = found or (alike[0] if len(alike) == 1 else None)
-        if found is None:
-            self.note(f"{path or 'a script'} is not at hand and was not {verb}")
-            return
-        source = self.text_of(found)
-        with self.deeper():
-            if verb == "read":
-                self.inside += 1
-                with suppress(_Return):
-                    self.script(source, arguments or self.positional, self.called)
-                self.inside -= 1
-            else:
-                with _Copy(self, True), suppress(_Exit):
-                    for gone in set(self.variables) - self.exported:
-                        if not gone.startswith("SLURM_"):
-                            del self.variables[gone]
-                    self.script(source, arguments)
-
-    def write(self, name: str, words: list[Value], redirect: Redirect) -> None:
-        """A here-document or an echo into a file is a file at hand."""
-        if redirect.operator not in (">", ">|"):
-            return
-        target = self.shown(plain_text(self.value(redirect.target))).rsplit("/", 1)[-1]
-        if name == "echo":
-            texts = [plain_text(word) for word in words[1:]]
-            self.keep(target, f"{' '.join(texts)}\n", self.line)
-
-    def keep(self, name: str, text: str, line: int) -> None:
-        if name and name != "null":
-            self.charge(len(text))
-            self.outcome.files[name] = self.shown(text)
-            self.outcome.places[name] = (self.current, line)
-
-    def program(
-        self, name: str, words: list[Value], names: list[str | None], command: Simple
-    ) -> None:
-        """A program that is not part of bash: a launch, or what may hold one, or nothing."""
-        bodies = [r for r in command.redirects if r.operator in ("<<", "<<-")]
-        if name in ("cat", "tee") and bodies:
-            targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
-            paths = [plain_text(self.value(target)) for target in targets]
-            paths += [plain_text(word) for word in words[1:] if name == "tee"]
-            body = self.value(bodies[-1].body)
-            for path in paths:
-                if not path.startswith("-"):
-                    first = body[0][1] if body else self.line
-                    self.keep(self.shown(path).rsplit("/", 1)[-1], plain_text(body), first)
-        if name in _TALKERS or not words:
-            return
-        if (name == "sbatch" or name in _SHELLS) and bodies:
-            kept = self.slurm
-            if name == "sbatch":
-                self.slurm = tuple(self.argument(word) for word in words[1:])
-            self.charge(len(words))
-            with _Copy(self, True), self.deeper(), suppress(_Exit):
-                self.script(Source(self.value(bodies[-1].body), self.current), ())
-            self.slurm = kept
-            return
-        for place, text in enumerate(names):
-            if text and text.rsplit("/", 1)[-1] in _SHELLS and place + 1 < len(words):
-                self.shell(words[place + 1 :], names[place + 1 :])
-                return
-        if name == "sbatch":
-            scripts = [p for p, text in enumerate(names) if p and text and self.at_hand(text)]
-            if scripts:
-                kept = self.slurm
-                self.slurm = tuple(self.argument(word) for word in words[1 : scripts[0]])
-                self.other(words[scripts[0] : scripts[0] + 1], words[scripts[0] + 1 :], "run")
-                self.slurm = kept
-                return
-        if name.endswith(".sh"):
-            self.other(words[:1], words[1:], "run")
-            return
-        found = self.launch(words, names)
-        if found is not None:
-            self.outcome.launches.append(found)
-            return
-        for word, text in zip(words[1:], names[1:], strict=True):
-            whole_text = text if text is not None else plain_text(word)
-            if re.search(r"\s", whole_text) and _PROGRAM.search(whole_text):
-                with _Copy(self, True):
-                    self.nested(word)
-
-    def shell(self, words: list[Value], names: list[str | None]) -> None:
-        """`bash -c TEXT`, or `bash SCRIPT ARGUMENTS`."""
-        place = 0
-        while place < len(names) and (names[place] or "").startswith(("-", "+")):
-            option = names[place] or ""
-            place += 1
-            if not option.startswith("--") and "c" in option:
-                while place < len(names) and (names[place] or "").startswith("-"):
-                    place += 1
-                with _Copy(self, True):
-                    for word in words[place : place + 1]:
-                        self.nested(word)
-                return
-            if option in ("-o", "+o"):
-                place += 1
-        self.other(words[place : place + 1], words[place + 1 :], "run")
-
-    def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
-        """The call of a Python program that the words are; None where they are something else."""
-        program = 1 if console_script(names) else self.trainer(words, names)
-        if program is None:
-            return None
-        given = tuple(map(self.argument, words))
-        environment = {
-            name: text
-            for name in self.exported
-            if (value := self.lookup(name, 0, name)) is not None
-            and (text := plain_text(value)) == self.known(text)
-        }
-        return Launch(
-            given[:program], given[program], given[program + 1 :], environment, self.slurm
-        )
-
-    def trainer(self, words: list[Value], names: list[str | None]) -> int | None:
-        """The place of a Python program among the words."""
-        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
-        if launcher is None:
-            first = names[0]
-            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
-                return None
-        for place in range(0 if launcher is None else launcher + 1, len(words)):
-            text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
-            if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
-                if not text.startswith(_LAUNCHER_MODULES):
-                    return place
-            elif text.endswith(".py"):
-                return place
-        return None
-
-
-class _Copy:
-    """A subshell, where it is one: what is assigned inside is forgotten."""
-
-    def __init__(self, shell: Shell, active: bool) -> None:
-        self.shell, self.active = shell, active
-
-    def __enter__(self) -> None:
-        if self.active:
-            self.shell.charge(len(self.shell.variables))
-            self.kept = dict(self.shell.variables), set(self.shell.exported)
-
-    def __exit__(self, *_: object) -> None:
-        if self.active:
-            self.shell.variables, self.shell.exported = self.kept

@@ -1,18 +1,12 @@
-"""The syntax of bash as launch scripts use it: text to commands, with the line of every part.
-
-Command substitutions are never looked into: they stay one opaque part of a word.
-"""
+"""The syntax of bash as launch scripts use it: text to commands, with the line of every part."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
+from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.tree import (
-    Arithmetic,
     Assignment,
     Calculation,
     Case,
@@ -25,8 +19,6 @@ from planner.frameworks.bash.tree import (
     If,
     Literal,
     Opaque,
-    Parameter,
-    Part,
     Pipeline,
     Redirect,
     Simple,
@@ -35,72 +27,15 @@ from planner.frameworks.bash.tree import (
     While,
     Word,
 )
-from planner.frameworks.reading import Unreadable
-
-MAX_NESTING = 30
-
+from planner.frameworks.bash.words import PLACEHOLDER, Words
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 DECLARES = frozenset({"export", "declare", "typeset", "local", "readonly"})
-_PARAMETER = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.ASCII)
-_PLAIN = re.compile(r"[^\\'\"$`\s;&|<>()]+")
-_DOUBLE = re.compile(r"[^\\\"$`\n]+")
-_BODY = re.compile(r"[^\\$`\n]+")
-_ARGUMENT = re.compile(r"[^\\'\"$`}\n]+")
-_QUOTED_ARGUMENT = re.compile(r"[^\\\"$`}\n]+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\n]*\])?(\+?=)", re.ASCII)
-# `<DATA PATH>` where a reader is to put a word of his own; bash would take it for redirections, and
-# the option after it for a file.
-_PLACEHOLDER = re.compile(r"<[A-Za-z][\w ,./:-]*(?<=[\w.])>(?=[\s;\")_.]|/(?!dev/)|$)", re.ASCII)
 _REDIRECT = re.compile(r"(?:\d+|\{\w+\})?(<<<|<<-|<<|<>|<&|>&|>>|>\||<|>)|(&>>|&>)")
 _FUNCTION = re.compile(r"([\w.:-]+)[ \t]*\([ \t]*\)")
 _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
-_BRACES = re.compile(r"\{[^{}\s]*\}")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]|!(?=\s)|(?:==|!=|=~|=)(?=\s)|-[a-z]{1,2}(?=\s)")
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|[0-7]{1,3}|.)", re.DOTALL)
-_ESCAPES = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "e": "\x1b",
-}
-
-
-class Source:
-    """Text made of runs, and the line of every position of it."""
-
-    def __init__(self, runs: Iterable[tuple[str, int]], file: str) -> None:
-        self.file = file
-        parts, self.starts, self.lines, position = [], [0], [1], 0
-        for text, line in runs:
-            for piece in text.splitlines(keepends=True) if "\n" in text else [text]:
-                parts.append(piece)
-                self.starts.append(position)
-                self.lines.append(line)
-                position += len(piece)
-        self.text = "".join(parts)
-
-    def line(self, position: int) -> int:
-        return self.lines[bisect_right(self.starts, position) - 1]
-
-    def cut(self, start: int, end: int) -> Iterator[tuple[str, int]]:
-        """The runs between two positions."""
-        run = bisect_right(self.starts, start) - 1
-        while start < end:
-            stop = self.starts[run + 1] if run + 1 < len(self.starts) else end
-            yield self.text[start : min(stop, end)], self.lines[run]
-            start, run = stop, run + 1
-
-
-def whole(text: str, file: str, first: int = 1) -> Source:
-    """The text of a file, or of a part of it that begins on a line."""
-    lines = text.split("\n")
-    runs = [(f"{line}\n", number) for number, line in enumerate(lines, first)]
-    return Source(runs, file)
 
 
 def parse(source: Source) -> Statements:
@@ -111,317 +46,8 @@ def parse(source: Source) -> Statements:
     return _Parser(source).script()
 
 
-@dataclass
-class _Parser:
-    source: Source
-    position: int = 0
-    depth: int = 0
-    pending: list[tuple[Redirect, str, bool, bool]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.text = self.source.text
-        self.end = len(self.text)
-
-    # Places and errors.
-
-    def line(self) -> int:
-        return self.source.line(self.position)
-
-    def error(self, text: str, line: int = 0) -> Unreadable:
-        return Unreadable(text, self.source.file, line or self.line())
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        self.depth += 1
-        if self.depth > MAX_NESTING:
-            raise self.error(f"nested more than {MAX_NESTING} deep")
-        yield
-        self.depth -= 1
-
-    def at(self, text: str) -> bool:
-        return self.text.startswith(text, self.position)
-
-    def char(self) -> str:
-        return self.text[self.position : self.position + 1]
-
-    def take(self, text: str) -> bool:
-        if not self.at(text):
-            return False
-        self.position += len(text)
-        return True
-
-    def expect(self, text: str, opened: str, line: int) -> None:
-        if not self.take(text):
-            raise self.error(f"{opened} has no {text}", line)
-
-    # Blanks, comments, here-documents.
-
-    def blank(self, newlines: bool = False) -> None:
-        """Past blanks, continued lines and comments, and newlines where they mean nothing."""
-        while self.position < self.end:
-            char = self.text[self.position]
-            if char in " \t\r":
-                self.position += 1
-            elif self.at("\\\n"):
-                self.position += 2
-            elif self.at("\\\r\n"):
-                self.position += 3
-            elif char == "#":
-                end = self.text.find("\n", self.position)
-                self.position = self.end if end < 0 else end
-            elif char == "\n" and newlines:
-                self.newline()
-            else:
-                return
-
-    def newline(self) -> None:
-        """Past the end of a line, and the here-documents that begin after it."""
-        self.position += 1
-        pending, self.pending = self.pending, []
-        for redirect, delimiter, quoted, tabs in pending:
-            runs: list[tuple[str, int]] = []
-            while self.position < self.end:
-                start, end = self.position, self.text.find("\n", self.position)
-                end = self.end if end < 0 else end
-                self.position = min(end + 1, self.end)
-                while tabs and start < end and self.text[start] == "\t":
-                    start += 1
-                if self.text[start:end].rstrip("\r") == delimiter:
-                    break
-                runs.extend(self.source.cut(start, self.position))
-            if quoted:
-                redirect.body = tuple(Literal(text, line, True) for text, line in runs)
-            else:
-                body = _Parser(Source(runs, self.source.file), depth=self.depth)
-                redirect.body = body.double(_BODY, "")
-
-    # Words.
-
-    def word(self) -> Word:
-        """One word; empty tuple where none begins here."""
-        parts: list[Part] = []
-        unquoted = ""
-        while self.position < self.end:
-            char = self.text[self.position]
-            plain = _PLAIN.match(self.text, self.position)
-            if plain:
-                parts.extend(self.literals(plain.start(), plain.end(), False))
-                unquoted += plain[0] if len(unquoted) < 4096 else ""
-                self.position = plain.end()
-            elif self.at("\\\n") or self.at("\\\r\n"):
-                self.position += 2 if self.at("\\\n") else 3
-            elif char in "<>" and self.text[self.position + 1 : self.position + 2] == "(":
-                parts.append(self.opaque(self.position + 2, ")", False))
-            elif empty := _PLACEHOLDER.match(self.text, self.position):
-                parts.append(Opaque(self.line(), True, empty[0]))
-                self.position = empty.end()
-            elif not self.quoting(parts, False):
-                break
-        if any("," in found or ".." in found for found in _BRACES.findall(unquoted)):
-            source = "".join(getattr(part, "text", "") for part in parts)
-            return (Opaque(parts[0].line, False, source),)
-        return tuple(parts)
-
-    def quoting(self, parts: list[Part], quoted: bool) -> bool:
-        """Past one quote, escape or expansion; False where none begins here."""
-        char, line = self.char(), self.line()
-        if char == "\\":
-            parts.append(Literal(self.text[self.position + 1 : self.position + 2], line, True))
-            self.position += 2
-        elif char == "'" and not quoted:
-            end = self.text.find("'", self.position + 1)
-            if end < 0:
-                raise self.error("a single quote is not closed")
-            parts.append(Literal("", line, True))
-            parts.extend(self.literals(self.position + 1, end, True))
-            self.position = end + 1
-        elif char == '"' and not quoted:
-            self.position += 1
-            with self.deeper():
-                parts.extend(self.double(_DOUBLE, '"') or (Literal("", line, True),))
-            self.expect('"', "a double quote", line)
-        elif char == "`":
-            end = self.position + 1
-            while end < self.end and self.text[end] != "`":
-                end += 2 if self.text[end] == "\\" else 1
-            if end >= self.end:
-                raise self.error("a backquote is not closed")
-            parts.append(Opaque(line, quoted, self.text[self.position : end + 1]))
-            self.position = end + 1
-        elif char == "$":
-            self.dollar(parts, quoted)
-        else:
-            return False
-        return True
-
-    def literals(self, start: int, end: int, quoted: bool) -> Iterator[Literal]:
-        """Text as it stands, cut where its lines change."""
-        for text, line in self.source.cut(start, end):
-            yield Literal(text, line, quoted)
-
-    def double(self, plain: re.Pattern[str], stop: str) -> Word:
-        """What stands between double quotes or in a here-document, up to the stop."""
-        parts: list[Part] = []
-        while self.position < self.end:
-            run = plain.match(self.text, self.position)
-            if run:
-                parts.extend(self.literals(run.start(), run.end(), True))
-                self.position = run.end()
-            elif stop and self.at(stop):
-                break
-            elif self.at("\n") or (self.at('"') and stop != '"'):
-                parts.append(Literal(self.char(), self.line(), True))
-                self.position += 1
-            elif self.at("\\\n"):
-                self.position += 2
-            elif self.at("\\"):
-                kept = self.text[self.position + 1 : self.position + 2] not in tuple('$`\\"')
-                escaped = self.text[self.position + (0 if kept else 1) : self.position + 2]
-                parts.append(Literal(escaped, self.line(), True))
-                self.position += 2
-            else:
-                self.quoting(parts, True)
-        return tuple(parts)
-
-    def opaque(self, start: int, closer: str, quoted: bool) -> Opaque:
-        """From here past the closer of what was opened before `start`."""
-        line, begin = self.line(), self.position
-        stack, i = [closer], start
-        while stack:
-            if i >= self.end:
-                raise self.error(f"{self.text[begin : begin + 20]!r} has no {closer}", line)
-            char, top = self.text[i], stack[-1]
-            if char == "\\":
-                i += 1
-            elif char == top:
-                stack.pop()
-            elif self.text.startswith("$(", i) or self.text.startswith("${", i):
-                stack.append(")" if self.text[i + 1] == "(" else "}")
-                i += 1
-            elif char == '"':
-                stack.append('"')
-            elif char == "'" and top != '"':
-                close = self.text.find("'", i + 1)
-                i = self.end if close < 0 else close
-            elif char == "(" and top == ")":
-                stack.append(")")
-            i += 1
-        self.position = i
-        return Opaque(line, quoted, self.text[begin:i])
-
-    def dollar(self, parts: list[Part], quoted: bool) -> None:
-        """An expansion, or a dollar sign that is only that."""
-        start, line = self.position, self.line()
-        following = self.text[start + 1 : start + 2]
-        if self.at("$(("):
-            skipped = self.opaque(start + 2, ")", quoted)
-            inner = skipped.source[2:-1]
-            if inner.endswith(")"):
-                parts.append(
-                    Arithmetic(
-                        self.part(start + 3, start + 1 + len(inner)), line, quoted, skipped.source
-                    )
-                )
-            else:
-                parts.append(skipped)
-        elif self.at("$["):
-            skipped = self.opaque(start + 2, "]", quoted)
-            expression = self.part(start + 2, self.position - 1)
-            parts.append(Arithmetic(expression, line, quoted, skipped.source))
-        elif following == "(":
-            parts.append(self.opaque(start + 2, ")", quoted))
-        elif following == "{":
-            with self.deeper():
-                parts.append(self.braced(quoted))
-        elif following == "'" and not quoted:
-            self.ansi(parts)
-        elif following == '"' and not quoted:
-            self.position += 1
-        elif match := _PARAMETER.match(self.text, start + 1):
-            name = match[0] if not match[0].isdigit() else match[0][0]
-            self.position = start + 1 + len(name)
-            parts.append(Parameter(name, line, quoted, f"${name}"))
-        else:
-            parts.append(Literal("$", line, quoted))
-            self.position += 1
-
-    def part(self, start: int, end: int) -> Word:
-        """A stretch of the text as if it stood between double quotes."""
-        with self.deeper():
-            stretch = Source(self.source.cut(start, end), self.source.file)
-            inner = _Parser(stretch, depth=self.depth)
-            return inner.double(_BODY, "")
-
-    def ansi(self, parts: list[Part]) -> None:
-        """`$'...'` with its escapes."""
-        line, i = self.line(), self.position + 2
-        while i < self.end and self.text[i] != "'":
-            i += 2 if self.text[i] == "\\" else 1
-        if i >= self.end:
-            raise self.error("a single quote is not closed")
-
-        def character(match: re.Match[str]) -> str:
-            code = match[1]
-            if code[0] in "xu" and len(code) > 1:
-                return chr(int(code[1:], 16))
-            if code[0] in "01234567":
-                return chr(int(code, 8) & 255)
-            return _ESCAPES.get(code, code if code in "\\'\"?" else f"\\{code}")
-
-        text = _ESCAPE.sub(character, self.text[self.position + 2 : i])
-        parts.append(Literal(text, line, True))
-        self.position = i + 1
-
-    def braced(self, quoted: bool) -> Part:
-        """`${...}`; what has no meaning here stays opaque."""
-        start, line = self.position, self.line()
-        self.position += 2
-        length = self.at("#") and not self.at("#}")
-        self.position += length
-        name = _PARAMETER.match(self.text, self.position)
-        index: Word | None = None
-        if name is not None:
-            self.position = name.end()
-            if self.take("["):
-                close = self.text.find("]", self.position)
-                if close < 0:
-                    raise self.error("an index is not closed", line)
-                index = self.part(self.position, close)
-                self.position = close + 1
-            operator = re.compile(r"\}|:?[-=?+]|,,(?=\})|\^\^(?=\})").match(
-                self.text, self.position
-            )
-            if operator is not None and index is not None and operator[0][0] in ",^":
-                operator = None
-            if operator is not None and not (length and operator[0] != "}"):
-                self.position = operator.end()
-                argument: Word = ()
-                if operator[0] != "}":
-                    argument = self.argument(quoted)
-                    self.expect("}", "${", line)
-                source = self.text[start : self.position]
-                sign = operator[0].rstrip("}")
-                return Parameter(name[0], line, quoted, source, index, sign, argument, length)
-        self.position = start
-        return self.opaque(start + 2, "}", quoted)
-
-    def argument(self, quoted: bool) -> Word:
-        """The word after an operator, up to the closing brace."""
-        parts: list[Part] = []
-        plain = _QUOTED_ARGUMENT if quoted else _ARGUMENT
-        while self.position < self.end and not self.at("}"):
-            run = plain.match(self.text, self.position)
-            if run or self.at("\n"):
-                end = run.end() if run else self.position + 1
-                parts.extend(self.literals(self.position, end, quoted))
-                self.position = end
-            elif self.at("\\\n"):
-                self.position += 2
-            elif not (quoted and self.at('"')):
-                self.quoting(parts, quoted)
-            else:
-                self.position += 1  # an inner quote inside quotes groups nothing here
-        return tuple(parts)
+class _Parser(Words):
+    """The same of commands."""
 
     # Commands.
 
@@ -663,7 +289,7 @@ class _Parser:
         """Past one redirection; False where none begins here."""
         self.blank()
         match = _REDIRECT.match(self.text, self.position)
-        if match is None or _PLACEHOLDER.match(self.text, self.position):
+        if match is None or PLACEHOLDER.match(self.text, self.position):
             return False
         operator = match[1] or match[2]
         if operator in ("<", ">") and self.text[match.end() : match.end() + 1] == "(":

@@ -54,16 +54,9 @@ def plan_and_training(
         zero = 1
         training = training.model_copy(update={"gradient_dtype": "fp32"})
     offload = _offloads(args, document, zero)
+    in_fp32 = (training.precision, training.gradient_dtype) == ("bf16", "fp32")
     # Where nothing is reduced before the backward pass ends, whatever overlap_comm says.
-    late = (
-        zero == 0
-        or pp > 1
-        or (
-            zero == 1
-            and not offload
-            and (training.precision, training.gradient_dtype) == ("bf16", "fp32")
-        )
-    )
+    late = zero == 0 or pp > 1 or (zero == 1 and not offload and in_fp32)
     overlap = document.switch("zero_optimization.overlap_comm", zero == 3)
     if overlap and late:
         args.assume("overlap_comm changes nothing here: gradients are reduced after the backward")
@@ -87,13 +80,17 @@ def plan_and_training(
         "runtime": "deepspeed",
         **_recompute(args, pp),
     }
-    # What these say is said elsewhere, or costs nothing that is costed.
+    _free_of_cost(args, document)
+    return ParallelPlan(**fields), training
+
+
+def _free_of_cost(args: Arguments, document: Document) -> None:
+    """Asks for what is said elsewhere too, or costs nothing that is costed."""
     args.has("--no-query-key-layer-scaling", "--data-impl", "--split", "--eval-iters", "--lr")
     args.has("--log-interval", "--cpu-optimizer", "--checkpoint-num-layers", "--data-path")
     for key in ("gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer"):
         document.get(key)
     document.get("zero_optimization.offload_optimizer.pin_memory")
-    return ParallelPlan(**fields), training
 
 
 def _agree(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.spec import ModelSpec
@@ -35,7 +35,7 @@ RENAMED = {
 class Told:
     """Another trainer's call in Megatron-LM's words, and what they do not hold.
 
-    left: what nobody asked for, by its own name.
+    left: what nobody asked for, by its own name.  training: fields that options do not say.
     """
 
     launch: Launch
@@ -43,6 +43,7 @@ class Told:
     world: World
     notes: tuple[str, ...]
     left: tuple[Setting, ...]
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ def trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
+    if verl.call(files, verl.on_megatron) is not None:
+        return False
     if namespace.is_one(files) or yaml_config.is_one(files) or _other(files) is not None:
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
@@ -217,7 +219,12 @@ def _read_other(
     found, title, translate = other
     given = given_with(files)
     told = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
-    dialect = replace(UPSTREAM, title=title, world=lambda args, reached: told.world)
+    dialect = replace(
+        UPSTREAM,
+        title=title,
+        world=lambda args, reached: told.world,
+        training=lambda args: dict(told.training),
+    )
     call = replace(found, launch=told.launch, notes=(*found.notes, *told.notes))
     # What is given is in the words already.
     reading = _reading(dialect, call, Given(model=told.model), size)

@@ -9,65 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans, RecomputeModule, code
+from cost_models.plans import IntArray, Plans, code
 from cost_models.spec import ModelSpec
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron import pattern_rules
+from planner.frameworks.megatron.model_rules import MODEL_RULES, bias_kind, recomputes, stores_fp8
 from planner.search.constraints import BoolArray, Context, Rule
 
-# (precision, gradient buffer, gradient reduction) -> option; None: what it does by itself.
-GRADIENTS: dict[tuple[str, str, str], str | None] = {
-    ("bf16", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
-    ("fp8", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
-    ("fp4", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
-    ("fp16", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
-    ("bf16", "bf16", "bf16"): "--grad-reduce-in-bf16",
-    ("fp8", "bf16", "bf16"): "--grad-reduce-in-bf16",
-    ("fp4", "bf16", "bf16"): "--grad-reduce-in-bf16",
-    ("fp16", "fp16", "fp16"): None,
-}
-# Recipes Megatron-LM knows, and what each says.
-FP8_RECIPES = {
-    "tensorwise": "current scaling, one scale per tensor",
-    "delayed": "scales from the steps before, one per tensor",
-    "blockwise": "a scale per block of 128 values",
-    "mxfp8": "a scale per 32 values, applied by the matrix units",
-}
-_FLASH1 = code("attention_kernel", "flash1")
 _SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
 _FLEX = ("deepep", "hybridep")
 _P2P = code("cp_kind", "p2p")
 _A2A = code("cp_kind", "a2a")
 _ALL_GATHER = code("cp_kind", "all_gather")
-_UNFUSED = code("attention_kernel", "unfused")
-_FULL = code("recompute", "full")
 _PP_INSIDE_DP = code("rank_order", "tp-cp-ep-pp-dp")
-_ALLGATHER = code("moe_dispatcher", "allgather")
 _DEEPEP = code("moe_dispatcher", "deepep")
 _IN_PLACE = code("cross_entropy", "in_place")
-
-
-def bias_kind(model: ModelSpec) -> str | None:
-    """Which linear layers have a bias: "all", "qkv", "none"; None: a mix it has no option for.
-
-    One option gives every linear layer a bias (router and experts too), another only the
-    attention's input projection.
-    """
-    moe = model.moe
-    dense_bias = {model.mlp_bias} if "dense" in model.feed_forwards else set()
-    expert_bias = {moe.expert_bias, moe.router_bias} if moe is not None else set()
-    rest = {model.attention_output_bias} | dense_bias | expert_bias
-    if rest == {True}:
-        return "all" if model.qkv_bias else None
-    if rest == {False}:
-        return "qkv" if model.qkv_bias else "none"
-    return None
-
-
-def _recomputes(p: Plans, *modules: RecomputeModule) -> BoolArray:
-    bits = sum(1 << RECOMPUTE_MODULES.index(module) for module in modules)
-    return np.asarray(p.recompute_modules & bits != 0)
 
 
 def _is_cuda(c: Context) -> bool:
@@ -78,11 +35,6 @@ def _is_cuda(c: Context) -> bool:
 def _is_grace(c: Context) -> bool:
     """Whether they are Blackwell beside Grace, in NVL72 racks."""
     return any(group.accelerator.name.startswith("GB") for group in c.cluster.groups)
-
-
-def _gradients(c: Context) -> tuple[str, str, str]:
-    t = c.training
-    return t.precision, t.gradient_dtype, t.gradient_reduce_dtype
 
 
 def _expert_dp(p: Plans, dense: bool = False) -> IntArray:
@@ -99,10 +51,6 @@ def _heads_over_tp_and_cp(c: Context, p: Plans) -> BoolArray:
 def _deals(model: ModelSpec) -> bool:
     """Whether every layer takes the ranks of a sample as they come."""
     return model.mla is None and not model.layer_pattern and not model.mtp_num_layers
-
-
-def _stores_fp8(c: Context) -> bool:
-    return c.training.precision == "fp8" and c.training.fp8_param_gather
 
 
 def _delayed(c: Context) -> bool:
@@ -122,122 +70,6 @@ def _fp8_widths(c: Context, p: Plans) -> BoolArray:
         fits = fits & (heads * model.head_dim // p.tp % 16 == 0)
     return np.asarray(fits & (c.training.seq_length // p.cp * p.micro_batch_size % 8 == 0))
 
-
-MODEL_RULES: tuple[Rule, ...] = (
-    rules.EQUAL_NODES,
-    rules.optimizers("adam", "sgd", "muon"),
-    unsupported(
-        lambda c, p: (
-            c.training.optimizer != "muon"
-            or (c.training.precision != "fp16" and not _stores_fp8(c))
-        ),
-        "its Muon refuses fp16, and weights stored in fp8 want the distributed optimizer of Adam",
-        "degrees",
-    ),
-    *rules.GPT_PARTS,
-    rules.LEARNED_POSITIONS,
-    rules.NO_COMPILE,
-    unsupported(
-        lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
-        lambda c, p: (
-            f"its query/key norm runs over one head, this model's is "
-            f"{c.model.qk_norm!r}{' on top of the latent norms' if c.model.mla else ''}"
-        ),
-    ),
-    unsupported(
-        lambda c, p: bias_kind(c.model) is not None,
-        lambda c, p: (
-            "linear biases are all, none, or only the query/key/value one; this model has "
-            f"qkv {c.model.qkv_bias}, attention output {c.model.attention_output_bias}, "
-            f"MLP {c.model.mlp_bias}"
-            + (
-                f", experts {c.model.moe.expert_bias}, router {c.model.moe.router_bias}"
-                if c.model.moe is not None
-                else ""
-            )
-        ),
-    ),
-    unsupported(
-        lambda c, p: c.model.mla is None or c.model.position == "rope",
-        lambda c, p: f"latent attention has rotary positions only, not {c.model.position}",
-    ),
-    unsupported(
-        lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
-        "since core 0.19 its latent attention without q_lora_rank puts a norm of its own in "
-        "front of the query projection, or leaves out that of the key/value latent",
-    ),
-    unsupported(
-        lambda c, p: c.model.mla is None or not c.model.qkv_bias,
-        "its latent attention has no bias in the query and key/value projections",
-    ),
-    unsupported(
-        lambda c, p: c.model.mla is None or c.model.sliding_window is None,
-        "latent attention with a sliding window is not supported",
-    ),
-    unsupported(
-        lambda c, p: not c.model.mtp_num_layers or c.model.position in ("rope", "none"),
-        lambda c, p: f"multi-token prediction does not go with {c.model.position} positions",
-    ),
-    unsupported(
-        lambda c, p: (
-            c.model.moe is None
-            or bias_kind(c.model) != "all"
-            or not c.model.moe.shared_expert_ffn_hidden_size
-        ),
-        "its shared experts have no biases",
-    ),
-    unsupported(
-        lambda c, p: (
-            c.model.moe is None
-            or c.model.moe.top_k_groups is None
-            or c.model.moe.top_k >= c.model.moe.top_k_groups
-        ),
-        "group-limited routing takes top-k over groups, at least one per group",
-    ),
-    unsupported(
-        lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in FP8_RECIPES,
-        lambda c, p: f"fp8 recipe {c.training.fp8_recipe}; it knows {', '.join(FP8_RECIPES)}",
-    ),
-    unsupported(
-        lambda c, p: (
-            (p.overlap_ep == 0)
-            | (
-                (p.ep > 1)
-                & ((p.vpp > 1) | (p.pp == 1))
-                & (p.recompute != _FULL)
-                & ~_recomputes(p, "moe")
-                & (p.moe_dispatcher != _ALLGATHER)
-                & (c.model.mtp_num_layers <= 1)
-            )
-        ),
-        lambda c, p: (
-            "overlap_ep needs ep > 1, no pipeline or an interleaved one, no recompute of whole "
-            "layers or of moe, no allgather dispatcher and one layer of multi-token prediction "
-            f"at most; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
-            f"{', '.join(p.recompute_modules) or p.recompute}, {p.moe_dispatcher}, "
-            f"{c.model.mtp_num_layers} such layers"
-        ),
-    ),
-    unsupported(
-        lambda c, p: p.attention_kernel != _FLASH1, "flash-attention 1 is no backend of it"
-    ),
-    unsupported(
-        lambda c, p: _gradients(c) in GRADIENTS,
-        lambda c, p: (
-            f"gradients accumulate and are reduced in one type, fp32 or that of the weights; "
-            f"asked: {c.training.gradient_dtype} buffers, {c.training.gradient_reduce_dtype} "
-            f"reduction with {c.training.precision}"
-        ),
-    ),
-    unsupported(
-        lambda c, p: c.training.master_weights_dtype == "fp32",
-        "training without fp32 master weights has no option",
-    ),
-    unsupported(
-        lambda c, p: c.training.optimizer == "adam" or c.training.optimizer_state_dtype == "fp32",
-        "only Adam keeps its state in less than fp32",
-    ),
-)
 
 # DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
 # (Megatron-Bridge, training/flex_dispatcher_backend.py).
@@ -415,17 +247,17 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "recompute",
         lambda c, p: (
             (c.training.precision != "fp8" or not _delayed(c))
-            | ~_recomputes(p, "moe_act", "layernorm")
+            | ~recomputes(p, "moe_act", "layernorm")
         ),
         "with delayed fp8 scales moe_act and layernorm cannot be recomputed",
     ),
     STABLE_LOSS,
     unsupported(
-        lambda c, p: (not _stores_fp8(c)) | (p.zero_stage >= 1),
+        lambda c, p: (not stores_fp8(c)) | (p.zero_stage >= 1),
         "fp8_param_gather needs the distributed optimizer (zero_stage 1 or more)",
     ),
     unsupported(
-        lambda c, p: (not _stores_fp8(c)) | (p.offload_optimizer == 0) | _delayed(c),
+        lambda c, p: (not stores_fp8(c)) | (p.offload_optimizer == 0) | _delayed(c),
         "fp8_param_gather with an offloaded optimizer needs the delayed recipe",
     ),
 )

@@ -13,6 +13,7 @@ from typing import Any
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
+from planner.frameworks.adapters import tuned
 from planner.frameworks.arguments import option_like
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, Given
@@ -42,7 +43,11 @@ IDLE = re.compile(
     r"no_|num_train|train_|model_(name|author|type)|template|agent|loss_scale|report|wandb|seed|"
     r"adam_|weight_decay|clip|async|mcore_|add_version|strict|response|enable_thinking|stream)"
 )
-TUNED = {"tuner_type": "full", "train_type": "full", "task_type": "causal_lm"}
+TUNED = {
+    "tuner_type": ("full", "lora"),
+    "train_type": ("full", "lora"),
+    "task_type": ("causal_lm",),
+}
 
 
 def launches(launch: Launch) -> bool:
@@ -54,12 +59,15 @@ def launches(launch: Launch) -> bool:
 def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
     """What a call says.  Raises Unreadable."""
     said = dict(_said(launch, given))
+    kinds = set()
     for name, read in TUNED.items():
-        if (one := said.pop(name, None)) is not None and one.text != read:
-            text = f"--{name} {one.text} is not read; {read} is"
+        if (one := said.pop(name, None)) is not None and one.text not in read:
+            text = f"--{name} {one.text} is not read; --set {name}={read[0]} reads it as that"
             raise Unreadable(text, one.file, one.line)
+        kinds |= {one.text} if one is not None else set()
     notes: list[str] = []
     model = given.model or _model(said, launch, notes)
+    training = _adapted(said, model) if "lora" in kinds else {}
     length = said.pop("max_length", None)
     program = launch.program
     if length is None:
@@ -84,7 +92,23 @@ def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
     call = Launch(
         launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
     )
-    return Told(call, model, _world(launch), tuple(notes), tuple(left))
+    return Told(call, model, _world(launch), tuple(notes), tuple(left), training)
+
+
+def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
+    """The fields of a training of adapters, as TunerMixin has them where they are not given."""
+    usual = {"lora_rank": "8", "lora_dropout": "0.05"}
+    texts = {name: said[name].text if name in said else text for name, text in usual.items()}
+    for name, pattern in (("lora_rank", r"[1-9]\d{0,4}"), ("lora_dropout", r"0?\.\d{1,6}|0")):
+        if not re.fullmatch(pattern, texts[name]):
+            word = said[name]
+            text = f"--{name} {word.text[:40]!r} is no number in its range"
+            raise Unreadable(text, word.file, word.line)
+    targets = said.pop("target_modules", None)
+    for name in (*usual, "lora_alpha", "lora_bias", "use_rslora", "lora_dtype", "merge_lora"):
+        said.pop(name, None)
+    stated = None if targets is None else _setting("target_modules", targets)
+    return tuned(model, int(texts["lora_rank"]), stated, float(texts["lora_dropout"]))
 
 
 def _setting(name: str, word: Argument) -> Setting:

@@ -42,10 +42,11 @@ def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
     """What a call says.  Raises Unreadable."""
     said, notes = verl.Overrides(launch, given), [verl.APART]
     model = verl.model(said, given, notes)
+    training = verl.adapted(said, model, "lora.")
     words = (*_sizes(said, notes), *_engine(said, model, known, notes))
     world, left = verl.world(said), said.left(given.model is not None)
     call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
-    return Told(call, model, world, tuple(notes), left)
+    return Told(call, model, world, tuple(notes), left, training)
 
 
 def _sizes(said: verl.Overrides, notes: list[str]) -> Iterator[Argument]:

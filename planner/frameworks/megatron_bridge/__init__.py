@@ -11,9 +11,9 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, python_source, shell, uncarried
-from planner.frameworks.base import Bundle, Field, Framework, grouped
+from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
-from planner.frameworks.megatron_bridge.rules import RULES
+from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
 from planner.frameworks.megatron_bridge.tuning import TUNING, adapter_class
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -38,6 +38,7 @@ SECTIONS = {
     "checkpoint": "CheckpointConfig",
 }
 LATENT = "MLAModelProvider"
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 HYBRID = "HybridModelProvider"
 
 
@@ -51,7 +52,7 @@ def _field(field: Field) -> Field:
 
 
 FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
-    "runtime": Field(note="Megatron-Core is the runtime"),
+    "runtime": Field((ALLOCATOR,), "of Megatron-Core: with expandable segments or without"),
     # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation asks for Megatron-Core's dev.
     "dynamic_cp": Field(
         note="its own loop does not deal samples to ranks with the Megatron-Core it is pinned to"
@@ -165,6 +166,9 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     ordered = {name: said.get(name, []) for name in kinds}
     missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
     variables = megatron.environment(plan)
+    if plan.runtime == EXPANDABLE:
+        why = "memory that comes and goes leaves fewer gaps"
+        variables += (flag("environment", ALLOCATOR, "expandable_segments:True", why),)
     head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(
         python_source.call(f"{name}={kinds[name]}", part, indent=8, end=",")

@@ -15,7 +15,8 @@ from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SECTIONS, S
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.megatron_bridge.words import Said
 from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.python import Call, Program, Unknown
+from planner.frameworks.torchtitan.python import Program
+from planner.frameworks.torchtitan.values import Call, Unknown
 
 CONTAINER = "ConfigContainer"
 STARTS = ("pretrain", "finetune")

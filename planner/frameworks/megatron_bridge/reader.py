@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, named_models, scripts
+from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, Given, given_with
@@ -26,7 +24,15 @@ from planner.frameworks.megatron_bridge.attributes import (
     SHAPES,
     attributes,
 )
+from planner.frameworks.megatron_bridge.recipe_model import (
+    adapted,
+    expandable,
+    model_of,
+    whole,
+    without_projections,
+)
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
+from planner.frameworks.megatron_bridge.rules import EXPANDABLE
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.frameworks.megatron_bridge.words import Said, Words, words
 from planner.frameworks.reading import Reading, Setting, Unreadable
@@ -118,7 +124,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
     _laid_over(values, said, recipe, size, notes)
-    model = given.model or _model(values, recipe, notes)
+    if "_pretrain_" not in recipe.name:
+        notes.append("samples are taken to fill their sequences, packed or padded")
+    model = given.model or model_of(values, recipe, notes)
+    without_projections(values, model, notes)
     impl = values.get("model.cross_entropy_fusion_impl")
     if impl is not None and impl.value == "te":
         # Only Megatron-LM's parser refuses it.
@@ -126,8 +135,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         notes.append("Transformer Engine's cross entropy is costed as the native fused one")
     args = _arguments(values, model, notes)
     call = replace(launch, arguments=())
-    dialect = Dialect("megatron-bridge", TITLE, keys.PACKAGE, hybrids=True)
+    adapters = adapted(values, model)
+    dialect = Dialect(
+        "megatron-bridge", TITLE, keys.PACKAGE, hybrids=True, training=lambda args: adapters
+    )
     reading = reading_of(dialect, args, call, reached, size, Given(model=model))
+    if expandable(values, launch.environment):
+        plan = reading.plan.model_copy(update={"runtime": EXPANDABLE})
+        reading = reading.model_copy(update={"plan": plan})
     return _in_its_words(reading)
 
 
@@ -241,13 +256,13 @@ def _laid_over(
     base = _replicas(values, recipe.accelerators)
     for key, one in said.sets.items():
         section = key.partition(".")[0]
-        known = (*SECTIONS, "mixed_precision", "dataset", "tokenizer")
+        known = (*SECTIONS, "mixed_precision", "dataset", "tokenizer", "peft")
         if section not in known:
             continue
         values[key] = one
         about = key.removeprefix("model.")
         if about == "tensor_model_parallel_size":
-            values["model.sequence_parallel"] = replace(one, value=_whole(one, key) > 1)
+            values["model.sequence_parallel"] = replace(one, value=whole(one, key) > 1)
         elif about == "recompute_num_layers" and performance:
             values["model.recompute_granularity"] = replace(one, value="full")
             values["model.recompute_method"] = replace(one, value="block")
@@ -275,74 +290,15 @@ def _laid_over(
         notes.append(f"the batch of {batch.value} grows with the replicas to {grown}, as it does")
 
 
-def _whole(one: Said, key: str) -> int:
-    if not isinstance(one.value, int) or isinstance(one.value, bool):
-        text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
-        raise Unreadable(text, one.file, one.line)
-    return one.value
-
-
 def _replicas(values: Mapping[str, Said], size: int) -> int:
     """Data-parallel replicas of so many accelerators; 0 where they do not come out."""
     product = 1
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         one = values.get(f"model.{name}")
-        product *= max(_whole(one, name), 1) if one and one.value is not None else 1
+        product *= max(whole(one, name), 1) if one and one.value is not None else 1
     context = values.get("model.context_parallel_size")
-    product *= max(_whole(context, "context_parallel_size"), 1) if context else 1
+    product *= max(whole(context, "context_parallel_size"), 1) if context else 1
     return size // product if size % product == 0 else 0
-
-
-def _model(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
-    """The model that a recipe names, with what is laid over it."""
-    name = values["model"]
-    try:
-        model = named_models.find(str(name.value))
-    except UnknownName:
-        text = f"{recipe.name} trains {name.value}, which is no preset: give it (--model)"
-        raise Unreadable(text, name.file, name.line) from None
-    changes: dict[str, Any] = {}
-    for key, one in values.items():
-        about = key.removeprefix("model.")
-        if not key.startswith("model."):
-            continue
-        if about in SHAPES and one.value is not None:
-            if _same(model, about, one.value):
-                continue
-            text = (
-                f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
-            )
-            raise Unreadable(text, one.file, one.line)
-        if about in LAID_OVER:
-            changes[about] = _whole(one, key) if one.value is not None else 0
-    null = values.get("tokenizer.tokenizer_type")
-    tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
-    sized = values.get(uses) is not None and values[uses].value is True
-    # Of some it is the vocabulary of the model by its name.
-    apart = tokens is not None and tokens.value not in (None, "vocab_size")
-    if sized and null and null.value == "NullTokenizer" and tokens and apart:
-        changes["vocab_size"] = _whole(tokens, "tokenizer.vocab_size")
-        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
-    if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
-        raise Unreadable(
-            f"num_layers is laid over the pattern of {name.value}", name.file, name.line
-        )
-    if changes.get("mtp_num_layers") == 0:
-        changes["mtp_layer"] = ()
-    return ModelSpec(**{**model.model_dump(), **changes})
-
-
-def _same(model: ModelSpec, name: str, value: Any) -> bool:
-    """Whether an attribute that a recipe sets is what the model has anyway."""
-    if name == "position_embedding_type":
-        return (value in ("rope", "yarn")) == (model.position == "rope")
-    if name == "kv_channels":
-        return model.mla is not None or model.head_dim == value
-    if name in ("num_moe_experts", "num_experts"):
-        return model.moe is not None and model.moe.num_experts == value
-    if name == "normalization":
-        return bool(model.norm == str(value).lower())
-    return bool(getattr(model, name, None) == value)
 
 
 def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:

@@ -10,10 +10,12 @@ from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.rules import EARLY_GATHER
 from planner.frameworks.megatron.rules import RULES as CORE
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_part, own_runtime
 from planner.search.constraints import Rule
 
+EXPANDABLE = "megatron-2026"  # the runtime whose allocator has expandable segments
 OWN: tuple[Rule, ...] = (
+    own_runtime("megatron", EXPANDABLE),
     fixed_part(
         lambda m: patterns.is_hybrid(m) or patterns.position(m) != "none",
         "its GPT provider has learned or rotary positions, not none",
@@ -41,4 +43,5 @@ OWN: tuple[Rule, ...] = (
 )
 # Megatron-LM's parser alone demands what EARLY_GATHER says; NVIDIA's recipes of DeepSeek-V3 on H100
 # gather early without it.
-RULES: tuple[Rule, ...] = (*(one for one in CORE if one != EARLY_GATHER), *OWN)
+_OTHERWISE = (EARLY_GATHER, own_runtime("megatron"))
+RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _OTHERWISE), *OWN)

@@ -19,7 +19,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.megatron.rules import bias_kind
+from planner.frameworks.megatron.model_rules import bias_kind
 from planner.frameworks.megatron_bridge.tuning import tuning_settings
 
 # (setting, Python source of its value)

@@ -9,7 +9,8 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, code
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.megatron.rules import FEATURE_RULES, MODEL_RULES, SIZE_RULES
+from planner.frameworks.megatron.model_rules import MODEL_RULES
+from planner.frameworks.megatron.rules import FEATURE_RULES, SIZE_RULES
 from planner.frameworks.rules import fixed_part, is_named
 from planner.search.constraints import Rule, micro_batches
 

@@ -32,6 +32,7 @@ def _field(field: Field) -> Field:
 
 FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
     "dynamic_cp": cannot("its mock data are of one length: samples are not dealt to ranks"),
+    "recompute_layers": says("recompute_layer_ids", note="any layers, by their numbers"),
     "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
     "schedule": says(
         "num_virtual_stages_per_pipeline_rank",

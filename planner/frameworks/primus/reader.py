@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from cost_models.stages import forward_layers
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, Launch
@@ -22,9 +25,11 @@ from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 TITLE = "Primus"
 PROGRAM = "primus/cli/main.py"
 SCHEDULES = {name: schedule for schedule, name in ALGORITHMS.items()}
+FP4 = "--fp4-recipe"  # which its core/fp4_utils.py builds for MI355X too
 # Of its own keys, those that the plan takes up.
 PLANNED = frozenset(
     {"enable_primus_turbo", "patch_primus_pipeline", "pp_algorithm", "use_turbo_deepep"}
+    | {"recompute_layer_ids"}
 )
 
 
@@ -47,7 +52,18 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if given.model is None:
         shaping = [one.setting(key) for key, one in own.items() if key in SHAPING and one.value]
         architecture.refuse(shaping)
-    dialect = Dialect("primus", TITLE, keys.PACKAGE, plan=lambda _, plan: _plan(own, plan))
+
+    def layers(args: Arguments) -> int:
+        return given.model.num_layers if given.model else args.positive("--num-layers")
+
+    ids = own.get("recompute_layer_ids")
+    chosen = _layer_ids(ids) if ids is not None and ids.value is not None else ()
+    if chosen:  # which Megatron-LM's parser does not know: it would ask for a method
+        values = {key: one for key, one in values.items() if key != "recompute_granularity"}
+    dialect = Dialect(
+        "primus", TITLE, keys.PACKAGE,
+        plan=lambda args, plan: _plan(own, plan) | _some_layers(layers(args), plan, chosen),
+    )  # fmt: skip
     args = _arguments(told, values)
     return _by_key(reading_of(dialect, args, launch, reached, size, given), own)
 
@@ -78,7 +94,10 @@ def _of_model(told: Experiment) -> dict[str, Told]:
 def _arguments(told: Experiment, values: Mapping[str, Told]) -> Arguments:
     """Every attribute that is set as its option, at its line."""
     document = known_arguments(keys.PACKAGE)
-    args = Arguments("Megatron-LM", document["flags"], (max(document["versions"]),))
+    four_bits = document["flags"][FP4]
+    known = {FP4: {**four_bits, "choices": [*four_bits["choices"], "mxfp4"]}}
+    flags = document["flags"] | known
+    args = Arguments("Megatron-LM", flags, (max(document["versions"]),))
     for note in told.config.notes():
         args.assume(note)
     for key, one in values.items():
@@ -117,6 +136,34 @@ def _plan(own: Mapping[str, Told], plan: ParallelPlan) -> dict[str, Any]:
     if on.get("enable_primus_turbo") and on.get("use_turbo_deepep"):
         said["moe_dispatcher"] = "deepep"
     return said
+
+
+def _layer_ids(one: Told) -> tuple[int, ...]:
+    """Numbers of layers, of which those after the last are prediction's."""
+    words = one.value if isinstance(one.value, list) else str(one.value).split(",")
+    try:
+        return tuple(sorted({int(word) for word in words if str(word).strip()}))
+    except (TypeError, ValueError):
+        text = f"recompute_layer_ids must be whole numbers, got {str(one.value)[:60]!r}"
+        raise Unreadable(text, one.file, one.line) from None
+
+
+def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> dict[str, Any]:
+    """Full recompute of some layers, as many as each virtual stage has of them."""
+    ends = list(accumulate(forward_layers(num_layers, plan)))
+    counts = [0] * len(ends)
+    for layer in chosen:
+        if 0 <= layer < ends[-1]:
+            counts[bisect_right(ends, layer)] += 1
+    if not any(counts):
+        return {}
+    return {
+        "recompute": "full",
+        "recompute_method": "block",
+        "recompute_modules": (),
+        "recompute_num_layers": max(counts),
+        "recompute_layers": tuple(counts),
+    }
 
 
 def _by_key(reading: Reading, own: Mapping[str, Told]) -> Reading:

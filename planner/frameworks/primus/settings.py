@@ -7,9 +7,11 @@ otherwise than Megatron-LM's parser is said of every plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from cost_models.stages import forward_layers
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron import keys
@@ -44,6 +46,11 @@ def _attention(flag: Flag) -> Any:
 def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     """Key, value, why."""
     said = {keys.attribute(one.name): one for one in flags(request, plan)}
+    if plan.recompute_layers:
+        for name in ("recompute_method", "recompute_num_layers"):
+            del said[name]
+        ids = ",".join(map(str, recomputed(request.model.num_layers, plan)))
+        yield "recompute_layer_ids", ids, "these layers alone, counted from 0"
     for name, one in said.items():
         if name == "cross_entropy_fusion_impl" and plan.cross_entropy == "in_place":
             yield name, "te", "Transformer Engine's, whose gradient takes the place of the logits"
@@ -60,6 +67,17 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     if request.model.moe is not None and plan.moe_dispatcher == "deepep":
         yield "enable_primus_turbo", True, "its kernels may replace Megatron-LM's"
         yield "use_turbo_deepep", True, "DeepEP for ROCm is Primus-Turbo's"
+
+
+def recomputed(num_layers: int, plan: ParallelPlan) -> list[int]:
+    """The first layers of every virtual stage, as many as it computes again; from 0."""
+    stages = forward_layers(num_layers, plan)
+    starts = accumulate(stages, initial=0)
+    return [
+        start + n
+        for start, layers, again in zip(starts, stages, plan.recompute_layers, strict=False)
+        for n in range(min(again, layers))
+    ]
 
 
 def _own_pipeline(plan: ParallelPlan) -> Iterator[Row]:

@@ -94,9 +94,20 @@ KEYS = frozenset(
 
 def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     """Entry, value and why."""
+    yield from _of_model(c, plan)
+    yield from _of_degrees(plan)
+    yield from _of_step(c, plan)
+    for name, usual, field in NUMERICS:
+        stated = getattr(c.model.numerics, field)
+        why = "NOT stated: set what the model's config.json says" if stated is None else SAID
+        yield name, usual if stated is None else stated, why
+    yield from FREE
+
+
+def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
+    """The layers of the model and the tokens that pass through them."""
     model, training = c.model, c.training
-    stages, shard = list(forward_layers(model.num_layers, plan)), shard_degree(plan)
-    dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
+    stages = list(forward_layers(model.num_layers, plan))
     yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
     for name, why in MODEL.items():
         yield name, getattr(model, name), why
@@ -114,6 +125,12 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
     yield from encoders.entries(model, training)
     yield "seq_length", training.seq_length, "tokens of one sequence"
+
+
+def _of_degrees(plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
+    """How the ranks share the work and the weights."""
+    shard = shard_degree(plan)
+    dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
     yield "tp", plan.tp, "ranks that split every matrix"
     yield (
         "sequence_parallel",
@@ -141,6 +158,11 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         plan.reshard_after_forward,
         "free gathered weights after each pass and gather them again, or keep them for the step",
     )
+
+
+def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
+    """Batches, number formats, kernels and recompute."""
+    training = c.training
     yield (
         "global_batch_size",
         training.global_batch_size,
@@ -159,11 +181,6 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield BY_STAGE, list(plan.recompute_layers), "of each virtual stage, where they differ"
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
-    for name, usual, field in NUMERICS:
-        stated = getattr(model.numerics, field)
-        why = "NOT stated: set what the model's config.json says" if stated is None else SAID
-        yield name, usual if stated is None else stated, why
-    yield from FREE
 
 
 def _rare(model: ModelSpec) -> dict[str, Any]:

@@ -8,58 +8,14 @@ arguments as attributes that later statements may set.  What only running could 
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 from planner.frameworks.reading import Unreadable
+from planner.frameworks.torchtitan.expressions import MAX_ITEMS, Expressions
+from planner.frameworks.torchtitan.values import Call, Library, Unknown, Value
 
 MAX_TEXT = 1 << 20
-MAX_STEPS = 2_000_000
-MAX_ITEMS = 100_000
 MAX_DEPTH = 60
-MAX_NUMBER = 10**18
-
-Value = Any
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A value that the file does not say, as it is written."""
-
-    source: str
-    line: int
-
-
-@dataclass(eq=False)
-class Call:
-    """A call that is not followed: a constructor with its arguments, or a method of `owner`.
-
-    name: dotted, as imported.  lines: of each keyword argument or assigned attribute.
-    """
-
-    name: str
-    line: int
-    args: tuple[Value, ...] = ()
-    kwargs: dict[str, Value] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    owner: Value = None
-
-    @property
-    def short(self) -> str:
-        """The name without the module: the class, and Config behind it."""
-        parts = self.name.split(".")
-        return ".".join(parts[-2:]) if parts[-1] == "Config" else parts[-1]
-
-    def set(self, name: str, value: Value, line: int) -> None:
-        self.kwargs[name] = value
-        self.lines[name] = line
-
-
-def _is_short(found: Sized) -> bool:
-    """At most MAX_ITEMS; len() of an endless range overflows."""
-    return not found[MAX_ITEMS:] if isinstance(found, range) else len(found) <= MAX_ITEMS
 
 
 class _Return(Exception):
@@ -67,39 +23,8 @@ class _Return(Exception):
         self.value = value
 
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda one, many: one in many,
-    ast.NotIn: lambda one, many: one not in many,
-}
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    "len": len, "int": int, "float": float, "max": max, "min": min, "list": list, "tuple": tuple,
-    "round": round, "str": str, "bool": bool,
-}  # fmt: skip
-Library = Callable[[Call], Value]
-
-
-class Program:
-    """The functions and globals of one file.
-
-    library: what a call that is not followed stands for, where that is known.
-    missing: the value of an attribute that a Call was not given.
-    """
+class Program(Expressions):
+    """The functions and globals of one file; library, missing: see Expressions."""
 
     def __init__(
         self,
@@ -108,12 +33,7 @@ class Program:
         library: Library = lambda call: call,
         missing: Callable[[Call, str], Value] | None = None,
     ) -> None:
-        self.file, self.library, self.missing = file, library, missing
-        self.steps, self.depth = 0, 0
-        self.notes: list[str] = []
-        self.functions: dict[str, ast.FunctionDef] = {}
-        self.imported: dict[str, str] = {}
-        self.globals: dict[str, Value] = {}
+        super().__init__(file, library, missing)
         if len(text) > MAX_TEXT:
             raise Unreadable(f"more than {MAX_TEXT} characters", file)
         try:
@@ -140,20 +60,6 @@ class Program:
             return self.invoke(function, [], {})
         except RecursionError:
             raise Unreadable("nested too deeply", self.file, function.lineno) from None
-
-    def note(self, node: ast.AST, text: str) -> None:
-        line = f"{self.file}:{getattr(node, 'lineno', 0)}: {text}"
-        if line not in self.notes:
-            self.notes.append(line)
-
-    def charge(self, node: ast.AST, size: int = 1) -> None:
-        self.steps += size
-        if self.steps > MAX_STEPS:
-            raise Unreadable(
-                f"more than {MAX_STEPS} steps to follow", self.file, getattr(node, "lineno", 0)
-            )
-
-    # Statements.
 
     def body(self, statements: list[ast.stmt], scope: dict[str, Value]) -> None:
         for statement in statements:
@@ -233,225 +139,6 @@ class Program:
             case _:
                 self.note(target, f"{ast.unparse(target)} is not followed")
 
-    # Expressions.
-
-    def unknown(self, node: ast.expr) -> Unknown:
-        return Unknown(ast.unparse(node), node.lineno)
-
-    def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
-        self.charge(node)
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                return self.name(node, name, scope)
-            case ast.List(elts=elements):
-                return list(self.elements(elements, scope))
-            case ast.Tuple(elts=elements):
-                return tuple(self.elements(elements, scope))
-            case ast.Dict(keys=keys, values=values):
-                return self.mapping(keys, values, scope)
-            case ast.UnaryOp(op=op, operand=operand):
-                return self.unary(node, op, self.value(operand, scope))
-            case ast.BinOp(left=left, op=op, right=right):
-                return self.binary(node, self.value(left, scope), op, self.value(right, scope))
-            case ast.BoolOp(op=op, values=values):
-                return self.boolean(node, op, values, scope)
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                one, other = self.value(left, scope), self.value(right, scope)
-                return self.applied(node, _COMPARE[type(op)], one, other)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                known = self.value(test, scope)
-                if isinstance(known, Unknown | Call):
-                    return self.unknown(node)
-                return self.value(body if known else orelse, scope)
-            case ast.Attribute(value=inner, attr=name):
-                return self.attribute(node, self.value(inner, scope), name)
-            case ast.Subscript(value=inner, slice=place):
-                one, key = self.value(inner, scope), self.value(place, scope)
-                return self.applied(node, operator.getitem, one, key)
-            case ast.JoinedStr(values=values):
-                parts = [
-                    self.value(v.value if isinstance(v, ast.FormattedValue) else v, scope)
-                    for v in values
-                ]
-                if any(not isinstance(part, str | int | float) for part in parts):
-                    return self.unknown(node)
-                joined = "".join(map(str, parts))
-                self.charge(node, len(joined))
-                return joined
-            case (
-                ast.ListComp(elt=element, generators=[one])
-                | ast.GeneratorExp(elt=element, generators=[one])
-            ):
-                return list(self.comprehension(element, one, scope))
-            case ast.Call():
-                return self.called(node, scope)
-        return self.unknown(node)
-
-    def name(self, node: ast.expr, name: str, scope: dict[str, Value]) -> Value:
-        for space in (scope, self.globals):
-            if name in space:
-                return space[name]
-        if name in self.imported:
-            return Call(self.imported[name], node.lineno, owner=...)
-        return self.unknown(node)
-
-    def elements(self, nodes: list[ast.expr], scope: dict[str, Value]) -> Iterator[Value]:
-        for node in nodes:
-            if isinstance(node, ast.Starred):
-                yield from self.items(node.value, scope)
-            else:
-                yield self.value(node, scope)
-
-    def items(self, node: ast.expr, scope: dict[str, Value]) -> list[Value]:
-        """What can be gone through; nothing where it is not known."""
-        found = self.value(node, scope)
-        if isinstance(found, list | tuple | range | dict) and _is_short(found):
-            self.charge(node, len(found))
-            return list(found)
-        self.note(node, f"{ast.unparse(node)} is not known: taken as empty")
-        return []
-
-    def mapping(
-        self, keys: list[ast.expr | None], values: list[ast.expr], scope: dict[str, Value]
-    ) -> dict[Value, Value]:
-        result: dict[Value, Value] = {}
-        for key, node in zip(keys, values, strict=True):
-            found = self.value(node, scope)
-            if key is None:
-                result.update(found if isinstance(found, dict) else {})
-                continue
-            name = self.value(key, scope)
-            if isinstance(name, str | int):
-                result[name] = found
-        return result
-
-    def comprehension(
-        self, element: ast.expr, one: ast.comprehension, scope: dict[str, Value]
-    ) -> Iterator[Value]:
-        for item in self.items(one.iter, scope):
-            inner = dict(scope)
-            self.assign(one.target, item, inner)
-            if all(self.value(test, inner) is True for test in one.ifs):
-                yield self.value(element, inner)
-
-    def unary(self, node: ast.expr, op: ast.unaryop, value: Value) -> Value:
-        if isinstance(op, ast.Not) and not isinstance(value, Unknown | Call):
-            return not value
-        if isinstance(op, ast.USub) and isinstance(value, int | float):
-            return -value
-        return self.unknown(node)
-
-    def binary(self, node: ast.expr, left: Value, op: ast.operator, right: Value) -> Value:
-        apply = _BINARY.get(type(op))
-        if isinstance(op, ast.Pow) and all(isinstance(v, int) for v in (left, right)):
-            apply = operator.pow if abs(left) < 1024 and 0 <= right < 64 else None
-        sized = [v for v in (left, right) if isinstance(v, str | list | tuple)]
-        if apply is None or (sized and not isinstance(op, ast.Add | ast.Mult)):
-            return self.unknown(node)
-        if sized and isinstance(op, ast.Mult):
-            counts = [v for v in (left, right) if isinstance(v, int)]
-            if len(counts) != 1 or len(sized[0]) * max(counts[0], 0) > MAX_ITEMS:
-                return self.unknown(node)
-        result = self.applied(node, apply, left, right)
-        if isinstance(result, int | float) and not abs(result) <= MAX_NUMBER:
-            return self.unknown(node)
-        if isinstance(result, str | list | tuple):
-            self.charge(node, len(result))
-        return result
-
-    def boolean(
-        self, node: ast.expr, op: ast.boolop, values: list[ast.expr], scope: dict[str, Value]
-    ) -> Value:
-        found: Value = None
-        for one in values:
-            found = self.value(one, scope)
-            if isinstance(found, Unknown | Call):
-                return self.unknown(node)
-            if bool(found) != isinstance(op, ast.And):
-                return found
-        return found
-
-    def applied(self, node: ast.expr, apply: Callable[..., Value], *values: Value) -> Value:
-        """The result of an operation on what is known."""
-        if any(isinstance(value, Unknown) for value in values):
-            return self.unknown(node)
-        try:
-            return apply(*values)
-        except (TypeError, ValueError, ArithmeticError, LookupError):
-            return self.unknown(node)
-
-    def attribute(self, node: ast.expr, owner: Value, name: str) -> Value:
-        if not isinstance(owner, Call):
-            return self.unknown(node)
-        if owner.owner is ...:  # an imported name, or a name in it
-            return Call(f"{owner.name}.{name}", node.lineno, owner=...)
-        if name in owner.kwargs:
-            return owner.kwargs[name]
-        found = self.missing(owner, name) if self.missing else None
-        if found is not None:
-            owner.set(name, found, owner.line)
-            return found
-        return self.unknown(node)
-
-    # Calls.
-
-    def called(self, node: ast.Call, scope: dict[str, Value]) -> Value:
-        args = list(self.elements(node.args, scope))
-        kwargs: dict[str, Value] = {}
-        lines: dict[str, int] = {}
-        for word in node.keywords:
-            found = self.value(word.value, scope)
-            if word.arg is None:
-                kwargs.update(found if isinstance(found, dict) else {})
-            else:
-                kwargs[word.arg] = found
-                lines[word.arg] = word.value.lineno
-        if isinstance(node.func, ast.Name):
-            name = node.func.id
-            if name in self.functions and name not in scope:
-                return self.invoke(self.functions[name], args, kwargs)
-            if name == "range" and all(isinstance(arg, int) for arg in args) and args:
-                found = self.applied(node, range, *args)
-                return found if isinstance(found, range) and _short(found) else self.unknown(node)
-            if name == "dict" and not args:
-                return kwargs
-            if name in _BUILTINS and not kwargs:
-                if any(isinstance(arg, Call) for arg in args):
-                    return self.unknown(node)
-                return self.applied(node, _BUILTINS[name], *args)
-            target: Value = self.imported.get(name, name)
-        elif isinstance(node.func, ast.Attribute):
-            target, owner = node.func.attr, self.value(node.func.value, scope)
-            if isinstance(owner, Call) and owner.owner is ...:
-                target = f"{owner.name}.{target}"
-            elif isinstance(owner, Call):
-                return self.library(
-                    Call(target, node.lineno, tuple(args), kwargs, lines, owner=owner)
-                )
-            else:
-                target = ast.unparse(node.func)
-        else:
-            return self.unknown(node)
-        if target in ("dataclasses.replace", "copy.replace") and args:
-            return self.replaced(args[0], kwargs, lines)
-        if target in ("copy.deepcopy", "copy.copy", "typing.cast") and args:
-            return args[-1]
-        return self.library(Call(target, node.lineno, tuple(args), kwargs, lines))
-
-    def replaced(self, old: Value, kwargs: dict[str, Value], lines: dict[str, int]) -> Value:
-        if not isinstance(old, Call):
-            return old
-        return Call(
-            old.name,
-            old.line,
-            old.args,
-            {**old.kwargs, **kwargs},
-            {**old.lines, **lines},
-            old.owner,
-        )
-
     def invoke(
         self, function: ast.FunctionDef, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
@@ -484,11 +171,6 @@ class Program:
         finally:
             self.depth -= 1
         return None
-
-
-def _short(items: range) -> bool:
-    """Whether it may be gone through."""
-    return (items.stop - items.start) // items.step <= MAX_ITEMS
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -9,10 +9,10 @@ from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.torchtitan.python import Call
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
 from planner.frameworks.torchtitan.told import Told, value_shown
 from planner.frameworks.torchtitan.tree import Architecture
+from planner.frameworks.torchtitan.values import Call
 from planner.search.layouts import layout_fields
 
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
@@ -29,15 +29,7 @@ def plan_and_training(
     tp, cp = told.degree("tensor_parallel_degree"), told.degree("context_parallel_degree")
     pp, ep = told.degree("pipeline_parallel_degree"), told.degree("expert_parallel_degree")
     replicate = told.degree("data_parallel_replicate_degree")
-    shard = int(told.get("parallelism.data_parallel_shard_degree"))
-    if shard == -1:
-        shard = max(world // (replicate * cp * tp * pp), 1)
-    elif shard < 1:
-        told.refuse(
-            f"data_parallel_shard_degree is {shard}; -1 or at least 1 is needed",
-            "parallelism.data_parallel_shard_degree",
-        )
-        shard = 1
+    shard = _shard(told, world // (replicate * cp * tp * pp))
     if replicate * shard * cp * tp * pp != world:
         told.refuse(
             f"dp_replicate {replicate} x dp_shard {shard} x cp {cp} x tp {tp} x pp {pp} is not the "
@@ -90,6 +82,19 @@ def plan_and_training(
         **split,
     )
     return plan, _training(told, architecture, batch, pp)
+
+
+def _shard(told: Told, left: int) -> int:
+    """Ranks that share the weights; -1: all that are left."""
+    shard = int(told.get("parallelism.data_parallel_shard_degree"))
+    if shard == -1:
+        return max(left, 1)
+    if shard < 1:
+        told.refuse(
+            f"data_parallel_shard_degree is {shard}; -1 or at least 1 is needed",
+            "parallelism.data_parallel_shard_degree",
+        )
+    return max(shard, 1)
 
 
 def _batch(told: Told, dp: int, pp: int) -> tuple[int, int]:

@@ -19,10 +19,11 @@ from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import CONFIG, Given, given_with
 from planner.frameworks.reading import Reading, Setting, Unreadable
 from planner.frameworks.torchtitan import registry, toml_config
-from planner.frameworks.torchtitan.python import Call, Program, Value
+from planner.frameworks.torchtitan.python import Program
 from planner.frameworks.torchtitan.read_plan import plan_and_training
 from planner.frameworks.torchtitan.told import Told, apply_overrides, gather_settings, value_shown
 from planner.frameworks.torchtitan.tree import Architecture, Tree
+from planner.frameworks.torchtitan.values import Call, Value
 
 TITLE = "torchtitan"
 PROGRAM = "torchtitan.train"

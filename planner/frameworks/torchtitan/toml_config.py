@@ -16,8 +16,8 @@ from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.python import Call
 from planner.frameworks.torchtitan.told import Told, gather_settings
+from planner.frameworks.torchtitan.values import Call
 from planner.frameworks.values import hint
 
 FILE_OPTION = "--job.config_file"

@@ -24,6 +24,7 @@ from planner.frameworks.megatron.rules import EARLY_GATHER
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
+from planner.frameworks.rules import own_runtime
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
@@ -193,6 +194,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
         launch("mixtral", training={"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}),
     ),
     ("tp-pp-dp order", launch(zero_stage=3, rank_order="tp-cp-ep-pp-dp")),
+    ("costed for the torch runtime", launch(runtime="torch")),
     ("one chunk for each stage", launch(PATTERNED["bamba"], **{**INTERLEAVED, "pp": 2})),
 ]
 
@@ -205,7 +207,16 @@ def test_refusals(text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
 def test_every_own_rule_is_reached_by_a_refusal() -> None:
     mixers = set(frameworks.get("megatron").rules) & set(BRIDGE.rules)
     assert unreached(BRIDGE, [case for _, case in REFUSED]) <= mixers | set(CORE)
-    assert set(CORE) - {EARLY_GATHER} < set(BRIDGE.rules)
+    assert set(CORE) - {EARLY_GATHER, own_runtime("megatron")} < set(BRIDGE.rules)
+
+
+def test_expandable_segments_are_written_where_they_are_priced() -> None:
+    """And read back from the variable, which wins over the recipe's own."""
+    request, plan = CASES["llama-uneven"]
+    variable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    made = BRIDGE.write(request, plan.model_copy(update={"runtime": "megatron-2026"}))
+    assert variable in made.files[made.main].replace('"', "")
+    assert "expandable_segments" not in BRIDGE.write(request, plan).files[made.main]
 
 
 def test_adapters_are_written_as_the_class_that_has_their_names() -> None:

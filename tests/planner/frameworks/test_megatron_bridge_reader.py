@@ -7,6 +7,7 @@ import re
 import pytest
 
 from planner.frameworks import get
+from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
@@ -43,6 +44,42 @@ def test_the_recipe_that_the_options_pick() -> None:
     assert (reading.refusals, reading.unknown) == ((), ())
     assert any("067f987df03b, src/megatron/bridge/perf_recipes/llama/h100" in one
                for one in reading.assumed)  # fmt: skip
+
+
+def test_the_allocator_of_a_recipe_and_of_the_process() -> None:
+    """Recipes set expandable segments where nothing is set; those of FSDP set nothing."""
+    assert setup().plan.runtime == "megatron-2026"
+    fixed = f"export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512\n{SETUP.format(count=64)}"
+    assert read(fixed).plan.runtime == "megatron"
+    fsdp = SETUP.format(count=64).replace("h100", "gb200")
+    assert read(fsdp).plan.runtime == "megatron"
+    spread = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n{fsdp}"
+    assert read(spread).plan.runtime == "megatron-2026"
+
+
+def test_projections_of_compressed_attention_are_left_out() -> None:
+    run = "python scripts/training/run_recipe.py --recipe {}_pretrain_{}gpu_{}_fp8mx_config"
+    reading = read(run.format("deepseek_v4_pro", 256, "gb300"))
+    assert (reading.plan.recompute, reading.refusals) == ("none", ())
+    assert any("mla_up_proj in compressed attention" in note for note in reading.assumed)
+    latent = read(run.format("deepseek_v3", 256, "gb200"))
+    assert latent.plan.recompute_modules == ("mla_up_proj",)
+
+
+def test_tuning_by_a_recipe_and_with_adapters() -> None:
+    run = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe {}_h100_bf16_config"
+    whole = read(run.format("qwen3_30b_a3b_sft_8gpu"))
+    assert (whole.model.num_layers, whole.training.lora_rank) == (48, 0)
+    assert any("fill their sequences" in note for note in whole.assumed)
+    adapted = run.format("qwen3_8b_peft_1gpu")
+    training = read(adapted).training
+    assert (training.lora_rank, training.lora_targets) == (8, ("linear_qkv", "linear_proj"))
+    usual = read(run.format("qwen3_14b_peft_1gpu")).training
+    assert (usual.lora_rank, len(usual.lora_targets)) == (32, 4)  # those of the class
+    asked = read(f"{adapted} peft.dim=4 peft.target_modules=[linear_fc2]").training
+    assert (asked.lora_rank, asked.lora_targets) == (4, ("linear_fc2",))
+    with pytest.raises(Unreadable, match="no adapters are costed at 'router'"):
+        read(f"{adapted} peft.target_modules=[router]")
 
 
 def test_the_family_and_the_size_of_older_scripts() -> None:
@@ -110,6 +147,16 @@ def test_a_command_inside_a_text_that_another_program_runs() -> None:
     reading = read(text)
     assert (reading.plan.tp, reading.plan.pp) == (4, 4)
     assert any(one.line == 3 for one in reading.settings)
+
+
+def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
+    """Its variables are unknown then, and the launch is judged all the same."""
+    text = (
+        f"worker=$(cat <<- EOM\n  # it's here\n  {SETUP.format(count=64)}\nEOM\n)\ntorchrun x.sh\n"
+    )
+    with pytest.raises(Unreadable, match="has no \\)"):
+        evaluate({"run.sh": text}, "run.sh")
+    assert lint({"run.sh": text}, parse_cluster("8x8xh100-sxm")).verdict != "refused"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,28 @@ def test_layers_may_be_fewer_than_the_named_models() -> None:
     assert read({"exp.yaml": text}).model.num_layers == 4
 
 
+def test_layers_that_are_recomputed_by_their_numbers() -> None:
+    """They count on the stage that holds them; numbers after the last layer are prediction's."""
+    some = '      recompute_granularity: full\n      recompute_layer_ids: "0,15,16,17,32"\n'
+    text = PRIMUS.replace("      fp8:", f"      pipeline_model_parallel_size: 2\n{some}      fp8:")
+    plan = read({"exp.yaml": text}).plan
+    assert (plan.recompute, plan.recompute_method, plan.recompute_layers) == (
+        "full",
+        "block",
+        (2, 2),
+    )
+    with pytest.raises(Unreadable, match="recompute_layer_ids must be whole numbers, got 'all'"):
+        read({"exp.yaml": text.replace("0,15,16,17,32", "all")})
+
+
+def test_four_bits_of_amd_are_its_own() -> None:
+    text = PRIMUS.replace("      fp8: hybrid", "      fp4: e2m1\n      fp4_recipe: mxfp4")
+    reading = read({"exp.yaml": text})
+    assert (reading.training.precision, reading.refusals) == ("fp4", ())
+    (refused,) = read({"exp.yaml": text.replace("mxfp4", "mxfp6")}).refusals
+    assert "it is one of nvfp4, custom, mxfp4" in refused.reason.text
+
+
 def test_the_three_layers_of_primus() -> None:
     files = {"exp.yaml": PRIMUS, "llama3.1_8B.yaml": LLAMA, "base.yaml": BASE}
     model = read(files).model

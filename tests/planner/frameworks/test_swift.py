@@ -79,7 +79,9 @@ def test_samples_that_are_not_packed_are_taken_at_their_longest() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ((PACKED, "--tuner_type lora"), "--tuner_type lora is not read; full is"),
+        ((PACKED, "--tuner_type longlora"), "--set tuner_type=full reads it as that"),
+        ((PACKED, "--tuner_type lora --lora_rank x"), "--lora_rank 'x' is no number"),
+        ((PACKED, "--tuner_type lora --target_modules router"), "no adapters are costed at 'rou"),
         ((PACKED, "--freeze_llm true"), "--freeze_llm true: not understood"),
         ((PACKED, "--task_type seq_cls"), "--task_type seq_cls is not read"),
         (("--max_length 8192", ""), "--max_length is missing"),
@@ -91,6 +93,22 @@ def test_what_is_not_read_is_refused_by_name(change: tuple[str, str], text: str)
     assert change[0] in SCRIPT
     with pytest.raises(Unreadable, match=text):
         read(SCRIPT.replace(*change))
+
+
+def test_adapters_and_what_they_are_where_nothing_is_said() -> None:
+    usual = read(SCRIPT.replace(PACKED, f"{PACKED} --tuner_type lora")).training
+    assert (usual.lora_rank, usual.lora_dropout) == (8, 0.05)
+    assert usual.lora_targets == ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    some = "--tuner_type lora --lora_rank 64 --lora_alpha 32 --target_modules linear_qkv linear_fc2"
+    training = read(SCRIPT.replace(PACKED, f"{PACKED} {some}")).training
+    assert (training.lora_rank, training.lora_targets) == (64, ("linear_qkv", "linear_fc2"))
+    assert read().training.lora_rank == 0
+
+
+def test_another_task_is_read_as_text_where_that_is_asked_for() -> None:
+    text = SCRIPT.replace(PACKED, f"{PACKED} --task_type seq_cls")
+    given = Given(values={"task_type": "causal_lm"})
+    assert read(text, given=given).plan == read().plan
 
 
 def test_an_encoder_that_no_preset_holds_is_said_to_be_left_out() -> None:

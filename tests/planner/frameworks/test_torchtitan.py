@@ -32,7 +32,8 @@ from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.python import MAX_STEPS, Program
+from planner.frameworks.torchtitan.expressions import MAX_STEPS
+from planner.frameworks.torchtitan.python import Program
 from tests.fixtures.frameworks.torchtitan import (
     CASES,
     FULL,

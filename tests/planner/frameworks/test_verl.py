@@ -46,11 +46,12 @@ python3 -m verl.trainer.main_ppo --config-path=config \\
     trainer.n_gpus_per_node=8 \\
     trainer.nnodes=4 "$@"
 """
+LORA = "actor_rollout_ref.model.lora"
 MICRO = "ppo_micro_batch_size_per_gpu=2"
 
 
 def read(text: str = SCRIPT, given: Given | None = None) -> Reading:
-    framework = get("megatron")
+    framework = get("verl")
     assert framework.read is not None
     files = LaunchFiles({"run.sh": text}, given)
     assert framework.recognises(files)
@@ -102,10 +103,24 @@ def test_prediction_layers_train_only_where_they_are_asked_for() -> None:
     assert read(asked).model.mtp_num_layers == 1
 
 
+def test_adapters_of_both_actors() -> None:
+    canonical = f"{MICRO} {LORA}.rank=16 {LORA}.target_modules=[linear_q,linear_fc1_up,linear_fc2]"
+    training = read(SCRIPT.replace(MICRO, canonical)).training
+    assert (training.lora_rank, training.lora_dropout) == (16, 0.0)
+    assert training.lora_targets == ("q_proj", "up_proj", "linear_fc2")
+    usual = read(SCRIPT.replace(MICRO, f"{MICRO} {LORA}.rank=16")).training
+    assert usual.lora_targets == ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    latent = SCRIPT.replace("Qwen3-30B-A3B", "DeepSeek-V3").replace(MICRO, f"{MICRO} {LORA}.rank=8")
+    assert "linear_kv_up_proj" in read(latent).training.lora_targets
+    assert read().training.lora_rank == 0
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ((MICRO, f"{MICRO} actor_rollout_ref.model.lora.rank=32"), "lora.rank 32: adapters"),
+        ((MICRO, f"{MICRO} {LORA}.rank=many"), "lora.rank is 'many': no number"),
+        ((MICRO, f"{MICRO} {LORA}.rank=8 {LORA}.target_modules=[router]"),
+         "target_modules: no adapters are costed at 'router'; at linear_qkv"),
         ((MICRO, "strategy=megatron"), "ppo_micro_batch_size_per_gpu is missing"),
         (("Qwen3-30B-A3B", "nobody-7B"), "the model nobody-7B is no preset"),
         (("nnodes=4", "nnodes=$NODES"), "nnodes is .NODES, which the files do not say"),
@@ -185,7 +200,7 @@ def test_a_degree_that_no_file_states_is_left_open() -> None:
 
 def test_it_is_judged_in_its_own_place() -> None:
     cluster = parse_cluster("4x8xh100-sxm")
-    assert said({"run.sh": SCRIPT}, cluster).framework == "megatron"
+    assert said({"run.sh": SCRIPT}, cluster).framework == "verl"
     answer = lint({"run.sh": SCRIPT.replace("TP:-4", "TP:-3")}, cluster)
     codes = {one.code for one in answer.findings if one.severity == "error"}
     assert "world_size" in codes

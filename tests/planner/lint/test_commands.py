@@ -189,6 +189,22 @@ def test_every_code_has_a_meaning_and_is_found_somewhere() -> None:
     assert all(text and text == text.strip(".") for text in CODES.values())
 
 
+def test_memory_that_may_run_out_is_a_warning_with_its_chance(ask: Any, tmp_path: Path) -> None:
+    """Above what the accelerator has, and within what published peaks were off by."""
+    small, large = "64 --moe-router-topk 6 --moe-ffn-hidden-size 1408", "16 --moe-router-topk 6"
+    text = (SCRIPTS / "no_overlap.sh").read_text()
+    assert small in text
+    (tmp_path / "run.sh").write_text(text.replace(small, large))
+    code, out, _ = ask("lint", str(tmp_path / "run.sh"), "--cluster", "8x8xh100-sxm", "--json")
+    answer = LintAnswer.model_validate_json(out)
+    (finding,) = [one for one in answer.findings if one.code == "memory_risk"]
+    assert answer.estimate is not None
+    assert not answer.estimate.fits
+    assert 0.5 < answer.estimate.memory.chance_of_running_out < 0.95
+    assert (finding.severity, answer.verdict, code) == ("warning", "may run out", 0)
+    assert "a chance of 9" in finding.text
+
+
 def test_narrow_numbers_need_their_units(ask: Any, tmp_path: Path) -> None:
     text = (SCRIPTS / "gpt_345m.sh").read_text().replace("--bf16", "--bf16 --fp8-format hybrid")
     (tmp_path / "run.sh").write_text(text)

@@ -140,7 +140,7 @@ FAULTS: dict[str, Fault] = {
     "NeoX: plain attention": Fault("neox", '"flash"', '"global"', "attention_unfused", "warning",
                                    "attention_config"),
     "Primus: batch": Fault("primus", "batch_size: 128", "batch_size: 100", "batch_identity",
-                           "error", "micro_batch_size"),
+                           "error", "global_batch_size"),
     "Primus: out of memory": Fault("primus", "micro_batch_size: 2", "micro_batch_size: 8",
                                    "memory", "error", "micro_batch_size"),
     "Primus: unread key": Fault("primus", "lr: 1.0e-5", "norm_epsilon: 1.0e-6", "unknown_key",

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,8 +29,8 @@ NVIDIA = {
     "h100": ("h100-sxm", 8), "b200": ("b200-sxm-180gb", 8), "b300": ("b300-sxm-288gb", 8),
     "gb200": ("gb200-nvl72", 4), "gb300": ("gb300-nvl72", 4),
 }  # fmt: skip
-# Recipes that ask for more ranks of experts x stages than they start, and DeepSeek-V4's, whose
-# attention has no projection of that name here.
+# Recipes that ask for more ranks of experts x stages than they start, which Megatron-Core's
+# initialize_model_parallel refuses: those of 64 accelerators keep the layout of a larger recipe.
 FAULTY = {
     *(f"deepseek_v3_pretrain_64gpu_h100_{one}_config" for one in ("bf16", "fp8cs")),
     *(f"qwen3_235b_a22b_pretrain_64gpu_gb200_{one}_config" for one in ("fp8cs", "fp8mx", "nvfp4")),
@@ -39,8 +38,6 @@ FAULTY = {
         f"qwen3_235b_a22b_pretrain_64gpu_gb300_{one}_config"
         for one in ("bf16", "fp8cs", "fp8mx", "nvfp4")
     ),
-    *(f"deepseek_v4_flash_pretrain_128gpu_{one}_fp8mx_config" for one in ("gb200", "gb300")),
-    "deepseek_v4_pro_pretrain_256gpu_gb300_fp8mx_config",
 }
 # --module, --config, nodes of eight H100: as torchtitan's benchmarks and file comments have them.
 META = (
@@ -70,20 +67,34 @@ def of_recipes(accelerators: Iterable[str]) -> Iterator[tuple[str, tuple[Finding
             continue
 
 
+def on_nodes(path: Path, nodes: int) -> tuple[Finding, ...]:
+    """What is found in one of AMD's examples on as many nodes of the kind that it is for."""
+    cluster = parse_cluster(f"{nodes}x8x{path.parent.name.lower()}")
+    return found_in(files_at([str(path)]), cluster)[1]
+
+
 def of_primus() -> Iterator[tuple[str, tuple[Finding, ...]]]:
-    """The same of AMD's examples, each on the fewest nodes that hold its degrees."""
+    """The same of AMD's examples, which say no number of nodes.
+
+    Each is judged on the fewest nodes that hold its degrees, or twice, four times ... as many
+    where it fits there, up to as many as its batch serves.
+    """
     folder = os.environ.get("LAUNCH_CORPUS_PATH")
     if not folder:
         pytest.skip("LAUNCH_CORPUS_PATH is no folder of checkouts")
     examples = Path(folder, "AMD-AGI+Primus", "examples", "megatron", "configs")
     for path in sorted(examples.rglob("*pretrain.yaml")):
-        said = re.findall(r"^\s+(\w+)_model_parallel_size: (\d+)", path.read_text(), re.MULTILINE)
-        degrees = {name: int(size) for name, size in said}
-        tp, pp, ep = (degrees.get(name, 1) for name in ("tensor", "pipeline", "expert"))
+        # `8` or `${PRIMUS_EP:8}`
+        rows = r"^\s+(\w+?)(?:_model_parallel)?_size: (?:\$\{\w+:)?(\d+)"
+        sizes = {name: int(size) for name, size in re.findall(rows, path.read_text(), re.MULTILINE)}
+        tp, pp, ep = (sizes.get(name, 1) for name in ("tensor", "pipeline", "expert"))
         nodes = max(-(-pp * max(tp, ep) // 8), 1)
-        cluster: Any = f"{nodes}x8x{path.parent.name.lower()}"
+        most = sizes.get("global_batch", 0) * tp * pp // (8 * sizes.get("micro_batch", 1))
         try:
-            findings = found_in(files_at([str(path)]), parse_cluster(cluster))[1]
+            findings = on_nodes(path, nodes)
+            while "memory" in {one.code for one in findings} and 2 * nodes <= most:
+                nodes *= 2
+                findings = on_nodes(path, nodes)
         except RequestError:
             continue
         # Almost every example says this, and Megatron-LM calls it layernorm_epsilon.
@@ -109,8 +120,8 @@ def test_nvidias_recipes_for_h100() -> None:
     count, wrong = tally(of_recipes(["h100"]))
     assert wrong == {name for name in FAULTY if "h100" in name}
     assert count["all"] >= 30
-    assert count["does not fit"] <= 3
-    assert count["more than two"] <= 4  # of Kimi-K2, whose experts leave the node
+    assert count["does not fit"] == 0
+    assert count["more than two"] <= 2  # of Kimi-K2, whose experts leave the node
 
 
 @pytest.mark.exhaustive
@@ -118,8 +129,9 @@ def test_nvidias_recipes_for_all_accelerators() -> None:
     count, wrong = tally(of_recipes(NVIDIA))
     assert wrong == FAULTY
     assert count["all"] >= 230
-    assert count["does not fit"] <= 52
-    assert count["more than two"] <= 15
+    # Llama 3 70B under FSDP, whose allocator is left as it is, and 405B on 128 accelerators.
+    assert count["does not fit"] <= 12
+    assert count["more than two"] <= 9
 
 
 @pytest.mark.parametrize(("module", "config", "nodes"), META)
@@ -135,7 +147,11 @@ def test_metas_configurations(module: str, config: str, nodes: int) -> None:
 def test_amds_examples() -> None:
     count, wrong = tally(of_primus())
     assert count["all"] >= 160
-    # 126 layers over 8 stages, 16 and 24 ranks' degrees with no word of the layers, mxfp4.
-    assert len(wrong) <= 12
-    assert count["does not fit"] <= 40
-    assert count["more than two"] <= 6
+    # 126, 61 and 43 layers over 8 stages, which Megatron-LM's parser refuses.
+    assert wrong == {
+        *(f"llama3.1_405B-{precision}-pretrain.yaml" for precision in ("BF16", "FP8")),
+        *(f"deepseek_v4_flash-{precision}-pretrain.yaml" for precision in ("BF16", "FP8")),
+        "kimi_k2-BF16-pretrain.yaml",
+    }
+    assert count["does not fit"] <= 13
+    assert count["more than two"] == 0

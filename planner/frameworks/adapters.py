@@ -1,0 +1,41 @@
+"""Adapters as trainers on Megatron-Core and transformers state them: fields of the training."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from cost_models.adapters import AdapterTarget
+from cost_models.spec import ModelSpec
+from planner.frameworks.reading import Setting, Unreadable
+
+ALL = "all-linear"
+# Of Megatron-Bridge's CanonicalLoRA -> that of transformers.
+CANONICAL = {
+    "linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj",
+    "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj",
+}  # fmt: skip
+_LATENT = (
+    "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj",
+    "linear_proj", "linear_fc1", "linear_fc2",
+)  # fmt: skip
+_PLAIN = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+
+def tuned(model: ModelSpec, rank: int, targets: Setting | None, dropout: float) -> dict[str, Any]:
+    """The fields of a training of adapters of that rank; none where it is 0.
+
+    targets: names of modules, or all-linear; None: every linear layer.  Raises Unreadable for a
+    module that no adapter is costed at.
+    """
+    if not rank:
+        return {}
+    every = _LATENT if model.mla is not None else _PLAIN
+    said = re.findall(r"[\w-]+", str(targets.value)) if targets is not None else [ALL]
+    names = list(every) if said == [ALL] else [CANONICAL.get(name, name) for name in said]
+    known = get_args(AdapterTarget)
+    for name in names:
+        if name not in known and targets is not None:
+            text = f"{targets.name}: no adapters are costed at {name[:60]!r}; at {', '.join(known)}"
+            raise Unreadable(text, targets.file, targets.line)
+    return {"lora_rank": rank, "lora_targets": tuple(names), "lora_dropout": dropout}

@@ -1,0 +1,329 @@
+"""What words of bash become: parameters expanded and split; what is unknown is marked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from planner.frameworks.bash import arithmetic
+from planner.frameworks.bash.conditions import plain_text
+from planner.frameworks.bash.launches import (
+    Argument,
+    Outcome,
+)
+from planner.frameworks.bash.tree import (
+    Arithmetic,
+    Command,
+    Literal,
+    Opaque,
+    Parameter,
+    Value,
+    Word,
+)
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.reading import Unreadable
+
+MAX_EXPANDED = 1 << 21
+MAX_DEPTH = 50
+MAX_MARKS = 50_000
+# Characters from here on stand for what is unknown; they belong to no script.
+_FIRST_MARK = 0xF0000
+MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
+# Set by bash or the login, to what no script says.
+_AMBIENT = frozenset(
+    re.findall(
+        r"\S+",
+        "BASH BASH_SOURCE BASHPID HOME HOSTNAME LINENO LOGNAME OLDPWD PATH PPID PWD RANDOM SECONDS "
+        "SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID "
+        "SLURM_NODELIST SLURM_PROCID SLURM_SUBMIT_DIR TMPDIR UID USER 0 $ ! ? -",
+    )
+)
+
+
+class _Fields:
+    """Words in the making; charge: what counts their characters."""
+
+    def __init__(self, charge: Callable[[int], None]) -> None:
+        self.done: list[Value] = []
+        self.current: list[tuple[str, int]] | None = None
+        self.charge = charge
+
+    def close(self) -> None:
+        """The word ends here, where one has begun."""
+        if self.current is not None:
+            self.done.append(tuple(self.current))
+        self.current = None
+
+    def push(self, text: str, line: int) -> None:
+        """More of the word."""
+        if self.current is None:
+            self.current = []
+        self.current.append((text, line))
+
+    def spread(self, value: Value) -> None:
+        """A text that ends words at its blanks."""
+        for text, line in value:
+            self.charge(len(text))
+            for number, piece in enumerate(re.split(r"[ \t\n]+", text)):
+                if number:
+                    self.close()
+                if piece:
+                    self.push(piece, line)
+
+    def all_of(self, part: Parameter, elements: Sequence[Value]) -> bool:
+        """The elements of an array; whether nothing at all is left of them."""
+        star = part.name == "*" or any(
+            isinstance(one, Literal) and one.text == "*" for one in part.index or ()
+        )
+        if part.quoted and not elements and star:
+            self.push("", part.line)
+        for number, element in enumerate(elements):
+            if number and part.quoted and star:
+                self.push(" ", part.line)
+            elif number:
+                self.close()
+            if not part.quoted:
+                self.spread(element)
+                continue
+            self.push("", part.line)
+            for text, line in element:
+                self.charge(len(text))
+                self.push(text, line)
+        return part.quoted and not elements and not star
+
+
+class Expansion:
+    """The variables of a script that is followed, and what words become with them."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files, self.outcome = files, Outcome()
+        self.variables: dict[str, Value | list[Value]] = {}
+        self.exported: set[str] = set()
+        self.functions: dict[str, Command] = {}
+        given = given_with(files)
+        self.variables.update({name: ((text, 0),) for name, text in given.variables.items()})
+        self.exported |= set(given.variables)
+        self.parameters = given.positional
+        self.positional: tuple[Value, ...] = ()
+        self.called = False
+        # Loops that break could end, and functions or read files that return could.
+        self.loops = self.inside = 0
+        self.slurm: tuple[Argument, ...] = ()
+        self.marks: list[tuple[str, bool]] = []
+        self.marked: dict[tuple[str, bool], str] = {}
+        self.defaults: dict[str, None] = {}
+        self.current = ""
+        self.line = 0
+        self.depth = self.commands = self.expanded = 0
+
+    # Bounds and notes.
+
+    def error(self, text: str) -> Unreadable:
+        return Unreadable(text, self.current, self.line)
+
+    def charge(self, size: int) -> None:
+        self.expanded += size + 1
+        if self.expanded > MAX_EXPANDED:
+            raise self.error(f"variables expand to more than {MAX_EXPANDED} characters")
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"commands nest more than {MAX_DEPTH} deep")
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def note(self, text: str, line: int = 0) -> None:
+        sentence = f"{self.current}:{line or self.line}: {text}"
+        if sentence not in self.outcome.notes and len(self.outcome.notes) < 100:
+            self.outcome.notes.append(sentence)
+
+    def conclude(self) -> None:
+        if self.defaults:
+            names = ", ".join(list(self.defaults)[:20])
+            self.outcome.notes.append(
+                f"variables that the environment could set have their defaults: {names}"
+            )
+
+    # Unknown values.
+
+    def unknown(self, source: str, unset: bool = False) -> str:
+        """A character that stands for a value nobody knows, or for a variable nobody set."""
+        key = (source[:80], unset)
+        if key not in self.marked:
+            if len(self.marks) >= MAX_MARKS:
+                raise self.error("too many values are unknown")
+            self.marked[key] = chr(_FIRST_MARK + len(self.marks))
+            self.marks.append(key)
+        return self.marked[key]
+
+    def shown(self, text: str) -> str:
+        """The text with the source of what is unknown in it."""
+        return MARK.sub(lambda match: self.marks[ord(match[0]) - _FIRST_MARK][0], text)
+
+    def known(self, text: str) -> str | None:
+        """The text with unset variables empty; None where something else is unknown."""
+        text = MARK.sub(
+            lambda match: "" if self.marks[ord(match[0]) - _FIRST_MARK][1] else match[0], text
+        )
+        return None if MARK.search(text) else text
+
+    # Words.
+
+    def lookup(self, name: str, line: int, source: str) -> Value | None:
+        """The value of a variable; None where nobody set it."""
+        if name.isdigit() and name != "0":
+            index = int(name[:4])
+            if index <= len(self.positional):
+                return self.positional[index - 1]
+            given = None if self.called else self.parameters.get(index)
+            return None if given is None else ((given, 0),)
+        if name == "#":
+            return ((str(len(self.positional)), line),)
+        if name in self.variables:
+            value = self.variables[name]
+            if isinstance(value, list):
+                return value[0] if value else None
+            return value
+        if name in _AMBIENT:
+            return ((self.unknown(source), line),)
+        return None
+
+    def elements(self, part: Parameter) -> list[Value] | None:
+        """The values of `$@` or `${array[@]}`; None for anything else."""
+        index = "".join(p.text for p in part.index or () if isinstance(p, Literal))
+        if part.name in ("@", "*") and part.index is None:
+            return list(self.positional)
+        if part.index is None or index not in ("@", "*"):
+            return None
+        value = self.variables.get(part.name)
+        if value is None:
+            if part.name in _AMBIENT:
+                return [((self.unknown(part.source), part.line),)]
+            return []
+        return value if isinstance(value, list) else [value]
+
+    def number(self, expression: Word) -> int | None:
+        """The value of an arithmetic expression."""
+        text = self.known(plain_text(self.value(expression)))
+
+        def named(name: str) -> int | None:
+            found = self.lookup(name, 0, name)
+            inner = None if found is None else self.known(plain_text(found))
+            # A name in a variable would be evaluated again; numbers are enough here.
+            return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
+
+        if text is None or len(text) > 10_000 or self.unset(expression):
+            return None
+        return arithmetic.evaluate(text, named)
+
+    def unset(self, word: Word) -> bool:
+        """Whether the word has a variable in it that nobody set."""
+        return bool(MARK.search(plain_text(self.value(word))))
+
+    def scalar(self, part: Parameter) -> Value:
+        """The value of a parameter that is one text."""
+        value: Value | None
+        if part.index is not None:
+            found = self.variables.get(part.name)
+            place = self.number(part.index)
+            if place is None or part.name in _AMBIENT:
+                value = ((self.unknown(part.source), part.line),)
+            elif isinstance(found, list):
+                inside = -len(found) <= place < len(found)
+                value = found[place] if inside else None
+            else:
+                value = found if place == 0 else None
+        else:
+            value = self.lookup(part.name, part.line, part.source)
+        text = None if value is None else plain_text(value)
+        if part.length:
+            size = self.known(text or "")
+            told = size is not None and (value is not None or self.settled(part.name))
+            shown = str(len(size or "")) if told else self.unknown(part.source)
+            return ((shown, part.line),)
+        empty = text is None or (":" in part.operator and self.known(text) == "")
+        # A variable that holds only another that is unset counts as unset.
+        empty = empty or (bool(text) and self.known(text or "") == "")
+        sign = part.operator[-1:]
+        if sign in ("-", "="):
+            if not empty:
+                return value or ()
+            if not part.name.isdigit():
+                self.defaults[part.name] = None
+            default = self.value(part.argument)
+            if sign == "=":
+                self.variables[part.name] = default
+            return default
+        if sign == "+":
+            return () if empty else self.value(part.argument)
+        if sign in (",", "^") and (said := self.known(text or "")):
+            return ((said.lower() if sign == "," else said.upper(), part.line),)
+        if value is None and not self.settled(part.name):
+            return ((self.unknown(part.source, unset=True), part.line),)
+        return value or ()
+
+    def settled(self, name: str) -> bool:
+        """Whether nothing outside can give a value to what the script leaves without one."""
+        return self.called if name.isdigit() else name in self.variables
+
+    def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
+        """The value of a part that is one text."""
+        if isinstance(part, Literal):
+            return ((part.text, part.line),)
+        if isinstance(part, Parameter):
+            return self.scalar(part)
+        number = self.number(part.expression) if isinstance(part, Arithmetic) else None
+        return ((self.unknown(part.source) if number is None else str(number), part.line),)
+
+    def value(self, word: Word) -> Value:
+        """The word as one text, without splitting: what an assignment takes."""
+        found: list[tuple[str, int]] = []
+        for part in word:
+            elements = self.elements(part) if isinstance(part, Parameter) else None
+            if isinstance(part, Parameter) and elements is not None:
+                if part.length:
+                    found.append((str(len(elements)), part.line))
+                    continue
+                for number, element in enumerate(elements):
+                    found.extend([(" ", part.line)] if number else [])
+                    found.extend(element)
+            else:
+                found.extend(self.runs(part))
+        self.charge(sum(len(text) + 1 for text, _ in found))
+        return tuple(run for run in found if run[0])
+
+    def fields(self, word: Word) -> list[Value]:
+        """The words that a word becomes: expanded and, outside quotes, split."""
+        made = _Fields(self.charge)
+        # "${S[@]}" of an empty array takes a word with it that has nothing else in it.
+        vanishes = False
+        for part in word:
+            elements = self.elements(part) if isinstance(part, Parameter) else None
+            if isinstance(part, Parameter) and elements is not None and not part.length:
+                vanishes |= made.all_of(part, elements)
+            elif isinstance(part, Literal) or part.quoted:
+                for text, line in self.value((part,)) or (("", part.line),):
+                    made.push(text, line)
+            else:
+                made.spread(self.value((part,)))
+        if (
+            not vanishes
+            or any(isinstance(part, Literal) for part in word)
+            or any(text for text, _ in made.current or ())
+        ):
+            made.close()
+        return made.done
+
+    def argument(self, value: Value) -> Argument:
+        text = plain_text(value)
+        line = value[0][1] if value else self.line
+        for piece, number in value:
+            if piece:
+                line = number
+                break
+        return Argument(self.shown(text), self.current, line, not MARK.search(text))

@@ -1,0 +1,39 @@
+"""Text of scripts, and the line of every position of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class Source:
+    """Text made of runs, and the line of every position of it."""
+
+    def __init__(self, runs: Iterable[tuple[str, int]], file: str) -> None:
+        self.file = file
+        parts, self.starts, self.lines, position = [], [0], [1], 0
+        for text, line in runs:
+            for piece in text.splitlines(keepends=True) if "\n" in text else [text]:
+                parts.append(piece)
+                self.starts.append(position)
+                self.lines.append(line)
+                position += len(piece)
+        self.text = "".join(parts)
+
+    def line(self, position: int) -> int:
+        return self.lines[bisect_right(self.starts, position) - 1]
+
+    def cut(self, start: int, end: int) -> Iterator[tuple[str, int]]:
+        """The runs between two positions."""
+        run = bisect_right(self.starts, start) - 1
+        while start < end:
+            stop = self.starts[run + 1] if run + 1 < len(self.starts) else end
+            yield self.text[start : min(stop, end)], self.lines[run]
+            start, run = stop, run + 1
+
+
+def whole(text: str, file: str, first: int = 1) -> Source:
+    """The text of a file, or of a part of it that begins on a line."""
+    lines = text.split("\n")
+    runs = [(f"{line}\n", number) for number, line in enumerate(lines, first)]
+    return Source(runs, file)

@@ -1,0 +1,130 @@
+"""The model, the adapters and the allocator of a recipe, with what is laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.blocks.latent_attention import UP
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import named_models
+from planner.frameworks.adapters import CANONICAL, tuned
+from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SHAPES
+from planner.frameworks.megatron_bridge.recipes import Recipe
+from planner.frameworks.megatron_bridge.words import Said
+from planner.frameworks.reading import Setting, Unreadable
+
+ADAPTERS = ("LoRA", "CanonicalLoRA")
+LORA_RANK = 32
+
+
+def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
+    """The fields of a training of adapters: peft/lora.py has the defaults."""
+    kind = values.get("peft")
+    if kind is None or kind.value is None:
+        return {}
+    if kind.value not in ADAPTERS:
+        text = f"peft {str(kind.value)[:40]} is not costed; {' and '.join(ADAPTERS)} are"
+        raise Unreadable(text, kind.file, kind.line)
+    rank, targets = values.get("peft.dim"), values.get("peft.target_modules")
+    dropout = values.get("peft.dropout")
+    apart = (*CANONICAL, "linear_proj", "linear_fc2") if kind.value == "CanonicalLoRA" else None
+    names, place = (targets.value, targets) if targets is not None else (apart, kind)
+    stated = None
+    if names is not None:
+        stated = Setting(
+            name="peft.target_modules", value=str(names), file=place.file, line=place.line
+        )
+    if dropout is not None and not isinstance(dropout.value, int | float):
+        text = f"peft.dropout must be a number, got {str(dropout.value)[:60]!r}"
+        raise Unreadable(text, dropout.file, dropout.line)
+    return tuned(
+        model,
+        whole(rank, "peft.dim") if rank else LORA_RANK,
+        stated,
+        float(dropout.value) if dropout else 0.0,
+    )
+
+
+def without_projections(values: dict[str, Said], model: ModelSpec, notes: list[str]) -> None:
+    """Compressed attention, which Megatron-Core counts as latent, has no such part here.
+
+    DeepSeek-V4's provider sets multi_latent_attention (deepseek_v4_bridge.py).
+    """
+    one = values.get("model.recompute_modules")
+    kinds = {block.kind for layer in model.layer_pattern for block in layer}
+    if one is None or "compressed_attention" not in kinds or UP not in (one.value or ()):
+        return
+    values["model.recompute_modules"] = replace(one, value=[n for n in one.value if n != UP])
+    notes.append(f"recompute of {UP} in compressed attention is not costed")
+
+
+def expandable(values: Mapping[str, Said], environment: Mapping[str, str]) -> bool:
+    """Whether torch's allocator has expandable segments: the process's own variables come first."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        recipe = values.get(f"env_vars.{name}")
+        said = environment.get(name, str(recipe.value) if recipe else "")
+        if said:
+            return "expandable_segments:true" in said.lower()
+    return False
+
+
+def whole(one: Said, key: str) -> int:
+    if not isinstance(one.value, int) or isinstance(one.value, bool):
+        text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
+        raise Unreadable(text, one.file, one.line)
+    return one.value
+
+
+def model_of(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
+    """The model that a recipe names, with what is laid over it."""
+    name = values["model"]
+    try:
+        model = named_models.find(str(name.value))
+    except UnknownName:
+        text = f"{recipe.name} trains {name.value}, which is no preset: give it (--model)"
+        raise Unreadable(text, name.file, name.line) from None
+    changes: dict[str, Any] = {}
+    for key, one in values.items():
+        about = key.removeprefix("model.")
+        if not key.startswith("model."):
+            continue
+        if about in SHAPES and one.value is not None:
+            if _same(model, about, one.value):
+                continue
+            text = (
+                f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
+            )
+            raise Unreadable(text, one.file, one.line)
+        if about in LAID_OVER:
+            changes[about] = whole(one, key) if one.value is not None else 0
+    null = values.get("tokenizer.tokenizer_type")
+    tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
+    sized = values.get(uses) is not None and values[uses].value is True
+    # Of some it is the vocabulary of the model by its name.
+    apart = tokens is not None and tokens.value not in (None, "vocab_size")
+    if sized and null and null.value == "NullTokenizer" and tokens and apart:
+        changes["vocab_size"] = whole(tokens, "tokenizer.vocab_size")
+        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
+    if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
+        raise Unreadable(
+            f"num_layers is laid over the pattern of {name.value}", name.file, name.line
+        )
+    if changes.get("mtp_num_layers") == 0:
+        changes["mtp_layer"] = ()
+    return ModelSpec(**{**model.model_dump(), **changes})
+
+
+def _same(model: ModelSpec, name: str, value: Any) -> bool:
+    """Whether an attribute that a recipe sets is what the model has anyway."""
+    if name == "position_embedding_type":
+        return (value in ("rope", "yarn")) == (model.position == "rope")
+    if name == "kv_channels":
+        return model.mla is not None or model.head_dim == value
+    if name in ("num_moe_experts", "num_experts"):
+        return model.moe is not None and model.moe.num_experts == value
+    if name == "normalization":
+        return bool(model.norm == str(value).lower())
+    return bool(getattr(model, name, None) == value)

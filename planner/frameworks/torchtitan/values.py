@@ -1,0 +1,45 @@
+"""What Python that is not run stands for: values, calls kept as they stand, what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Value = Any
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that the file does not say, as it is written."""
+
+    source: str
+    line: int
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that is not followed: a constructor with its arguments, or a method of `owner`.
+
+    name: dotted, as imported.  lines: of each keyword argument or assigned attribute.
+    """
+
+    name: str
+    line: int
+    args: tuple[Value, ...] = ()
+    kwargs: dict[str, Value] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    owner: Value = None
+
+    @property
+    def short(self) -> str:
+        """The name without the module: the class, and Config behind it."""
+        parts = self.name.split(".")
+        return ".".join(parts[-2:]) if parts[-1] == "Config" else parts[-1]
+
+    def set(self, name: str, value: Value, line: int) -> None:
+        self.kwargs[name] = value
+        self.lines[name] = line
+
+
+Library = Callable[[Call], Value]

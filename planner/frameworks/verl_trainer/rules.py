@@ -1,0 +1,61 @@
+"""What verl's Megatron actor refuses or cannot be told: workers/engine/megatron of b178a3c."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.plans import code
+from planner.frameworks.base import unsupported
+from planner.frameworks.megatron.rules import RULES as CORE
+from planner.frameworks.rules import is_named, optimizers
+from planner.search.constraints import Rule
+
+OWN: tuple[Rule, ...] = (
+    optimizers("adam", "sgd", others="it asks Megatron-Core for no layer-wise optimizer"),
+    unsupported(
+        lambda c, p: np.less_equal(p.zero_stage, 1) & (p.dp_shard == 0),
+        lambda c, p: (
+            f"its engine wraps Megatron's own data parallelism over all ranks: ZeRO 0 or 1, not "
+            f"{p.zero_stage} with dp_shard {p.dp_shard}"
+        ),
+    ),
+    unsupported(
+        lambda c, p: p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"),
+        "it starts Megatron-Core's process groups in their usual order",
+    ),
+    unsupported(
+        lambda c, p: is_named(p, "cross_entropy", "unfused"),
+        "its losses take the log-probabilities of fp32 logits: no fused cross entropy",
+    ),
+    unsupported(
+        lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
+        "it sets up neither userbuffers for tp nor the schedule that hides experts' exchanges",
+    ),
+    unsupported(
+        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "p2p"),
+        "its packed samples are split for ring attention alone",
+    ),
+    unsupported(
+        lambda c, p: p.offload_activations == 0,
+        "its engine has no context of Transformer Engine that sends activations to the host",
+    ),
+    unsupported(
+        lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "allgather"),
+        "sequences vary in length, which the allgather dispatcher does not take",
+    ),
+    unsupported(
+        lambda c, p: (
+            (c.training.precision in ("bf16", "fp16"))
+            & (c.training.optimizer_state_dtype == "fp32")
+            & (c.training.gradient_dtype == c.training.gradient_reduce_dtype)
+        ),
+        "dtype is bf16 or fp16, with moments in fp32",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: (c.model.position != "learned") & (c.training.seq_length >= 2),
+        "its packed samples come without the positions that a learned table asks for",
+        "degrees",
+    ),
+)
+RULES: tuple[Rule, ...] = (*CORE, *OWN)
