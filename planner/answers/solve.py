@@ -40,9 +40,11 @@ from planner.documents.scored_runs import Evidence
 from planner.frameworks.able import obstacles, runners
 from planner.progress import NothingYet, within_a_step
 from planner.search.axes import SEARCHED, divisors
+from planner.search.choices import changed_fields
 from planner.search.constraints import RULES, Context, Rule, passing, violations
-from planner.search.exhaustive import Outcome, SpaceTooLarge, changed_fields, cost_model, search
+from planner.search.exhaustive import SpaceTooLarge, cost_model, search
 from planner.search.memory_reasons import memory_reasons
+from planner.search.outcome import Outcome
 from planner.search.space import Space
 from planner.sites import kept as sites
 from planner.uncertainty.memory_risk import room_of
