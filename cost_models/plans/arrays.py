@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.effects import Rule, conditions
 from cost_models.plans.plan import RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan
 
 IntArray = NDArray[np.int64]
@@ -120,6 +121,22 @@ class Plans:
     def with_columns(self, **columns: Any) -> Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
         return replace(self, **changed)
+
+    def reads(self, field: str) -> NDArray[np.bool_]:
+        """Which plans a field has an effect on, by its declared conditions."""
+        several = [
+            np.logical_and.reduce([self._meets(*one) for one in each.items()])
+            for each in conditions(ParallelPlan, field)
+        ]
+        return np.asarray(np.logical_or.reduce(several) if several else True)
+
+    def _meets(self, field: str, rule: Rule) -> NDArray[np.bool_]:
+        """Where a field has the value that a rule asks for."""
+        column: IntArray = getattr(self, field)
+        if "const" not in rule:
+            return np.asarray(column > rule["exclusiveMinimum"])
+        wanted = rule["const"]
+        return np.asarray(column == (code(field, wanted) if field in VOCABULARIES else wanted))
 
     def of_stage_layers(self, value: Callable[[tuple[int, ...]], int], none: int = 0) -> IntArray:
         """What `value` says of each plan's explicit layers; `none` where it has none."""

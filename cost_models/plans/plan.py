@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from cost_models.effects import Condition, above, equal, read_where
 from cost_models.fields import Spec
 from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
@@ -67,6 +68,12 @@ RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = (
     "op",
 )
 
+# Where a field has an effect.
+SPLIT_CONTEXT: Condition = {"cp": above(1)}
+SPLIT_EXPERTS: Condition = {"ep": above(1)}
+SHARDED: Condition = {"zero_stage": above(0)}
+FULL_RECOMPUTE: Condition = {"recompute": equal("full")}
+
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -76,17 +83,25 @@ class ParallelPlan(Spec):
     tp: Degree = Field(1, description="tensor parallel")
     sequence_parallel: bool = Field(False, description="norms and dropout split over tp")
     cp: Degree = Field(1, description="context parallel")
-    cp_kind: CPKind = "p2p"
+    cp_kind: CPKind = Field(
+        "p2p", **read_where("how context-parallel ranks exchange keys and values", SPLIT_CONTEXT)
+    )
     dynamic_cp: bool = Field(
         False,
-        description="each packed sample over as few of the dp x cp ranks as its length needs; cp "
-        "ranks hold the longest",
+        **read_where(
+            "each packed sample over as few of the dp x cp ranks as its length needs; cp ranks "
+            "hold the longest",
+            SPLIT_CONTEXT,
+        ),
     )
     pp: Degree = Field(1, description="pipeline parallel: stages")
     vpp: Degree = Field(1, description="model chunks per pipeline rank")
     dp: Degree = Field(1, description="data parallel: accelerators / (tp cp pp)")
     dp_shard: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        0, description="ranks one ZeRO shard group spans (hybrid sharding); 0: all of dp x cp"
+        0,
+        **read_where(
+            "ranks one ZeRO shard group spans (hybrid sharding); 0: all of dp x cp", SHARDED
+        ),
     )
     ep: Degree = Field(1, description="expert parallel, inside tp x cp x dp")
     etp: Degree = Field(1, description="tensor parallel of the experts")
@@ -94,22 +109,35 @@ class ParallelPlan(Spec):
         1, description="0 replicated, 1 optimizer, 2 + gradients, 3 + weights sharded"
     )
     reshard_after_forward: bool = Field(
-        True, description="ZeRO-3: free gathered weights after the forward pass"
+        True,
+        **read_where("free gathered weights after the forward pass", {"zero_stage": above(2)}),
     )
-    micro_batch_size: Degree = 1
-    recompute: Recompute = "none"
-    recompute_modules: tuple[RecomputeModule, ...] = Field((), description="when selective")
-    recompute_method: RecomputeMethod = "block"
+    micro_batch_size: Degree = Field(1, description="sequences per micro-batch")
+    recompute: Recompute = Field(
+        "none", description="what is computed again in the backward pass instead of kept"
+    )
+    recompute_modules: tuple[RecomputeModule, ...] = Field(
+        (), **read_where("what is recomputed", {"recompute": equal("selective")})
+    )
+    recompute_method: RecomputeMethod = Field(
+        "block", **read_where("so many layers, or checkpoints of so many layers", FULL_RECOMPUTE)
+    )
     recompute_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="full: layers per model chunk (block), or per checkpoint (uniform)"
+        0,
+        **read_where("layers per model chunk (block), or per checkpoint (uniform)", FULL_RECOMPUTE),
     )
     recompute_layers: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         (),
         max_length=4096,
-        description="full by block: layers per virtual stage in forward order, where they differ; "
-        "recompute_num_layers is the most of them",
+        **read_where(
+            "by block: layers per virtual stage in forward order, where they differ; "
+            "recompute_num_layers is the most of them",
+            FULL_RECOMPUTE,
+        ),
     )
-    schedule: Schedule = "1f1b"
+    schedule: Schedule = Field(
+        "1f1b", description="in which order ranks run the micro-batches' forwards and backwards"
+    )
     first_stage_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
         0, description="layers of the first stage; 0: as the middle ones"
     )
@@ -122,21 +150,41 @@ class ParallelPlan(Spec):
         description="explicit layers per stage, or per virtual stage in forward order; empty: "
         "first/middle/last",
     )
-    rank_order: RankOrder = "tp-cp-ep-dp-pp"
-    offload_optimizer: bool = False
-    offload_activations: bool = False
-    offload_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="layers of each stage whose activations are offloaded; 0: all of them"
+    rank_order: RankOrder = Field(
+        "tp-cp-ep-dp-pp",
+        **read_where("from neighbouring ranks to distant ones", {"pp": above(1)}),
     )
-    attention_kernel: AttentionKernel = "flash"
-    cross_entropy: CrossEntropy = "fused"
-    moe_dispatcher: MoEDispatcher = "alltoall"
-    overlap_grad_reduce: bool = True
-    overlap_param_gather: bool = True
-    overlap_tp: bool = False
-    overlap_p2p: bool = True
+    offload_optimizer: bool = Field(False, description="optimizer states in host memory")
+    offload_activations: bool = Field(False, description="activations in host memory")
+    offload_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0,
+        **read_where(
+            "layers of each stage whose activations are offloaded; 0: all of them",
+            {"offload_activations": equal(True)},
+        ),
+    )
+    attention_kernel: AttentionKernel = Field(
+        "flash", description="flash: the newest FlashAttention of the accelerator"
+    )
+    cross_entropy: CrossEntropy = Field(
+        "fused", description="how the loss is computed from the logits"
+    )
+    moe_dispatcher: MoEDispatcher = Field(
+        "alltoall", **read_where("how tokens reach their experts", SPLIT_EXPERTS)
+    )
+    overlap_grad_reduce: bool = Field(True, description="gradient reduction under backward")
+    overlap_param_gather: bool = Field(
+        True, **read_where("weight gathering under forward", SHARDED)
+    )
+    overlap_tp: bool = Field(
+        False, **read_where("tensor-parallel collectives under GEMMs", {"tp": above(1)})
+    )
+    overlap_p2p: bool = Field(
+        True, **read_where("pipeline messages under the next chunk", {"vpp": above(1)})
+    )
     overlap_ep: bool = Field(
-        False, description="experts' exchanges under the kernels of another micro-batch"
+        False,
+        **read_where("experts' exchanges under the kernels of another micro-batch", SPLIT_EXPERTS),
     )
     runtime: RuntimeName = Field(
         "megatron", description="whose kernels, overlaps and allocator are priced"

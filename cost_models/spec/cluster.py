@@ -60,7 +60,7 @@ class NodeGroup(Spec):
     """Equal nodes.  A cluster is one group, or several when it is mixed."""
 
     accelerator: AcceleratorSpec
-    nodes: Annotated[int, Field(ge=1, le=1_000_000)]
+    nodes: Annotated[int, Field(ge=1, le=1_000_000)] = Field(description="equal nodes of the group")
     accelerators_per_node: Annotated[int, Field(ge=1, le=10_000)]
     network: tuple[NetworkTier, ...] = Field(min_length=1, max_length=6)
     host_memory_bytes: Annotated[float, Field(ge=1e6, le=1e16)] | None = Field(
@@ -70,7 +70,9 @@ class NodeGroup(Spec):
         None, description="PCIe or C2C, per accelerator and direction"
     )
     nvme_bytes_per_s: BytesPerSecond | None = Field(None, description="per node")
-    price_usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    price_usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
+        None, description="for the cost of a training"
+    )
     node_power_watts: Annotated[float, Field(gt=0, le=1e7)] | None = Field(
         None, description="typical draw of one node in training"
     )
@@ -101,7 +103,9 @@ class ClusterSpec(Spec):
         description="instead of the computed fragmentation, CUDA context and NCCL buffers; "
         "None: computed",
     )
-    pue: Annotated[float, Field(ge=1, le=10)] = 1.25
+    pue: Annotated[float, Field(ge=1, le=10)] = Field(
+        1.25, description="power usage effectiveness of the site"
+    )
     failures_per_1000_node_days: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         None, description="None: no answer about lost time"
     )

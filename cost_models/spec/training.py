@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from cost_models.adapters import AdapterTarget, clashing
+from cost_models.effects import GIVEN, Condition, above, equal, read_where
 from cost_models.fields import Count, Probability, Spec
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
 
@@ -18,28 +19,34 @@ Loss = Literal["next_token", "dpo", "reward", "distillation"]
 FrozenDtype = Literal["as trained", "nf4"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+# Where a field has an effect.
+FP8: Condition = {"precision": equal("fp8")}
+ADAPTED: Condition = {"lora_rank": above(0)}
 
 
 class TrainingSpec(Spec):
     """One optimizer step, and how many tokens in all."""
 
-    seq_length: Annotated[int, Field(ge=1, le=100_000_000)]
+    seq_length: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+        description="tokens per sequence"
+    )
     global_batch_size: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
         description="sequences per optimizer step"
     )
-    precision: Precision = "bf16"
-    fp8_recipe: FP8Recipe = Field(
-        "tensorwise", description="how fp8 values are scaled; read where precision is fp8"
-    )
+    precision: Precision = Field("bf16", description="of matrix products")
+    fp8_recipe: FP8Recipe = Field("tensorwise", **read_where("how fp8 values are scaled", FP8))
     fp8_param_gather: bool = Field(
-        False,
-        description="Megatron: weights stored and gathered in fp8; read where precision is fp8",
+        False, **read_where("weights stored and gathered in fp8 (Megatron)", FP8)
     )
     gradient_dtype: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="the buffer gradients accumulate in"
     )
-    gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    master_weights_dtype: Literal["fp32", "none"] = "fp32"
+    gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="in which data-parallel ranks reduce gradients"
+    )
+    master_weights_dtype: Literal["fp32", "none"] = Field(
+        "fp32", description="the optimizer's own copy of the weights"
+    )
     optimizer_state_dtype: Literal["fp32", "bf16", "fp8"] = Field(
         "fp32", description="of Adam's moments, momentum or variance; adam_8bit has its own"
     )
@@ -54,15 +61,19 @@ class TrainingSpec(Spec):
     lora_targets: tuple[AdapterTarget, ...] = Field(
         ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
         max_length=100,
-        description="matrices with adapters, as Megatron or Hugging Face names them; read where "
-        "lora_rank is given",
+        **read_where("matrices with adapters, as Megatron or Hugging Face names them", ADAPTED),
     )
-    lora_dropout: Probability = Field(0.0, description="before the adapters")
+    lora_dropout: Probability = Field(0.0, **read_where("before the adapters", ADAPTED))
     frozen: tuple[Part, ...] = Field(
         (), max_length=100, description="parts that are not trained; with lora_rank all of them"
     )
     frozen_dtype: FrozenDtype = Field(
-        "as trained", description="how frozen matrices of layers are stored; nf4: QLoRA's 4 bits"
+        "as trained",
+        **read_where(
+            "how frozen matrices of layers are stored; nf4: QLoRA's 4 bits",
+            ADAPTED,
+            {"frozen": GIVEN},
+        ),
     )
     loss: Loss = Field(
         "next_token",
@@ -70,7 +81,10 @@ class TrainingSpec(Spec):
         "reward: the sequences of the batch are pairs; reward: one score in place of logits",
     )
     teacher_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
-        None, description="of a dense teacher; None: as many as the model; read in distillation"
+        None,
+        **read_where(
+            "of a dense teacher; None: as many as the model", {"loss": equal("distillation")}
+        ),
     )
     encoder_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="positions of images or sound in a sequence; None: the encoder's own"
@@ -83,8 +97,11 @@ class TrainingSpec(Spec):
     )
     packing: Literal["packed", "padded"] = Field(
         "packed",
-        description="packed: samples fill sequences, and attend within themselves; padded: a "
-        "sequence is one sample and padding; read where sample_lengths are given",
+        **read_where(
+            "packed: samples fill sequences, and attend within themselves; padded: a sequence is "
+            "one sample and padding",
+            {"sample_lengths": GIVEN},
+        ),
     )
     tokens: Annotated[float, Field(gt=0, le=1e18)] | None = Field(
         None, description="of the whole training; None: no days, cost or energy"

@@ -14,6 +14,7 @@ from cost_models.catalog.hardware import accelerator_entry
 from cost_models.catalog.names import UnknownName
 from cost_models.dims import dims
 from cost_models.dynamic_context import ranks_of
+from cost_models.effects import is_read
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
@@ -405,12 +406,17 @@ def _reserved(request: PlanRequest) -> str:
     )
 
 
+_HIDDEN = {
+    "overlap_grad_reduce": "gradient reduction under backward",
+    "overlap_param_gather": "weight gathering under forward",
+    "overlap_tp": "tensor-parallel chunks under GEMMs",
+    "overlap_ep": "experts' exchanges under another micro-batch",
+    "overlap_p2p": "pipeline messages under the next chunk",
+}
+
+
 def _hidden(plan: ParallelPlan) -> list[str]:
-    rows = (
-        (plan.overlap_grad_reduce and plan.dp * plan.cp > 1, "gradient reduction under backward"),
-        (plan.overlap_param_gather and plan.zero_stage > 0, "weight gathering under forward"),
-        (plan.overlap_tp and plan.tp > 1, "tensor-parallel chunks under GEMMs"),
-        (plan.overlap_ep and plan.ep > 1, "experts' exchanges under another micro-batch"),
-        (plan.overlap_p2p and plan.vpp > 1, "pipeline messages under the next chunk"),
-    )
-    return [text for on, text in rows if on]
+    hidden = {name for name in _HIDDEN if getattr(plan, name) and is_read(plan, name)}
+    if plan.dp * plan.cp == 1:
+        hidden -= {"overlap_grad_reduce"}
+    return [text for name, text in _HIDDEN.items() if name in hidden]

@@ -52,7 +52,7 @@ class PipelineTimes(Spec):
     """A pipeline of equal stages: how long, how much work, and how slow its messages."""
 
     stages: Annotated[int, Field(ge=1, le=MOST_STAGES, description="pipeline ranks")]
-    micro_batches: Annotated[int, Field(ge=1, le=MOST_ACTIONS)]
+    micro_batches: Annotated[int, Field(ge=1, le=MOST_ACTIONS, description="of one step")]
     forward_s: Annotated[Duration, Field(description="forward of one chunk")]
     input_grad_s: Annotated[Duration, Field(description="gradient of one chunk's input")]
     weight_grad_s: Annotated[

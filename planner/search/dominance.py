@@ -25,6 +25,11 @@ from planner.search.axes import Axes, encoded
 from planner.search.constraints import BoolArray
 from planner.search.option_axes import OptionAxes
 
+# Fields that a search may open and whose effect rests on a degree.
+COLLAPSED = (
+    "cp_kind", "dynamic_cp", "rank_order", "moe_dispatcher", "overlap_tp", "overlap_ep", "dp_shard",
+)  # fmt: skip
+
 
 class Dominance:
     """The rules on ZeRO stages and on fields without effect, for one request's axes."""
@@ -69,13 +74,8 @@ class Dominance:
 
     def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
         """By field with several values: where they are all the same."""
-        found = {
-            "cp_kind": plans.cp == 1,
-            "dynamic_cp": (plans.cp == 1) | (not self._axes.request.training.packs),
-            "rank_order": plans.pp == 1,
-            "moe_dispatcher": plans.ep == 1,
-            "overlap_tp": plans.tp == 1,
-            "overlap_ep": plans.ep == 1,
-            "dp_shard": (plans.zero_stage == 0) | (plans.dp_shard >= plans.dp * plans.cp),
-        }
-        return {field: at for field, at in found.items() if len(self._axes.values[field]) > 1}
+        without = {field: ~plans.reads(field) for field in COLLAPSED}
+        without["dynamic_cp"] |= not self._axes.request.training.packs
+        # A shard group of all ranks is what 0 says.
+        without["dp_shard"] |= plans.dp_shard >= plans.dp * plans.cp
+        return {field: at for field, at in without.items() if len(self._axes.values[field]) > 1}
