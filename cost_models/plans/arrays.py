@@ -122,6 +122,11 @@ class Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
         return replace(self, **changed)
 
+    def micro_batches(self, global_batch_size: int) -> FloatArray:
+        """Micro-batches of a step on each pipeline; whole for legal plans."""
+        count: FloatArray = global_batch_size / (self.dp * self.micro_batch_size)
+        return count
+
     def reads(self, field: str) -> NDArray[np.bool_]:
         """Which plans a field has an effect on, by its declared conditions."""
         several = [

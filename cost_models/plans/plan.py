@@ -245,6 +245,10 @@ class ParallelPlan(Spec):
     def accelerators(self) -> int:
         return self.tp * self.cp * self.pp * self.dp
 
+    def micro_batches(self, global_batch_size: int) -> int:
+        """Micro-batches of a step on each pipeline."""
+        return global_batch_size // (self.dp * self.micro_batch_size)
+
     @property
     def recompute_module_bits(self) -> int:
         return sum(1 << RECOMPUTE_MODULES.index(m) for m in self.recompute_modules)

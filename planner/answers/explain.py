@@ -27,7 +27,8 @@ from cost_models.sources import Array
 from cost_models.spec import ClusterSpec, TrainingSpec
 from cost_models.stages import rank_titles
 from cost_models.state_memory import element_bytes
-from cost_models.units import DAY_S, GIB, HOUR_S
+from cost_models.training_cost import training_cost
+from cost_models.units import GIB
 from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_exchange import recomputed_exchange_s
 from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
@@ -155,29 +156,21 @@ def _report(
 ) -> PlanReport:
     """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
     training, cluster = request.training, request.cluster
-    count = training.global_batch_size // (plan.dp * plan.micro_batch_size)
-    group = cluster.groups[0]
     world = cluster.accelerators
     flop = step_flop(request.model, training)
     rate = flop / seconds / world
     half = model.setting.machine.matrix_flop_per_s
-    peak = group.accelerator.peak_flop_per_s(training.precision) or half
+    peak = cluster.groups[0].accelerator.peak_flop_per_s(training.precision) or half
     lines, recomputed = kernels
     tokens_per_s = training.tokens_per_iteration / seconds
-    days = cost = energy = None
+    whole = None
     if training.tokens is not None:
-        total_s = training.tokens / tokens_per_s
-        days = total_s / DAY_S
-        if group.price_usd_per_accelerator_hour is not None:
-            cost = total_s / HOUR_S * world * group.price_usd_per_accelerator_hour
-        if group.node_power_watts is not None:
-            watts = group.node_power_watts * group.nodes * cluster.pue
-            energy = watts / 1000.0 * total_s / HOUR_S
+        whole = training_cost(cluster, training.tokens / tokens_per_s)
     return PlanReport(
         id=plan_id(plan),
         plan=plan,
         fits=memory.peak_bytes <= memory.capacity_bytes,
-        num_micro_batches=count,
+        num_micro_batches=plan.micro_batches(training.global_batch_size),
         layers_per_stage=tuple(s.layers for s in memory.stages),
         layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
@@ -189,9 +182,9 @@ def _report(
         mfu_causal=step_flop(request.model, training, causal=True) / seconds / world / peak,
         hfu=rate / peak * (1.0 + recomputed / flop),
         definitions=DEFINITIONS,
-        days=days,
-        cost_usd=cost,
-        energy_kwh=energy,
+        days=whole and whole.days,
+        cost_usd=whole and whole.cost_usd,
+        energy_kwh=whole and whole.energy_kwh,
         memory=memory,
         time_parts_s=parts,
         recompute_exchange_s=again_s,

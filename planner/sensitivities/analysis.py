@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from cost_models.training_cost import usd_per_hour
+from cost_models.units import HOUR_S
 from planner.answers.emission import NothingFits
 from planner.answers.explain import reports
 from planner.answers.solve import IllegalPlan, illegal
@@ -329,9 +331,7 @@ def _priced(case: Case, plan: ParallelPlan) -> Outcome:
 
 
 def _outcome(case: Case, report: PlanReport) -> Outcome:
-    cluster = case.request.cluster
-    price = cluster.groups[0].price_usd_per_accelerator_hour
-    hourly = None if price is None else cluster.accelerators * price
+    hourly = usd_per_hour(case.request.cluster)
     return Outcome(
         iteration_time_s=report.iteration_time_s,
         tokens_per_s=report.tokens_per_s,
@@ -339,7 +339,7 @@ def _outcome(case: Case, report: PlanReport) -> Outcome:
         cost_usd=report.cost_usd,
         usd_per_million_tokens=None
         if hourly is None
-        else hourly * 1e6 / 3600 / report.tokens_per_s,
+        else hourly * 1e6 / HOUR_S / report.tokens_per_s,
         energy_kwh=report.energy_kwh,
         peak_bytes=report.memory.peak_bytes,
         fits=report.fits,

@@ -110,7 +110,7 @@ def _schedule_refusal(schedule: int, stages: int, chunks: int, count: int) -> st
 
 
 def _schedule_text(c: Context, p: ParallelPlan) -> str:
-    count = c.training.global_batch_size // (p.dp * p.micro_batch_size)
+    count = p.micro_batches(c.training.global_batch_size)
     own = _schedule_refusal(code("schedule", p.schedule), p.pp, p.vpp, count)
     if own:
         return own

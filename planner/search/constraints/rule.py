@@ -87,4 +87,4 @@ def divides(divisor: IntArray, value: Any) -> BoolArray:
 
 def micro_batches(c: Context, p: Plans) -> IntArray:
     """Micro-batches per pipeline and step (exact where the batch is a multiple)."""
-    return np.asarray(c.training.global_batch_size // np.maximum(p.dp * p.micro_batch_size, 1))
+    return np.asarray(p.micro_batches(c.training.global_batch_size)).astype(np.int64)
