@@ -62,7 +62,7 @@ def test_commands_that_run_torch(
 
 def test_the_two_commands() -> None:
     start = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
-    assert f"\n{start}. && .venv/bin/planner serve\n" in README
+    assert f"\n{start}'.[serve]' && .venv/bin/planner serve\n" in README
     second = f"{start}-e '.[test]' && .venv/bin/python -m pytest"
     assert f"\n{second}\n" in README
     assert second in (Path(__file__).parent.parent / ".ci/run").read_text()
