@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cost_models.calibrations import TIME_PARTS
+from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import FIELDS, ParallelPlan, Plans
@@ -270,7 +270,7 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
             name=profile.name,
             source=profile.source,
             kind=profile.kind,
-            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
+            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
         ),
     }
 
