@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 # Causes of idle time, in the order of Simulation.idle_s.
 IDLE_CAUSES = ("fill", "forward", "backward", "communication", "drain")
 _NEVER = float("inf")
-_FORWARD, _WEIGHT_GRADIENT = Kind.FORWARD, Kind.WEIGHT_GRADIENT
+_FORWARD, _BACKWARD, _WEIGHT_GRADIENT = Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENT
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ class _Run:
         self._place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
         self._spots = list(kinds)
         gradient, weight = times.input_gradient_s, times.weight_gradient_s
-        by_kind = (times.forward_s, gradient + weight, gradient, weight)
+        # By kind; a backward takes the seconds of the weight gradient too.
+        by_kind = (times.forward_s, gradient, gradient, weight)
         self._seconds = [one.tolist() for one in by_kind]
         self._ready, self._sent = (
             [[[_NEVER] * self.length for _ in routes] for _ in ("forward", "backward")]
@@ -198,6 +199,8 @@ class _Run:
                     start = ready
                     self._wait(rank, back, now, start, self._sent[back][batch][position])
             now = start + self._seconds[kind][rank][chunk]
+            if kind == _BACKWARD:
+                now += self._seconds[_WEIGHT_GRADIENT][rank][chunk]
             self.starts[rank].append(start)
             self.ends[rank].append(now)
             done += 1
