@@ -10,7 +10,7 @@ from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.competition import prepared
 from planner.answers.explain import report
-from planner.answers.solve import near_misses, smallest_change
+from planner.answers.near_misses import near_misses, smallest_change
 from planner.documents.answer import Nearest
 from planner.documents.request import Bounds, PlanRequest
 from planner.lint.case import MINIMUM_GAIN, Case, changed
