@@ -145,7 +145,7 @@ class Points(Spec):
 
 _KERNELS = ("forward", "backward", "recompute")
 # Measured term -> parts of the step's time that it prices.
-TIME_PARTS: dict[str, tuple[str, ...]] = {
+PARTS_OF_TERM: dict[str, tuple[str, ...]] = {
     "gemm": _KERNELS,
     "attention": _KERNELS,
     "passes": _KERNELS,

@@ -192,70 +192,96 @@ def data_parallel_seconds(
     held: what ZeRO-3 gathers; trained: what is reduced.
     zero_stages: the stages any plan uses; collectives of no use to them are left at zero.
     """
-    full = _full(len(plans))
-    places = Placement(plans)
-    runtime, last_kind = traits(plans.runtime), layers_of(model).order[-1]
-    zero = np.zeros(len(plans))
+    runtime, places = traits(plans.runtime), Placement(plans)
+    prices = _GroupSeconds(fabric, plans, places, held, zero_stages)
+    zero, full = np.zeros(len(plans)), _full(len(plans))
     reduce_bytes = DTYPE_BYTES[training.gradient_reduce_dtype]
-
-    def group_s(op: str, payload: Array, axis: Axis) -> FloatArray:
-        return full(fabric.transfer(op, payload, axis))
-
-    def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
-        shards = full(shard.size)
-        bucket = bucket_parameters(full(data.size))
-        if fabric.grids:  # a measured rate depends on the size
-            block = np.maximum(held.layers[last_kind].plain, 1.0)
-            bucket = np.where(np.asarray(runtime.reduces_by_block) > 0, block, bucket)
-        payload = bucket * reduce_bytes
-        weights = bucket * training.gathered_weight_bytes
-        across = group_s("all_reduce", payload / shards, replicate)
-        whole = zero
-        if {0, 1} & zero_stages:
-            whole = group_s("all_reduce", payload, data) / payload
-        return Rates(
-            (group_s("reduce_scatter", payload, shard) + across) / payload,
-            whole,
-            group_s("all_gather", weights, shard) / weights,
-        )
-
-    def block_s(op: str, element_bytes: Array, block: Held) -> FloatArray:
-        """One block's weights gathered, or its gradients reduced, in every micro-batch."""
-        if op == "all_gather" and 3 not in zero_stages:
-            return zero
-        if op == "reduce_scatter" and not {2, 3} & zero_stages:
-            return zero
-        seconds = group_s(op, block.plain * element_bytes, places.shard)
-        seconds = seconds + group_s(op, block.expert * element_bytes, places.expert_shard)
-        if op == "reduce_scatter":
-            plain = block.plain * element_bytes / held.shards
-            seconds = seconds + group_s("all_reduce", plain, places.replicate)
-            expert = block.expert * element_bytes / held.expert_shards
-            seconds = seconds + group_s("all_reduce", expert, places.expert_replicate)
-        return seconds
-
+    weight_bytes = training.gathered_weight_bytes
     tied: FloatArray = zero
     if (model.tied_embeddings or model.mtp_num_layers) and training.trains("embedding"):
         stride = places.pp.stride * np.maximum(plans.pp - 1, 1)
         ends = Axis(np.minimum(plans.pp, 2), stride, EMBEDDING)
-        tied = group_s("all_reduce", held.embedding * reduce_bytes, ends)
-    latency = group_s("send", 0.0, places.pp)
-    weight_bytes = training.gathered_weight_bytes
+        tied = prices.of("all_reduce", held.embedding * reduce_bytes, ends)
+    latency = prices.of("send", 0.0, places.pp)
     narrow = np.asarray(runtime.gathers_cast_weights) * (training.precision == "fp8")
     gathered_bytes = np.where(narrow > 0, 1.0, weight_bytes)
+    # A measured rate depends on the size of what is reduced at one time.
+    by_block = (np.asarray(runtime.reduces_by_block) > 0) & bool(fabric.grids)
+    last = np.maximum(held.layers[layers_of(model).order[-1]].plain, 1.0)
+
+    def rates(data: Axis, shard: Axis, replicate: Axis) -> Rates:
+        bucket = bucket_parameters(full(data.size))
+        bucket = np.where(by_block, last, bucket)
+        return prices.rates(bucket * reduce_bytes, bucket * weight_bytes, data, shard, replicate)
+
+    experts = Rates(zero, zero, zero)
+    if model.moe is not None:
+        experts = rates(places.expert_data, places.expert_shard, places.expert_replicate)
     return DataParallelSeconds(
         plain=rates(places.data, places.shard, places.replicate),
-        expert=rates(places.expert_data, places.expert_shard, places.expert_replicate)
-        if model.moe is not None
-        else Rates(zero, zero, zero),
-        layer_gather_s=tuple(block_s("all_gather", gathered_bytes, b) for b in held.layers),
-        layer_reduce_s=tuple(block_s("reduce_scatter", reduce_bytes, b) for b in trained.layers),
-        end_gather_s=block_s("all_gather", weight_bytes, Held(held.embedding, zero)),
-        end_reduce_s=block_s("reduce_scatter", reduce_bytes, Held(trained.embedding, zero)),
+        expert=experts,
+        layer_gather_s=tuple(prices.gathered(gathered_bytes, block) for block in held.layers),
+        layer_reduce_s=tuple(prices.reduced(reduce_bytes, block) for block in trained.layers),
+        end_gather_s=prices.gathered(weight_bytes, Held(held.embedding, zero)),
+        end_reduce_s=prices.reduced(reduce_bytes, Held(trained.embedding, zero)),
         tied_reduce_s=tied,
         message_latency_s=latency,
-        message_s_per_byte=(group_s("send", GB, places.pp) - latency) / GB,
+        message_s_per_byte=(prices.of("send", GB, places.pp) - latency) / GB,
     )
+
+
+class _GroupSeconds:
+    """Seconds of collectives of the groups of some plans, one row per key."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        plans: Plans,
+        places: Placement,
+        held: HeldParameters,
+        zero_stages: frozenset[int],
+    ) -> None:
+        self._fabric, self._places, self._held, self._zero = fabric, places, held, zero_stages
+        self._full = _full(len(plans))
+        self._none = np.zeros(len(plans))
+
+    def of(self, op: str, payload: Array, axis: Axis) -> FloatArray:
+        """One collective of a group along an axis."""
+        return self._full(self._fabric.transfer(op, payload, axis))
+
+    def rates(
+        self, payload: Array, weights: Array, data: Axis, shard: Axis, replicate: Axis
+    ) -> Rates:
+        """Seconds per byte; payload: bytes of one bucket's gradients, weights: of its weights."""
+        across = self.of("all_reduce", payload / self._full(shard.size), replicate)
+        whole: FloatArray = self._none
+        if {0, 1} & self._zero:
+            whole = self.of("all_reduce", payload, data) / payload
+        return Rates(
+            (self.of("reduce_scatter", payload, shard) + across) / payload,
+            whole,
+            self.of("all_gather", weights, shard) / weights,
+        )
+
+    def gathered(self, element_bytes: Array, block: Held) -> FloatArray:
+        """One block's weights gathered in every micro-batch, which ZeRO-3 does."""
+        return self._shared("all_gather", element_bytes, block) if 3 in self._zero else self._none
+
+    def reduced(self, element_bytes: Array, block: Held) -> FloatArray:
+        """One block's gradients reduced in every micro-batch, which ZeRO-2 and 3 do."""
+        if not {2, 3} & self._zero:
+            return self._none
+        places, held = self._places, self._held
+        seconds = self._shared("reduce_scatter", element_bytes, block)
+        plain = block.plain * element_bytes / held.shards
+        seconds = seconds + self.of("all_reduce", plain, places.replicate)
+        expert = block.expert * element_bytes / held.expert_shards
+        return seconds + self.of("all_reduce", expert, places.expert_replicate)
+
+    def _shared(self, op: str, element_bytes: Array, block: Held) -> FloatArray:
+        """A collective of one block over its shard groups."""
+        seconds = self.of(op, block.plain * element_bytes, self._places.shard)
+        return seconds + self.of(op, block.expert * element_bytes, self._places.expert_shard)
 
 
 def _full(size: int) -> Callable[[Array], FloatArray]:

@@ -219,7 +219,7 @@ def gather(
     layers, layer_plans = LAYER_KEY.distinct(plans)
     state, state_plans = STATE_KEY.distinct(plans)
     stages, table = stages_of(s.model, plans)
-    count = s.training.global_batch_size / (plans.dp * plans.micro_batch_size)
+    count = plans.micro_batches(s.training.global_batch_size)
     micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
     held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
     return Gathered(

@@ -11,7 +11,8 @@ from cost_models.arrays import sum_of
 from cost_models.gathered import FloatArray, Setting, gather
 from cost_models.plans import Plans
 from cost_models.sources import Array
-from cost_models.stage_memory import StageMemory, state_parts
+from cost_models.stage_memory import StageMemory
+from cost_models.stage_states import state_parts
 from cost_models.step_time import BlockTimes, data_parallel
 
 

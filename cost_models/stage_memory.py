@@ -13,10 +13,9 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models import overheads, state_memory
-from cost_models.arrays import max_of, sum_of
-from cost_models.data_parallel import HeldParameters
-from cost_models.gathered import FloatArray, Gathered, LayerParameters, Setting, by_schedule
+from cost_models import overheads
+from cost_models.arrays import sum_of
+from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.optimizers import OPTIMIZERS
@@ -24,7 +23,13 @@ from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
-from cost_models.spec import DTYPE_BYTES
+from cost_models.stage_states import (
+    bucket_bytes,
+    flat_step_bytes,
+    gathered_bytes,
+    placeholder_bytes,
+    stage_states,
+)
 
 STATE_PARTS = ("weights", "gradients", "optimizer")
 # What comes and goes within a step.
@@ -261,9 +266,9 @@ class _Slot:
     ) -> None:  # fmt: skip
         table, at_stage = g.table, g.stages.spread
         self._g, self._slot, self._rows, self._of = g, slot, rows, step
-        self._weights, self._gradients, self._optimizer = _states(s, g, slot, matrix_states)
+        self._weights, self._gradients, self._optimizer = stage_states(s, g, slot, matrix_states)
         self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
-        self._step = _step_bytes(s, g, slot)
+        self._step = flat_step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
         self._is_first, self._is_last = bool(np.any(self._first)), bool(np.any(self._last))
         self._table = (self._first > 0) * step.table_gradient
@@ -286,7 +291,7 @@ class _Slot:
     def leave_out_kinds(self) -> None:
         """Leave out what depends on which kinds of layers there are, and not on how many."""
         self._inside = reduce(np.minimum, self._of.inside)
-        self._gradients = self._gradients - _placeholder_bytes(self._g, self._slot)
+        self._gradients = self._gradients - placeholder_bytes(self._g, self._slot)
         self._step = 0.0
 
     def place(self) -> _Place:
@@ -308,29 +313,14 @@ class _Slot:
             "gradients": at(self._gradients),
             "optimizer": at(self._optimizer),
         }
-        saved = at(self._saved)
-        resident = in_flight * saved
-        if self._offloaded is not None:
-            offloaded = resident * at(self._offloaded)
-            few = np.minimum(offloaded, at(self._most_resident))
-            resident = resident - offloaded + few
+        resident = self._resident(place, some)
         widest = at(self._inside)
         table: Array = 0.0
         if self._is_first:
             table = at(self._table)
             # Of its layers nothing is left when the gradient of the word table appears.
-            widest = np.maximum(widest, table - np.minimum(saved, resident))
-        logits: Array = in_flight * at(self._first * of.embedding) if self._is_first else 0.0
-        working = widest
-        if self._is_last:
-            # All losses but the one whose backward has begun wait for theirs.
-            last, losses, head = at(self._last), at(of.losses), at(of.head_saved)
-            waiting = logits + (losses - 1.0) * last * head
-            head_working = np.where(last > 0, at(of.head_working), 0.0)
-            all_losses = logits + losses * last * head
-            at_loss = all_losses + head_working > waiting + widest
-            logits = np.where(at_loss, all_losses, waiting)
-            working = np.where(at_loss, head_working, widest)
+            widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
+        logits, working = self._at_loss(place, some, widest)
         working = working + at(of.workspace)
         communication = at(self._communication)
         if of.sent is not None:
@@ -359,164 +349,29 @@ class _Slot:
             "driver": driver,
         }, spare
 
+    def _resident(self, place: _Place, some: Rows) -> Array:
+        """Saved tensors on the device: what is in flight, less what is offloaded."""
+        resident: Array = place.in_flight * _at(self._saved, some)
+        if self._offloaded is None:
+            return resident
+        offloaded = resident * _at(self._offloaded, some)
+        return resident - offloaded + np.minimum(offloaded, _at(self._most_resident, some))
 
-def _states(s: Setting, g: Gathered, slot: int, matrix_states: Array) -> tuple[Array, Array, Array]:
-    """Weights (one copy), gradients and optimizer states of one stage slot."""
-    weights, gradients, optimizer = state_parts(
-        s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
-    )
-    if np.ndim(matrix_states) or matrix_states:
-        kept = 1.0 - g.plans.offload_optimizer
-        optimizer = optimizer + matrix_states * _copies(g) * kept
-    gradients = gradients + _placeholder_bytes(g, slot)
-    stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
-    return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+    def _at_loss(self, place: _Place, some: Rows, widest: Array) -> tuple[Array, Array]:
+        """Logits and working memory at the fuller moment: the loss, or a layer's backward.
 
-
-def _copies(g: Gathered) -> Array:
-    """Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only."""
-    return by_schedule(g.plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
-
-
-def state_parts(
-    s: Setting, g: Gathered, trained: tuple[Array, Array], frozen: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
-    """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
-    trained, and of the bytes of those that are not.
-
-    Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
-    holds them there as ZeRO-1 does.
-    """
-    training, plans = s.training, g.plans
-    zero = plans.zero_stage
-    gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
-    element = state_memory.element_bytes(training, g.runtime)
-    copies = _copies(g)
-    weights: Array = 0.0
-    gradients: Array = 0.0
-    optimizer: Array = 0.0
-    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    for held, kept, ranks in zip(trained, frozen, shards, strict=True):
-        weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
-        if g.frozen is not None:
-            weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
-        gradients = gradients + state_memory.gradient_bytes(
-            held, element.gradients, gradient_zero, ranks
-        )
-        optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
-
-
-def _step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """What flat buckets (DeepSpeed) and their optimizer step need beside the states of a slot."""
-    flat = g.runtime.flat_buckets
-    if not np.any(flat):
-        return 0.0
-    half = flat * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
-    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
-    step = sum_of(
-        state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
-        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
-    )
-    ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
-    table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
-    whole: Array = sum_of(g.trained_stage_parameters[slot])
-    buckets = overheads.deepspeed_bucket_bytes(
-        whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
-    )
-    return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
-
-
-def _placeholder_bytes(g: Gathered, slot: int) -> Array:
-    """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
-    placeholders = g.runtime.placeholder_gradients
-    if not np.any(placeholders):
-        return 0.0
-    at_stage, at_state = g.stages.spread, g.state.spread
-    there = [at_stage(layers[slot]) for layers in g.table.layers]
-    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
-    for kinds, parameters in g.trained.placeholders.items():
-        total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
-    return total * overheads.WEIGHT_BYTES * placeholders
-
-
-def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Bytes of weights that one stage slot has gathered.
-
-    FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
-    weights (word table and head); or all weights of the stage where it does not reshard.  Without
-    ZeRO torch (replicate) keeps them once more, in the dtype it computes in.
-    """
-    plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
-    stage: Array = sum_of(g.stage_parameters[slot])
-    masters: Array = sum_of(g.trained_stage_parameters[slot])
-    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
-    if not np.any(plans.zero_stage == 3):
-        return copied
-    first = g.stages.spread(g.table.first[slot]) > 0
-    last = g.stages.spread(g.table.last[slot]) > 0
-    layer = _gathered_layer(g, g.held, g.layer_parameters)
-    one = _at_once(g, layer)
-    ahead = np.minimum(layer, runtime.most_live_parameters)
-    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
-    ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
-    root = runtime.gathers_root_weights * ends
-    whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
-    return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
-
-
-def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
-    """Bytes of gradients on their way to where they are kept.
-
-    ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
-    are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
-    before the last, when activations are gone.
-    """
-    masters = g.runtime.weights_are_masters
-    if not (np.any(g.plans.zero_stage >= 2) or np.any(masters)):
-        return 0.0
-    half = masters * s.training.weight_bytes
-    sharded = (g.plans.zero_stage >= 2) * 1.0
-    reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
-    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
-    reduced = reduced * (1.0 - g.runtime.reduces_half_gradients)
-    last = g.stages.spread(g.table.last[slot]) > 0
-    head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
-    layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
-    buckets: Array = _at_once(g, layer) * (reduced + half) + head
-    return buckets
-
-
-def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) -> Array:
-    """Parameters that are gathered together: of a layer, or of a word table that is larger."""
-    layer = max_of(plain + expert for plain, expert in layers)
-    with_table = np.maximum(layer, g.state.spread(held.embedding))
-    apart = np.asarray(g.runtime.gathers_root_weights) > 0
-    together: Array = np.where(apart, layer, with_table)
-    return together
-
-
-def _at_once(g: Gathered, layer: Array) -> Array:
-    """Parameters in use of a gathered layer, or of its widest matrix."""
-    together = np.asarray(g.runtime.gathers_experts_together) > 0
-    matrix = np.where(
-        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
-    )
-    widest = np.minimum(layer, matrix)
-    used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
-    return used
-
-
-def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
-    """What DTensor holds of the word table's gradient beyond the rank's own rows.
-
-    Its backward of a table split by rows (vocabulary parallel) makes the gradient of all rows; the
-    rank's own are taken from it when gradients are reduced, not while they accumulate: in a
-    pipeline, and without ZeRO where there are several micro-batches.
-    """
-    plans = g.plans
-    accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
-    first = g.stages.spread(g.table.first[slot]) > 0
-    others = (plans.tp - 1.0) * g.state.spread(g.trained.word_table)
-    held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
-    return held
+        widest: the working memory of layers.
+        """
+        of, in_flight = self._of, place.in_flight
+        logits: Array = 0.0
+        if self._is_first:
+            logits = in_flight * _at(self._first * of.embedding, some)
+        if not self._is_last:
+            return logits, widest
+        # All losses but the one whose backward has begun wait for theirs.
+        last, losses, head = (_at(value, some) for value in (self._last, of.losses, of.head_saved))
+        waiting = logits + (losses - 1.0) * last * head
+        head_working = np.where(last > 0, _at(of.head_working, some), 0.0)
+        all_losses = logits + losses * last * head
+        at_loss = all_losses + head_working > waiting + widest
+        return np.where(at_loss, all_losses, waiting), np.where(at_loss, head_working, widest)

@@ -118,61 +118,11 @@ def step_time(
     s: Setting, g: Gathered, dp: DataParallelSeconds, times: BlockTimes
 ) -> dict[str, FloatArray]:
     """TIME_PARTS of one optimizer step; they add up to it."""
-    plans = g.plans
-    at_stage = g.stages.spread
-    blocks, embedding, head = times.layers, times.embedding, times.head
-    exposed, again, ends = times.exposed_s, times.again_s, times.exposed_ends_s
-    per_layer = times.whole_s
-    per_embedding, per_head = times.whole_ends_s
-    # The busiest stage, and the sum over all of them.
-    busiest: Array = -1.0
-    slot_of: NDArray[np.int64] = np.zeros((), dtype=np.int64)
-    everyone: Array = per_embedding + (1 + s.model.mtp_num_layers) * per_head
-    kinds = range(len(s.kinds))
-    for k in kinds:
-        everyone = everyone + at_stage(g.table.totals[k]) * per_layer[k]
-        everyone = everyone + at_stage(g.table.recomputed_totals[k]) * again[k]
-    slots = len(g.table.stage)
-    for slot in range(slots):
-        seconds = stage_s(s, g, times, slot)
-        if slot == 0:
-            busiest = seconds
-            continue
-        slower = seconds > busiest
-        busiest = np.where(slower, seconds, busiest)
-        slot_of = np.where(slower, slot, slot_of)
-
-    def at_busiest(values: FloatArray) -> Array:
-        """Per-layout (slots, layouts) values at each plan's busiest stage."""
-        if slots == 1:
-            alone: Array = at_stage(values[0])
-            return alone
-        layout = np.zeros((), dtype=np.int64) if g.stages.inverse is None else g.stages.inverse
-        return values[slot_of, layout]
-
-    m = g.micro_batches
-    first, last = at_busiest(g.table.first), at_busiest(g.table.last)
-    layers = [at_busiest(counts) for counts in g.table.layers]
-    redone = [at_busiest(counts) for counts in g.table.recomputed]
-
-    def share(name: str) -> Array:
-        total: Array = sum_of(layers[k] * blocks[k][name] for k in kinds)
-        if name in embedding:
-            total = total + first * embedding[name] + last * head[name]
-        return total
-
-    forward, backward = share("forward_s"), share("backward_s")
-    recompute = share("recompute_s") + sum_of(redone[k] * again[k] for k in kinds)
-    zero_s = sum_of(layers[k] * exposed[k] for k in kinds) + first * ends[0] + last * ends[1]
-    weight_gradient = share("weight_gradient_s")
-    forward_all = forward + share("forward_comm_s")
-    costs = Costs(
-        forward_s=forward_all,
-        input_gradient_s=np.maximum(busiest - forward_all - weight_gradient, 0.0),
-        weight_gradient_s=weight_gradient,
-        others_s=np.maximum(everyone - busiest, 0.0),
-    )
-    bubble = _extra_s(g, costs)
+    plans, m = g.plans, g.micro_batches
+    busiest = _BusiestStage(s, g, times)
+    share = busiest.share
+    forward, backward, recompute = share("forward_s"), share("backward_s"), busiest.recompute_s()
+    bubble = _extra_s(g, busiest.costs(forward, _all_stages_s(s, g, times)))
     step = step_seconds(s, g, dp, forward, backward + recompute)
     parts = {
         "forward": m * forward,
@@ -183,12 +133,88 @@ def step_time(
         "ep_comm": m * share("ep_s") + alone_micro_batches(plans, m) * share("ep_hidden_s"),
         "pp_comm": _pipeline_s(s, g, dp, forward, backward),
         "bubble": bubble,
-        "dp_comm": m * zero_s + step.data_parallel,
+        "dp_comm": m * busiest.exposed_s() + step.data_parallel,
         "optimizer": step.optimizer,
         "offload": step.offload + activation_offload_s(s, g, forward, backward + recompute),
     }
     n = len(plans)
     return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}
+
+
+def _all_stages_s(s: Setting, g: Gathered, times: BlockTimes) -> Array:
+    """Seconds of one micro-batch through all stages."""
+    at_stage, table = g.stages.spread, g.table
+    per_embedding, per_head = times.whole_ends_s
+    total: Array = per_embedding + (1 + s.model.mtp_num_layers) * per_head
+    for k, (whole_s, again_s) in enumerate(zip(times.whole_s, times.again_s, strict=True)):
+        total = total + at_stage(table.totals[k]) * whole_s
+        total = total + at_stage(table.recomputed_totals[k]) * again_s
+    return total
+
+
+class _BusiestStage:
+    """The stage of each plan that takes longest for a micro-batch, and what it holds.
+
+    seconds: of one micro-batch through it.
+    """
+
+    def __init__(self, s: Setting, g: Gathered, times: BlockTimes) -> None:
+        self._g, self._times = g, times
+        self.seconds = stage_s(s, g, times, 0)
+        self._slot: NDArray[np.int64] = np.zeros((), dtype=np.int64)
+        for slot in range(1, len(g.table.stage)):
+            seconds = stage_s(s, g, times, slot)
+            slower = seconds > self.seconds
+            self.seconds = np.where(slower, seconds, self.seconds)
+            self._slot = np.where(slower, slot, self._slot)
+        self._first, self._last = self._here(g.table.first), self._here(g.table.last)
+        self._layers = [self._here(counts) for counts in g.table.layers]
+
+    def _here(self, values: FloatArray) -> Array:
+        """Per-layout (slots, layouts) values at each plan's busiest stage."""
+        stages = self._g.stages
+        if len(values) == 1:
+            alone: Array = stages.spread(values[0])
+            return alone
+        layout = np.zeros((), dtype=np.int64) if stages.inverse is None else stages.inverse
+        return values[self._slot, layout]
+
+    def share(self, name: str) -> Array:
+        """Seconds of one part of a micro-batch."""
+        times = self._times
+        total: Array = sum_of(
+            count * block[name] for count, block in zip(self._layers, times.layers, strict=True)
+        )
+        if name in times.embedding:
+            total = total + self._first * times.embedding[name] + self._last * times.head[name]
+        return total
+
+    def recompute_s(self) -> Array:
+        """Seconds of what selective and full recompute do again."""
+        redone = [self._here(counts) for counts in self._g.table.recomputed]
+        return self.share("recompute_s") + sum_of(
+            count * again_s for count, again_s in zip(redone, self._times.again_s, strict=True)
+        )
+
+    def exposed_s(self) -> Array:
+        """Seconds of ZeRO's exchanges in every micro-batch that nothing hides."""
+        first_s, last_s = self._times.exposed_ends_s
+        layers_s = sum_of(
+            count * each_s
+            for count, each_s in zip(self._layers, self._times.exposed_s, strict=True)
+        )
+        return layers_s + self._first * first_s + self._last * last_s
+
+    def costs(self, kernels_s: Array, all_stages_s: Array) -> Costs:
+        """What the closed forms of schedules read; kernels_s: of the forward pass."""
+        forward_s = kernels_s + self.share("forward_comm_s")
+        weight_gradient_s = self.share("weight_gradient_s")
+        return Costs(
+            forward_s=forward_s,
+            input_gradient_s=np.maximum(self.seconds - forward_s - weight_gradient_s, 0.0),
+            weight_gradient_s=weight_gradient_s,
+            others_s=np.maximum(all_stages_s - self.seconds, 0.0),
+        )
 
 
 @formula("1", "megatron-core", "derived")

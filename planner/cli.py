@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
-from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from planner.accuracy.command import accuracy
+from planner.commands import catalog as catalog_commands
 from planner.commands import service as service_commands
 from planner.commands import timeline as timeline_commands
 from planner.commands.compare import compare
 from planner.commands.failures import FINE, NOTHING_FITS, guarded
 from planner.commands.options import request_options
-from planner.commands.server import answered, choose, only_here, repeated, set_apart
+from planner.commands.server import answered, choose, repeated, set_apart
 from planner.commands.shared import (
     LIMITS,
     PLAN,
@@ -32,7 +32,6 @@ from planner.commands.shared import (
     asked_of,
     figure,
     nothing_fits,
-    read_model,
     read_request,
     source_of,
 )
@@ -75,16 +74,6 @@ app = typer.Typer(
     "4 nothing fits or a script cannot run.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Kind(StrEnum):
-    """What the catalog holds."""
-
-    models = "models"
-    accelerators = "accelerators"
-    clusters = "clusters"
-    frameworks = "frameworks"
-    schedules = "schedules"
 
 
 @app.callback(invoke_without_command=True)
@@ -280,58 +269,6 @@ def ranks(
 
 
 @app.command()
-def model(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME|FILE|FOLDER", help="preset, config.json or its folder")
-    ],
-    trust_remote_code: Annotated[
-        bool, typer.Option(help="run the code in the folder to build its model")
-    ] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write the dims, for --model FILE")
-    ] = None,
-    json: Json = False,
-) -> int:
-    """Read a model: a preset or a Hugging Face config.json."""
-    from planner.intake.model_import import described, spelled_out, with_own_code
-    from planner.terminal import output, tables
-
-    folder = Path(name)
-    if folder.is_dir():
-        name = str(folder / "config.json")
-    document = read_model(name, Path())
-    if trust_remote_code:
-        only_here("--trust-remote-code")
-        answer = with_own_code(document, folder)
-    else:
-        answer = answered(
-            lambda: described(document),
-            lambda service: service.describe_model(spelled_out(document)),
-        )
-    if save is not None:
-        output.write_files({save.name: answer.model.model_dump_json(indent=1)}, save.parent)
-    output.show(answer, json, lambda screen: tables.model_screen(answer))
-    return FINE
-
-
-@app.command()
-def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
-    """What is known by name: models, accelerators, clusters, frameworks, schedules."""
-    from planner.answers import catalog as listed
-    from planner.terminal import output, tables
-
-    entries = answered(
-        listed.LISTINGS[kind],
-        lambda service: getattr(getattr(service, kind)(), kind),
-    )
-    if json:
-        output.print_document({kind: [entry.model_dump(mode="json") for entry in entries]})
-    else:
-        output.Screen().print(tables.catalog_screen(entries))
-    return FINE
-
-
-@app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
@@ -361,6 +298,8 @@ def doctor(
     return examined(settings.host, settings.port, settings.database_url, json)
 
 
+app.command("model")(catalog_commands.model)
+app.command("catalog")(catalog_commands.catalog)
 app.command("accuracy")(accuracy)
 app.command("backup")(service_commands.backup)
 app.command("restore")(service_commands.restore)

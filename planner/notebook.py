@@ -23,7 +23,8 @@ from planner.drawing.svg import svg
 from planner.drawing.text import comparison_screen, timeline_screen
 from planner.frameworks.base import Bundle
 from planner.intake.model_import import ModelAnswer
-from planner.intake.parsing import parse_model, parse_request
+from planner.intake.models import parse_model
+from planner.intake.parsing import parse_request
 from planner.lint.findings import LintAnswer
 from planner.lint.screen import lint_screen
 from planner.mixed.answer import MixedAnswer

@@ -8,32 +8,42 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
-from rich.console import Console
 
-from planner.commands.shared import asked_of
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
-from planner.intake.parsing import parse_request
-from planner.terminal.screens import estimate_screen, plan_screen, why_screen
 
 _MOST_COLUMNS = 100
-SCREENS: dict[type[BaseModel], Callable[..., Any]] = {
-    PlanAnswer: plan_screen,
-    EstimateAnswer: estimate_screen,
-    WhyAnswer: why_screen,
-}
+SHOWN: tuple[type[BaseModel], ...] = (PlanAnswer, EstimateAnswer, WhyAnswer)
 
 
 def text(answer: Any) -> str:
-    """The screen of an answer, as wide as the terminal."""
+    """The screen of an answer, as wide as the terminal; its fields where rich is not installed."""
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return BaseModel.__str__(answer)
+    from planner.commands.shared import asked_of
+    from planner.intake.parsing import parse_request
+
     page = io.StringIO()
     width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
     console = Console(file=page, width=width, color_system=None, highlight=False)
     asked = asked_of(parse_request(answer.request))
-    console.print(SCREENS[type(answer)](answer, asked, console))
+    console.print(_screen(answer)(answer, asked, console))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _screen(answer: Any) -> Callable[..., Any]:
+    from planner.terminal import screens
+
+    shown: dict[type[BaseModel], Callable[..., Any]] = {
+        PlanAnswer: screens.plan_screen,
+        EstimateAnswer: screens.estimate_screen,
+        WhyAnswer: screens.why_screen,
+    }
+    return shown[type(answer)]
 
 
 def install() -> None:
     """Have every answer print its screen."""
-    for kind in SCREENS:
+    for kind in SHOWN:
         kind.__str__ = text  # type: ignore[method-assign]

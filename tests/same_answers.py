@@ -143,6 +143,7 @@ def limited(random: Random) -> PlanRequest:
     plan = request.plan.model_dump(mode="json")
     free = {"dp", "recompute_num_layers", *random.sample(["tp", "pp", "zero_stage", "ep"], 2)}
     free |= {"recompute", "recompute_modules", "recompute_method", "schedule", "vpp", "etp"}
+    free |= {"recompute_layers"}  # no limits of these: they follow from each stage's memory
     free |= {"first_stage_layers", "last_stage_layers", "stage_layers", "reshard_after_forward"}
     limits = {name: {"values": [value]} for name, value in plan.items() if name not in free}
     document = request.document() | {"search": {"limits": limits, "top_k": 3}}

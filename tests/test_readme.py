@@ -1,4 +1,4 @@
-"""The README's examples run."""
+"""The examples of the README and of docs/ run, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -16,14 +16,24 @@ from planner.intake.parsing import parse_request
 from planner.sweeps.grid import parse_grid
 from planner.validate.run_command import OUTSIDE
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+# The formulas are written by a command, and tested where the guides are.
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "formulas.md"),
+]
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    """Every block of a language, each once."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return list(
+        dict.fromkeys(found for page in PAGES for found in pattern.findall(page.read_text()))
+    )
 
 
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines()))
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -60,9 +70,20 @@ def test_commands_that_run_torch(
         assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    inside = [one for one in targets if "://" not in one]
+    assert [one for one in inside if not (page.parent / one).exists()] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert {page.name for page in PAGES[1:]} <= set(re.findall(r"\(docs/([\w-]+\.md)\)", README))
+
+
 def test_the_two_commands() -> None:
     start = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
-    assert f"\n{start}. && .venv/bin/planner serve\n" in README
+    assert f"\n{start}'.[serve]' && .venv/bin/planner serve\n" in README
     second = f"{start}-e '.[test]' && .venv/bin/python -m pytest"
     assert f"\n{second}\n" in README
     assert second in (Path(__file__).parent.parent / ".ci/run").read_text()

@@ -242,17 +242,42 @@ def core_attention(
     keys and values again.  repeats: keys and values may be fewer than heads.  keys: 0 where an
     earlier layer has saved keys and values.  rate: see FlashAttention.
     """
-    head_dim, value_dim = head_dims
-    query = d.tokens * heads * head_dim
-    key, value = d.tokens * kv_heads * head_dim, d.tokens * kv_heads * value_dim
-    context = d.tokens * heads * value_dim
+    core = _Core(model, d, heads, kv_heads, head_dims)
+    kernels = tuple(_core_kernels(core, span, rate))
+    yield from kernels
+    yield KeyValues(heads, kv_heads, sum(head_dims) / 2.0, kernels)
+    yield from _core_saved(core, up, repeats, keys)
+    # The gradients of unfused attention's softmax and of its scores.
+    yield Working(2.0 * core.scores * core.unfused * d.activation_bytes)
+
+
+class _Core:
+    """Shapes of the core of attention on one rank: elements of what it reads and makes."""
+
+    def __init__(
+        self, model: StackSpec, d: Dims, heads: Array, kv_heads: Array,
+        head_dims: tuple[float, float],
+    ) -> None:  # fmt: skip
+        self.model, self.d, self.heads, self.kv_heads = model, d, heads, kv_heads
+        self.head_dim, self.value_dim = head_dims
+        self.query = d.tokens * heads * self.head_dim
+        self.key, self.value = (d.tokens * kv_heads * each for each in head_dims)
+        self.context = d.tokens * heads * self.value_dim
+        self.unfused = 1.0 - d.flash
+        self.rows, self.batch = d.seq_length / d.cp, d.sequences * heads
+        self.scores = self.batch * self.rows * d.seq_length
+
+
+def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
+    """Flash attention, or its products and passes one by one."""
+    model, d, head_dim, value_dim = core.model, core.d, core.head_dim, core.value_dim
     # Q K^T and P V, where causal half of the square.
-    flash = FlashAttention(
+    yield FlashAttention(
         "attention",
-        (1.0 + model.bidirectional) * d.tokens * span * heads * (head_dim + value_dim),
+        (1.0 + model.bidirectional) * d.tokens * span * core.heads * (head_dim + value_dim),
         span / d.cp,
         head_dim,
-        d.tokens * heads,
+        d.tokens * core.heads,
         head_dim != value_dim,
         d.flash1,
         d.flash2,
@@ -260,57 +285,56 @@ def core_attention(
         rate=rate,
         active=d.flash,
     )
-    unfused = 1.0 - d.flash
-    rows, batch = d.seq_length / d.cp, d.sequences * heads
-    scores = batch * rows * d.seq_length
     # Heads of other than whole 16 bytes keep the tensor cores idle in strided products.
     aligned = head_dim % ACTIVATION_ALIGNMENT == 0
 
     def product(name: str, n: Array, k: Array) -> Gemm:
         return Gemm(
-            name, rows, n, k, "core_attn", batch, fp8=False, weights=False, tensor_cores=aligned,
-            active=unfused,
+            name, core.rows, n, k, "core_attn", core.batch, fp8=False, weights=False,
+            tensor_cores=aligned, active=core.unfused,
         )  # fmt: skip
 
     def memory_bound(name: str, forward_bytes: Array, backward_bytes: Array) -> Pass:
-        return Pass(name, forward_bytes, backward_bytes, "core_attn", unfused)
+        return Pass(name, forward_bytes, backward_bytes, "core_attn", core.unfused)
 
-    kernels: list[Kernel] = [flash, product("q k^T", d.seq_length, head_dim)]
+    scores, context = core.scores, core.context
+    yield product("q k^T", d.seq_length, head_dim)
     # Fused scale-mask-softmax: read, write; backward: read two, write one.  Dropout: one more.
-    kernels.append(memory_bound("softmax", 4.0 * scores, 6.0 * scores))
+    yield memory_bound("softmax", 4.0 * scores, 6.0 * scores)
     if model.attention_dropout > 0:
-        kernels.append(memory_bound("attention dropout", 5.0 * scores, 5.0 * scores))
-    kernels.append(product("p v", value_dim, d.seq_length))
+        yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)
+    yield product("p v", value_dim, d.seq_length)
     # Heads back beside each other: one copy each way.
-    kernels.append(memory_bound("context transpose", 4.0 * context, 4.0 * context))
-    yield from kernels
-    yield KeyValues(heads, kv_heads, (head_dim + value_dim) / 2.0, tuple(kernels))
+    yield memory_bound("context transpose", 4.0 * context, 4.0 * context)
 
+
+def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[SavedTensor]:
+    """What the core keeps for its gradients; the arguments are those of core_attention."""
+    model, d, scores, context = core.model, core.d, core.scores, core.context
     # Unfused attention of torch (SDPBackend.MATH) computes in fp32 and saves what it computes with.
     # It repeats keys and values for every query head.
-    plain = unfused * d.runtime.unfused_attention_in_fp32
+    plain = core.unfused * d.runtime.unfused_attention_in_fp32
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
-    every = 1.0 + (heads / kv_heads - 1.0) * plain * repeats
+    every = 1.0 + (core.heads / core.kv_heads - 1.0) * plain * repeats
     again = (up,) if up else ()
-    yield SavedTensor("query", query, core_bytes, again, by_operator=1.0)
+    yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
     # What context-parallel ranks have exchanged is a copy.
     own = np.maximum(np.maximum(keys, plain), d.cp > 1)
-    yield SavedTensor("key", key * every, core_bytes, again, own)
-    yield SavedTensor("value", value * every, core_bytes, again, own, by_operator=1.0)
-    core = ("core_attn",)
-    yield SavedTensor("softmax output", scores, core_bytes, core, unfused)
+    yield SavedTensor("key", core.key * every, core_bytes, again, own)
+    yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=1.0)
+    module = ("core_attn",)
+    yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
     if model.attention_dropout > 0:
-        yield SavedTensor("attention score mask", scores, MASK_BYTES, core, unfused)
-        yield SavedTensor("attention dropout output", scores, core_bytes, core, unfused)
-    yield SavedTensor("log-sum-exp", d.tokens * heads, FP32_BYTES, core, d.flash, by_operator=1.0)
+        yield SavedTensor("attention score mask", scores, MASK_BYTES, module, core.unfused)
+        yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)
+    statistics = d.tokens * core.heads
+    yield SavedTensor("log-sum-exp", statistics, FP32_BYTES, module, d.flash, by_operator=1.0)
     yield SavedTensor("attention output", context, d.activation_bytes, by_operator=1.0)
     cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", context, d.input_bytes, (), cast)
     # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
     exchanged = d.all_to_all * (d.cp > 1)
-    yield SavedTensor("attention output by heads", context, d.activation_bytes, core, exchanged)
-    # The gradients of unfused attention's softmax and of its scores.
-    yield Working(2.0 * scores * unfused * d.activation_bytes)
+    yield SavedTensor("attention output by heads", context, d.activation_bytes, module, exchanged)
 
 
 def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:

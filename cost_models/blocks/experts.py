@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -119,19 +120,32 @@ class Experts(FeedForward):
         """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
         see the copies of all of them.
         """
+        moe = self._spec(model)
+        sent = _Copies.of(model, moe, d)
+        yield from self._kernels(model, d, sent)
+        yield from self._saved_routing(moe, d, sent)
+        yield from self._saved_by_experts(model, d, sent)
+        shared = self._shared(moe)
+        if shared is not None:
+            split = d.runtime.keeps_gathered_input * (d.sharded_tokens < d.tokens)
+            gathered = d.tokens * float(model.hidden_size)
+            yield SavedTensor(
+                "shared input", gathered, d.activation_bytes, shared.dropped_by, split
+            )
+            yield from shared.records(model, d)
+        # The gradient of the widest tensor and of the experts' input.
+        widest = sent.copies * (sent.inputs * sent.width + sent.outer)
+        more = (sent.inputs + 1.0) * sent.size * d.activation_bytes
+        yield Working(widest * d.activation_bytes, more)
+
+    def _kernels(self, model: StackSpec, d: Dims, sent: _Copies) -> Iterator[Record]:
+        """Routing, permutations, grouped products and exchanges, in their order."""
         moe, hidden = self._spec(model), float(model.hidden_size)
-        load, routed = busiest_load(moe), float(moe.num_experts + moe.zero_experts)
-        # Copies for an expert that passes its tokens on go nowhere.
-        top_k = moe.top_k * moe.num_experts / routed
-        outer = float(moe.latent_size or model.hidden_size)
-        copies = d.sharded_tokens * top_k * load * d.etp
-        local_experts = moe.num_experts / d.ep
-        width = moe.expert_ffn_hidden_size / d.etp
-        inputs = 2.0 if model.gated_mlp else 1.0
-        yield Gemm("router", d.sharded_tokens, routed, hidden, MODULE, fp8=False)
+        copies, outer, width, size = sent.copies, sent.outer, sent.width, sent.size
+        yield Gemm("router", d.sharded_tokens, sent.routed, hidden, MODULE, fp8=False)
         # The host sizes the next buffers by the counts of the routing.
         yield HostWait(SYNC_LAUNCHES)
-        scores = d.sharded_tokens * routed
+        scores = d.sharded_tokens * sent.routed
         # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
         yield Pass("top-k", 16.0 * scores, 12.0 * scores, MODULE)
         if moe.latent_size is not None:
@@ -140,63 +154,97 @@ class Experts(FeedForward):
             # Gathering keeps no input: only the sum of the experts' outputs is.
             latents = d.sharded_tokens * outer
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
-        sent = d.sharded_tokens * top_k * outer
-        # Gathered by destination before the exchange, sorted by expert after it, and back again.
-        # DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
-        # HybridEP's kernels do that on their way (Megatron-LM token_dispatcher.py, fused_a2a.py).
-        received = d.sharded_tokens * load * distinct_domains(top_k, d.ep) * d.etp
-        on_the_way = d.hybridep * (d.ep > 1.0)
-        once = d.deepep + d.hybridep - on_the_way
-        moved = 4.0 * (1.0 - once - on_the_way) * (sent + copies * outer)
-        moved = moved + 2.0 * once * (received + copies) * outer
-        moved = moved / PERMUTE_FRACTION
+        moved = _permuted_bytes(d, sent)
         yield Pass("permute", moved, moved, MODULE)
-        rows = copies / local_experts
+        experts = moe.num_experts / d.ep
+        rows = copies / experts
         yield Gemm(
-            "expert fc1", rows, inputs * width, outer, MODULE, groups=local_experts, grouped=True
+            "expert fc1", rows, sent.inputs * width, outer, MODULE, groups=experts, grouped=True
         )
-        size = copies * width
-        forward, backward = (2.0 * inputs + 2.0) * size, (4.0 * inputs + 2.0) * size
+        forward, backward = (2.0 * sent.inputs + 2.0) * size, (4.0 * sent.inputs + 2.0) * size
         apart = 1.0 - d.runtime.fuses_expert_activation
         yield Pass("expert activation", apart * forward, apart * backward, "moe_act")
         yield from self._biases(model, d, size, copies * outer)
-        yield Gemm("expert fc2", rows, outer, width, MODULE, groups=local_experts, grouped=True)
+        yield Gemm("expert fc2", rows, outer, width, MODULE, groups=experts, grouped=True)
         yield Pass("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes
         yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)
-        yield Dispatch(d.sharded_tokens * load, outer, top_k, moe.top_k_groups, MODULE)
+        yield Dispatch(d.sharded_tokens * sent.load, outer, sent.top_k, moe.top_k_groups, MODULE)
 
-        torch = d.runtime.sorts_routing
-        whole = (MODULE,)
+    @staticmethod
+    def _saved_routing(moe: MoESpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
+        """Scores of the router, and where each copy goes."""
+        torch, whole = d.runtime.sorts_routing, (MODULE,)
+        scores = d.sharded_tokens * sent.routed
         yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
         # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
-        routing = d.sharded_tokens * (top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
+        routing = d.sharded_tokens * (sent.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
         if moe.zero_experts:
             # Also of copies that go nowhere their place in two orders, their weight and a mask; and
             # of a token the sum of their weights.
-            nowhere = (moe.top_k - top_k) * (16.0 + 4.0) + moe.top_k
+            nowhere = (moe.top_k - sent.top_k) * (16.0 + 4.0) + moe.top_k
             routing = routing + d.sharded_tokens * (nowhere + d.activation_bytes)
         yield SavedTensor("routing", routing, 1.0, whole, torch)
-        yield SavedTensor("expert input", copies * outer, d.input_bytes, whole)
+
+    @staticmethod
+    def _saved_by_experts(model: StackSpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
+        """What the grouped products and the combination need for their gradients."""
+        whole, act = (MODULE,), (MODULE, "moe_act")
+        yield SavedTensor("expert input", sent.copies * sent.outer, d.input_bytes, whole)
         yield SavedTensor(
-            "expert fc1 output", inputs * size, d.activation_bytes, whole,
-            by_operator=1.0 / inputs,
+            "expert fc1 output", sent.inputs * sent.size, d.activation_bytes, whole,
+            by_operator=1.0 / sent.inputs,
         )  # fmt: skip
-        act = (MODULE, "moe_act")
-        yield SavedTensor("expert activation output", size, d.input_bytes, act)
+        yield SavedTensor("expert activation output", sent.size, d.input_bytes, act)
         if model.gated_mlp:
-            yield SavedTensor("expert gate output", size, d.activation_bytes, act, d.eager)
+            yield SavedTensor("expert gate output", sent.size, d.activation_bytes, act, d.eager)
         # Combine weights that follow the experts need their outputs to get their gradient.
         after = 1.0 - d.runtime.weighs_inside_experts
-        yield SavedTensor("combine input", sent, d.activation_bytes, whole, after)
-        shared = self._shared(moe)
-        if shared is not None:
-            split = d.runtime.keeps_gathered_input * (d.sharded_tokens < d.tokens)
-            gathered = d.tokens * hidden
-            yield SavedTensor(
-                "shared input", gathered, d.activation_bytes, shared.dropped_by, split
-            )
-            yield from shared.records(model, d)
-        # The gradient of the widest tensor and of the experts' input.
-        widest = copies * (inputs * width + outer)
-        yield Working(widest * d.activation_bytes, (inputs + 1.0) * size * d.activation_bytes)
+        yield SavedTensor("combine input", sent.own, d.activation_bytes, whole, after)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Copies of tokens that a rank's experts see, and the shapes of their matrices on it.
+
+    routed: experts that the router chooses among; top_k: copies of a token that go somewhere; load:
+    of the busiest rank; outer: width at which experts work; own: elements that the rank sends;
+    inputs: products before the activation; size: elements of one of them.
+    """
+
+    routed: float
+    top_k: float
+    load: float
+    outer: float
+    inputs: float
+    width: Array
+    copies: Array
+    own: Array
+    size: Array
+
+    @classmethod
+    def of(cls, model: StackSpec, moe: MoESpec, d: Dims) -> _Copies:
+        load, routed = busiest_load(moe), float(moe.num_experts + moe.zero_experts)
+        # Copies for an expert that passes its tokens on go nowhere.
+        top_k = moe.top_k * moe.num_experts / routed
+        outer = float(moe.latent_size or model.hidden_size)
+        width = moe.expert_ffn_hidden_size / d.etp
+        copies = d.sharded_tokens * top_k * load * d.etp
+        inputs = 2.0 if model.gated_mlp else 1.0
+        own = d.sharded_tokens * top_k * outer
+        return cls(routed, top_k, load, outer, inputs, width, copies, own, copies * width)
+
+
+def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
+    """Bytes that one permutation moves, at the rate of a plain pass.
+
+    Copies are gathered by destination before the exchange, sorted by expert after it, and back
+    again.  DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
+    HybridEP's kernels do that on their way (Megatron-LM token_dispatcher.py, fused_a2a.py).
+    """
+    received = d.sharded_tokens * sent.load * distinct_domains(sent.top_k, d.ep) * d.etp
+    on_the_way = d.hybridep * (d.ep > 1.0)
+    once = d.deepep + d.hybridep - on_the_way
+    moved = 4.0 * (1.0 - once - on_the_way) * (sent.own + sent.copies * sent.outer)
+    moved = moved + 2.0 * once * (received + sent.copies) * sent.outer
+    return moved / PERMUTE_FRACTION

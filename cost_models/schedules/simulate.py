@@ -19,6 +19,7 @@ FloatArray = NDArray[np.float64]
 # Causes of idle time, in the order of Simulation.idle_s.
 IDLE_CAUSES = ("fill", "forward", "backward", "communication", "drain")
 _NEVER = float("inf")
+_FORWARD, _BACKWARD, _WEIGHT_GRADIENT = Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENT
 
 
 @dataclass(frozen=True)
@@ -120,120 +121,129 @@ def run(
 ) -> Simulation:
     """Run any order over any routes; see simulate."""
     ranks = len(order)
-    length = len(routes[0])
-    # Where (rank, chunk) stands on a route; routes differ only between directions.
-    kinds: dict[Route, int] = {}
-    direction = [kinds.setdefault(route, len(kinds)) for route in routes]
-    place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
-    spots = list(kinds)
-    forward = times.forward_s.tolist()
-    gradient = times.input_gradient_s.tolist()
-    weight = times.weight_gradient_s.tolist()
-    # When the input of (micro-batch, position) is on its rank, forward and backward.
-    ready_forward = [[_NEVER] * length for _ in routes]
-    ready_backward = [[_NEVER] * length for _ in routes]
-    sent_forward = [[_NEVER] * length for _ in routes]
-    sent_backward = [[_NEVER] * length for _ in routes]
-    for batch_ready, batch_sent in zip(ready_forward, sent_forward, strict=True):
-        batch_ready[0] = batch_sent[0] = 0.0
-    clock = [0.0] * ranks
-    cursor = [0] * ranks
-    starts: list[list[float]] = [[] for _ in range(ranks)]
-    ends: list[list[float]] = [[] for _ in range(ranks)]
-    idle = np.zeros((ranks, len(IDLE_CAUSES)))
-    link_free: dict[tuple[int, int], float] = {}
+    state = _Run(order, routes, times, links)
     waiting = list(range(ranks))
-    latency, transfer, blocking = links.latency_s, links.transfer_s, links.blocking
-
-    def send(source: int, target: int, now: float) -> float:
-        """When a message that is ready now arrives; the link serves one at a time."""
-        if source == target:
-            return now
-        leaves = max(now, link_free.get((source, target), 0.0))
-        link_free[source, target] = leaves + transfer
-        return leaves + transfer + latency
-
     while waiting:
-        rank = waiting.pop()
-        actions = order[rank]
-        now = clock[rank]
-        while cursor[rank] < len(actions):
-            kind, batch, chunk = actions[cursor[rank]]
-            way = direction[batch]
-            position = place[way][rank, chunk]
-            if kind == Kind.FORWARD:
-                ready, sent = ready_forward[batch][position], sent_forward[batch][position]
-            elif kind == Kind.WEIGHT_GRADIENT:
-                ready = sent = now
-            else:
-                ready, sent = ready_backward[batch][position], sent_backward[batch][position]
-            if ready == _NEVER:
-                break
-            start = ready if ready > now else now
-            if start > now:
-                row = idle[rank]
-                if cursor[rank] == 0:
-                    row[0] += start - now
-                else:
-                    late = start - max(now, min(sent, start))
-                    row[3] += late
-                    row[1 if kind == Kind.FORWARD else 2] += start - now - late
-            if kind == Kind.FORWARD:
-                end = start + forward[rank][chunk]
-            elif kind == Kind.BACKWARD:
-                end = start + gradient[rank][chunk] + weight[rank][chunk]
-            elif kind == Kind.INPUT_GRADIENT:
-                end = start + gradient[rank][chunk]
-            else:
-                end = start + weight[rank][chunk]
-            starts[rank].append(start)
-            ends[rank].append(end)
-            now = end
-            cursor[rank] += 1
-            if kind == Kind.WEIGHT_GRADIENT:
-                continue
-            if kind == Kind.FORWARD:
-                if position + 1 == length:
-                    # The loss is here: its gradient needs no message.
-                    ready_backward[batch][position] = sent_backward[batch][position] = end
-                    continue
-                following, table, sent_table = position + 1, ready_forward, sent_forward
-            else:
-                if position == 0:
-                    continue
-                following, table, sent_table = position - 1, ready_backward, sent_backward
-            target = spots[way][following][0]
-            arrival = send(rank, target, end)
-            table[batch][following] = arrival
-            sent_table[batch][following] = end
-            if target != rank:
-                if blocking:
-                    now = arrival - latency
-                waiting.append(target)
-        clock[rank] = now
-    stuck = [rank for rank in range(ranks) if cursor[rank] < len(order[rank])]
+        waiting += state.advance(waiting.pop())
+    stuck = [rank for rank in range(ranks) if state.cursor[rank] < len(order[rank])]
     if stuck:
-        raise Deadlock(f"ranks {stuck[:8]} wait for ever at {order[stuck[0]][cursor[stuck[0]]]}")
-    reduce = np.broadcast_to(np.asarray(reduce_s, dtype=np.float64), (ranks,))
-    finish = np.array(clock) + reduce
+        action = order[stuck[0]][state.cursor[stuck[0]]]
+        raise Deadlock(f"ranks {stuck[:8]} wait for ever at {action}")
+    starts = state.starts
+    finish = np.array(state.clock) + np.broadcast_to(np.asarray(reduce_s, np.float64), (ranks,))
     makespan = float(finish.max())
-    idle[:, 4] = makespan - finish
+    state.idle_s[:, 4] = makespan - finish
     begin = np.array([row[0] if row else 0.0 for row in starts])
-    held = tuple(_held(order[rank], length / ranks, freed_at_input) for rank in range(ranks))
+    visits = state.length / ranks
+    held = tuple(_held(actions, visits, freed_at_input) for actions in order)
     worst = [int(np.argmax(row)) if len(row) else 0 for row in held]
+    peaks = [row[w] if len(row) else 0.0 for row, w in zip(held, worst, strict=True)]
     return Simulation(
         order=order,
         start_s=tuple(np.array(row) for row in starts),
-        end_s=tuple(np.array(row) for row in ends),
+        end_s=tuple(np.array(row) for row in state.ends),
         makespan_s=makespan,
         span_s=finish - begin,
-        idle_s=idle,
-        peak_units=np.array(
-            [row[w] if len(row) else 0.0 for row, w in zip(held, worst, strict=True)]
-        ),
+        idle_s=state.idle_s,
+        peak_units=np.array(peaks),
         peak_at_s=np.array([row[w] if row else 0.0 for row, w in zip(starts, worst, strict=True)]),
         held_units=held,
     )
+
+
+class _Run:
+    """What has happened so far: the clock of each rank, and which inputs have arrived where.
+
+    ready, sent: forward and backward, when the input of (micro-batch, position on its route) is
+    on its rank, and when the rank before had it.
+    """
+
+    def __init__(self, order: Order, routes: list[Route], times: Times, links: Links) -> None:
+        ranks, self.length = len(order), len(routes[0])
+        self._order, self._links = order, links
+        # Where (rank, chunk) stands on a route; routes differ only between directions.
+        kinds: dict[Route, int] = {}
+        self._way = [kinds.setdefault(route, len(kinds)) for route in routes]
+        self._place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
+        self._spots = list(kinds)
+        gradient, weight = times.input_gradient_s, times.weight_gradient_s
+        # By kind; a backward takes the seconds of the weight gradient too.
+        by_kind = (times.forward_s, gradient, gradient, weight)
+        self._seconds = [one.tolist() for one in by_kind]
+        self._ready, self._sent = (
+            [[[_NEVER] * self.length for _ in routes] for _ in ("forward", "backward")]
+            for _ in ("ready", "sent")
+        )
+        for batch in range(len(routes)):
+            self._ready[0][batch][0] = self._sent[0][batch][0] = 0.0
+        self._link_free_s: dict[tuple[int, int], float] = {}
+        self.clock, self.cursor = [0.0] * ranks, [0] * ranks
+        self.starts: list[list[float]] = [[] for _ in range(ranks)]
+        self.ends: list[list[float]] = [[] for _ in range(ranks)]
+        self.idle_s = np.zeros((ranks, len(IDLE_CAUSES)))
+
+    def advance(self, rank: int) -> list[int]:
+        """Run a rank's actions until the input of one is missing; the ranks that got messages."""
+        actions, done, now = self._order[rank], self.cursor[rank], self.clock[rank]
+        reached = []
+        while done < len(actions):
+            kind, batch, chunk = actions[done]
+            position = self._place[self._way[batch]][rank, chunk]
+            start = now
+            if kind != _WEIGHT_GRADIENT:
+                back = kind != _FORWARD
+                ready = self._ready[back][batch][position]
+                if ready == _NEVER:
+                    break
+                if ready > now:
+                    start = ready
+                    self._wait(rank, back, now, start, self._sent[back][batch][position])
+            now = start + self._seconds[kind][rank][chunk]
+            if kind == _BACKWARD:
+                now += self._seconds[_WEIGHT_GRADIENT][rank][chunk]
+            self.starts[rank].append(start)
+            self.ends[rank].append(now)
+            done += 1
+            if kind != _WEIGHT_GRADIENT:
+                target, arrival = self._hand_on(rank, back, batch, position, now)
+                if target != rank:
+                    reached.append(target)
+                    if self._links.blocking:
+                        now = arrival - self._links.latency_s
+        self.cursor[rank], self.clock[rank] = done, now
+        return reached
+
+    def _wait(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
+        """Idle time by its cause: the fill, a late message, or what the input waits for."""
+        row = self.idle_s[rank]
+        if not self.starts[rank]:
+            row[0] += start - now
+        else:
+            late = start - max(now, min(sent, start))
+            row[3] += late
+            row[2 if back else 1] += start - now - late
+
+    def _hand_on(
+        self, rank: int, back: bool, batch: int, position: int, end: float
+    ) -> tuple[int, float]:
+        """Give a result to the next position of its route: its rank, and when it arrives."""
+        if not back and position + 1 == self.length:
+            # The loss is here: its gradient needs no message.
+            self._ready[1][batch][position] = self._sent[1][batch][position] = end
+            return rank, end
+        if back and position == 0:
+            return rank, end
+        following = position - 1 if back else position + 1
+        target = self._spots[self._way[batch]][following][0]
+        arrival = end
+        if target != rank:
+            # A link serves one message at a time.
+            free = max(end, self._link_free_s.get((rank, target), 0.0)) + self._links.transfer_s
+            self._link_free_s[rank, target] = free
+            arrival = free + self._links.latency_s
+        self._ready[back][batch][following] = arrival
+        self._sent[back][batch][following] = end
+        return target, arrival
 
 
 def _held(actions: tuple[Action, ...], visits: float, freed_at_input: float) -> FloatArray:

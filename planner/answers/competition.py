@@ -12,7 +12,8 @@ from planner.frameworks.devices import usual
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.constraints import Context, Rule
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import search
+from planner.search.outcome import Outcome
 
 # Of a framework that deals out layers by itself; a limit may name so many values.
 _MOST_SPLITS = 255

@@ -14,7 +14,7 @@ import numpy as np
 from planner.answers.explain import plan_id
 from planner.documents.answer import Contender, PlanReport
 from planner.documents.request import PlanRequest
-from planner.search.exhaustive import Priced
+from planner.search.outcome import Priced
 from planner.sites import kept as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest

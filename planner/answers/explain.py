@@ -10,28 +10,20 @@ from typing import Any
 import numpy as np
 
 from cost_models.blocks.records import FlashAttention
-from cost_models.catalog.hardware import accelerator_entry
-from cost_models.catalog.names import UnknownName
 from cost_models.dims import dims
-from cost_models.dynamic_context import ranks_of
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
-from cost_models.optimizers import OPTIMIZERS, Optimizer
-from cost_models.packing import lengths_of
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.runtimes import RUNTIMES
 from cost_models.sources import Array
-from cost_models.spec import ClusterSpec, TrainingSpec
 from cost_models.stages import rank_titles
-from cost_models.state_memory import element_bytes
-from cost_models.units import DAY_S, GIB, HOUR_S
+from cost_models.training_cost import training_cost
+from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_exchange import recomputed_exchange_s
 from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
-from planner.frameworks.devices import other_stack
 from planner.sites import kept as sites
 from planner.uncertainty.error_band import band
 from planner.uncertainty.leaning import leaning
@@ -154,29 +146,21 @@ def _report(
 ) -> PlanReport:
     """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
     training, cluster = request.training, request.cluster
-    count = training.global_batch_size // (plan.dp * plan.micro_batch_size)
-    group = cluster.groups[0]
     world = cluster.accelerators
     flop = step_flop(request.model, training)
     rate = flop / seconds / world
     half = model.setting.machine.matrix_flop_per_s
-    peak = group.accelerator.peak_flop_per_s(training.precision) or half
+    peak = cluster.groups[0].accelerator.peak_flop_per_s(training.precision) or half
     lines, recomputed = kernels
     tokens_per_s = training.tokens_per_iteration / seconds
-    days = cost = energy = None
+    whole = None
     if training.tokens is not None:
-        total_s = training.tokens / tokens_per_s
-        days = total_s / DAY_S
-        if group.price_usd_per_accelerator_hour is not None:
-            cost = total_s / HOUR_S * world * group.price_usd_per_accelerator_hour
-        if group.node_power_watts is not None:
-            watts = group.node_power_watts * group.nodes * cluster.pue
-            energy = watts / 1000.0 * total_s / HOUR_S
+        whole = training_cost(cluster, training.tokens / tokens_per_s)
     return PlanReport(
         id=plan_id(plan),
         plan=plan,
         fits=memory.peak_bytes <= memory.capacity_bytes,
-        num_micro_batches=count,
+        num_micro_batches=plan.micro_batches(training.global_batch_size),
         layers_per_stage=tuple(s.layers for s in memory.stages),
         layers_by_kind=_layers_by_kind(request, plan),
         iteration_time_s=seconds,
@@ -188,15 +172,15 @@ def _report(
         mfu_causal=step_flop(request.model, training, causal=True) / seconds / world / peak,
         hfu=rate / peak * (1.0 + recomputed / flop),
         definitions=DEFINITIONS,
-        days=days,
-        cost_usd=cost,
-        energy_kwh=energy,
+        days=whole and whole.days,
+        cost_usd=whole and whole.cost_usd,
+        energy_kwh=whole and whole.energy_kwh,
         memory=memory,
         time_parts_s=parts,
         recompute_exchange_s=again_s,
         pipeline=run,
         kernels=lines,
-        assumptions=(*_assumptions(model, request, plan), *_site(request, corrected)),
+        assumptions=(*assumptions(model, request, plan), *_site(request, corrected)),
         not_modelled=NOT_MODELLED,
     )
 
@@ -272,145 +256,3 @@ def _kernels(
                 }
             )
     return tuple(lines), again
-
-
-def _assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> list[Note]:
-    """What the numbers of this plan rest on, in sentences."""
-    profile, group = model.setting.profile, request.cluster.groups[0]
-    kinds = {
-        "built in": "measured on this accelerator by public micro-benchmarks",
-        "scaled": "large matrix products measured on this accelerator, the rest medians of others",
-        "fallback": "no measurement of this accelerator: medians of others",
-        "calibrated": f"measured by planner calibrate: {', '.join(profile.measured_terms)}",
-    }
-    notes = [
-        ("efficiency", f"kernels and links as in profile {profile.id}: {kinds[profile.kind]}"),
-        ("reserved", _reserved(request)),
-        (
-            "precision",
-            f"{request.training.precision}: {_weight_bytes(request.training, plan):g} bytes of "
-            f"weights per parameter, {request.training.gradient_dtype} gradients, "
-            f"{request.training.optimizer_bytes_per_parameter:g} bytes of optimizer state per "
-            "parameter",
-        ),
-        ("vocabulary", "vocabulary padded to a multiple of 128 tp"),
-        (
-            "overlap",
-            "hidden: "
-            + (", ".join(_hidden(plan)) or "nothing")
-            + "; the rest of every collective is exposed",
-        ),
-    ]
-    notes.extend(_hardware(request.cluster, plan))
-    rule = OPTIMIZERS[request.training.optimizer]
-    if rule.by_matrix:
-        notes.append(("optimizer", _matrices(rule, plan)))
-    notes.extend(_tuning(request.training))
-    moe = request.model.moe
-    if moe is not None:
-        load = f"busiest expert rank at {moe.imbalance_factor:g} x the mean load"
-        notes.append(("moe_imbalance", load))
-    if plan.pp > 1 and group.network[0].domain_accelerators is not None:
-        notes.append(("rank_order", f"ranks laid out {plan.rank_order}, fastest axis first"))
-    if plan.dynamic_cp and plan.cp > 1 and request.training.packs:
-        notes.append(("dynamic_cp", _dealt(request.training, plan)))
-    if plan.zero_stage and plan.dp * plan.cp > 1:
-        notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
-    notes.extend(("guessed", text) for text in request.guessed)
-    return [Note(code=code, text=text) for code, text in notes]
-
-
-def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
-    """What is coarse of the accelerator's links, and whose kernels stand for those of its stack."""
-    group = cluster.groups[0]
-    try:
-        node = accelerator_entry(group.accelerator.id).node
-    except UnknownName:
-        return
-    if node.coarse and group.network[0].name == node.domains[0].name:
-        yield "links", node.coarse
-    if stack := other_stack(cluster):
-        yield "stack", f"{stack}; priced with the kernels of {RUNTIMES[plan.runtime].title}"
-
-
-def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
-    """What the update of a matrix is taken to be."""
-    if rule.factored:
-        return "a matrix keeps one number per row and per column, in place of bytes per parameter"
-    where = "each rank updates all of its matrices"
-    if plan.zero_stage and RUNTIMES[plan.runtime].gathers_sharded_matrices:
-        where = "every rank gathers and updates all matrices of its shard group"
-    elif plan.zero_stage:
-        where = "each rank of a shard group updates whole matrices of its own"
-    return (
-        f"matrices keep one moment less; {rule.newton_schulz_steps} Newton-Schulz steps on whole "
-        f"ones, {where}; tables, head, norms and biases have Adam"
-    )
-
-
-def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """What is trained, and what sequences hold."""
-    if training.lora_rank:
-        kind = "in 4 bits (NF4) " if training.frozen_dtype == "nf4" else ""
-        yield (
-            "adapters",
-            f"adapters of rank {training.lora_rank} on {', '.join(training.lora_targets)}; all "
-            f"other weights frozen {kind}without gradients",
-        )
-    elif training.frozen:
-        yield "frozen", f"not trained: {', '.join(training.frozen)}"
-    if training.loss in ("dpo", "distillation"):
-        whose = "reference" if training.loss == "dpo" else "teacher"
-        own = training.loss == "dpo" and training.lora_rank
-        beside = "the weights without adapters" if own else "frozen weights of its own"
-        yield "reference", f"a {whose} runs forward in every micro-batch: {beside}"
-    if training.sample_lengths:
-        share = training.tokens_per_iteration / training.positions_per_iteration
-        yield (
-            "packing",
-            (
-                "samples packed into full sequences, each attends within itself"
-                if training.packs
-                else f"samples padded: {share:.1%} of positions are tokens, which alone count"
-            ),
-        )
-
-
-def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
-    """On how many ranks samples run."""
-    ranks = np.asarray(ranks_of(lengths_of(training), float(training.seq_length), plan.cp))
-    kinds, counts = np.unique(ranks, return_counts=True)
-    shares = ", ".join(
-        f"{count / len(ranks):.0%} on {kind:g}" for kind, count in zip(kinds, counts, strict=True)
-    )
-    return (
-        f"samples run one by one on the fewest ranks that hold {training.seq_length // plan.cp} "
-        f"tokens each ({shares}), dealt so that ranks are about as busy; memory is that of the "
-        "longest"
-    )
-
-
-def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:
-    """What a runtime holds per parameter beside the optimizer's states."""
-    return float(element_bytes(training, RUNTIMES[plan.runtime]).weights)
-
-
-def _reserved(request: PlanRequest) -> str:
-    given = request.cluster.reserved_bytes_per_accelerator
-    if given is None:
-        return "CUDA context, NCCL buffers and fragmentation as computed for the plan"
-    return (
-        f"{given / GIB:.1f} GiB per accelerator kept for CUDA context, NCCL and fragmentation, "
-        "as given"
-    )
-
-
-def _hidden(plan: ParallelPlan) -> list[str]:
-    rows = (
-        (plan.overlap_grad_reduce and plan.dp * plan.cp > 1, "gradient reduction under backward"),
-        (plan.overlap_param_gather and plan.zero_stage > 0, "weight gathering under forward"),
-        (plan.overlap_tp and plan.tp > 1, "tensor-parallel chunks under GEMMs"),
-        (plan.overlap_ep and plan.ep > 1, "experts' exchanges under another micro-batch"),
-        (plan.overlap_p2p and plan.vpp > 1, "pipeline messages under the next chunk"),
-    )
-    return [text for on, text in rows if on]

@@ -11,7 +11,7 @@ from planner.answers.explain import reports
 from planner.documents.answer import Pick, PlanReport
 from planner.documents.formats import listed
 from planner.documents.request import PlanRequest
-from planner.search.exhaustive import Outcome
+from planner.search.outcome import Outcome
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
 from planner.uncertainty.error_band import SURE
 

@@ -16,7 +16,8 @@ from planner.documents.formats import listed, recompute_words, seconds, share, v
 from planner.documents.request import PlanRequest
 from planner.search.dealt_plans import dealt_plans
 from planner.search.degrees import DEGREES, differing
-from planner.search.exhaustive import FASTER, Outcome
+from planner.search.exhaustive import FASTER
+from planner.search.outcome import Outcome
 from planner.search.space import Space
 from planner.uncertainty.error_band import SURE
 from planner.uncertainty.memory_risk import room_of

@@ -8,24 +8,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cost_models.calibrations import TIME_PARTS
+from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
-from cost_models.plans import FIELDS, ParallelPlan, Plans
+from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
-from planner.answers.competition import Entry, compete, fastest, limited, prepared
+from planner.answers.competition import Entry, compete, fastest, prepared
 from planner.answers.contenders import best_expected, compared, contenders
 from planner.answers.explain import report, reports
 from planner.answers.held_fixed import held_fixed
+from planner.answers.near_misses import (
+    difference,
+    near_misses,
+    outside_limits,
+    smallest_change,
+)
 from planner.answers.picks import picks
 from planner.answers.rank_orders import rank_orders
 from planner.answers.rivals import rival
 from planner.documents.answer import (
     Baseline,
-    Change,
     EstimateAnswer,
     Launch,
-    Nearest,
     PlanAnswer,
     PlanReport,
     ProfileInfo,
@@ -34,14 +38,13 @@ from planner.documents.answer import (
     Unbuildable,
     WhyAnswer,
 )
-from planner.documents.formats import value_words
-from planner.documents.request import Bounds, PlanRequest
+from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.frameworks.able import obstacles, runners
 from planner.progress import NothingYet, within_a_step
-from planner.search.axes import SEARCHED, divisors
+from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, Rule, passing, violations
-from planner.search.exhaustive import Outcome, SpaceTooLarge, changed_fields, cost_model, search
+from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reasons
 from planner.search.space import Space
 from planner.sites import kept as sites
@@ -54,8 +57,6 @@ BASELINE_RULE = (
     "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
     "without"
 )
-# When nothing fits: how far to enlarge the cluster before giving up.
-LARGEST_ENLARGEMENT = 64
 
 
 class IllegalPlan(ValueError):
@@ -149,7 +150,7 @@ def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
     """What binds a plan, by how much, and the smallest change that fits."""
     model = cost_model(request)
     asked, rules = prepared(request)
-    reasons = illegal(request, plan, rules) + _outside_limits(request, plan)
+    reasons = illegal(request, plan, rules) + outside_limits(request, plan)
     own: PlanReport | None = None
     if not illegal(request, plan):
         own = report(model, request, plan)
@@ -247,7 +248,7 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
         usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
         plan=own,
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
-        differences=_difference(rows[0], best.plan),
+        differences=difference(rows[0], best.plan),
     )
 
 
@@ -268,7 +269,7 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
             name=profile.name,
             source=profile.source,
             kind=profile.kind,
-            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
+            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
         ),
     }
 
@@ -276,129 +277,6 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
 def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
     site = sites.named(request.site)
     return evidence(request.model, request.cluster, request.training, plan, site)
-
-
-def _outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
-    # The search reads these limits only where the field means something.
-    idle = {
-        "recompute_num_layers": plan.recompute != "full",
-        "recompute_method": plan.recompute != "full",
-        "recompute_modules": plan.recompute != "selective",
-        "first_stage_layers": plan.pp == 1 or bool(plan.stage_layers),
-        "last_stage_layers": plan.pp == 1 or bool(plan.stage_layers),
-    }
-    reasons = []
-    for name, bounds in request.search.limits.items():
-        if idle.get(name, False):
-            continue
-        value = getattr(plan, name)
-        if bounds.values is not None:
-            inside = value in bounds.values
-            allowed = " or ".join(map(value_words, bounds.values))
-        else:
-            low, high = bounds.min or 0, bounds.max
-            inside = low <= int(value) and (high is None or int(value) <= high)
-            allowed = f"{low} to {high if high is not None else 'any'}"
-        if not inside:
-            text = f"{name} {value_words(value)} is outside the request's limits: {allowed}"
-            reasons.append(Reason(code="user_limit", text=text))
-    return reasons
-
-
-def smallest_change(
-    request: PlanRequest, model: CostModel, plan: ParallelPlan, rules: tuple[Rule, ...]
-) -> Change | None:
-    """The feasible plan that differs in the fewest choices from a given one, then the fastest.
-
-    What the search does not vary stays as the plan has it, unless a limit of the request or a
-    rule forbids just that.
-    """
-    limits = dict(request.search.limits)
-    for name in FIELDS:
-        if name not in SEARCHED and name not in limits:
-            limits[name] = Bounds(values=(getattr(plan, name),))
-    for attempt in (limited(request, limits, open=()), request):
-        rows = search(attempt, rules, changed_fields(plan), top_k=1, own=plan).best
-        if rows:
-            return _change(request, model, rows[0], _difference(plan, rows[0]))
-    return None
-
-
-def _difference(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
-    """The fields of `other` that differ; dp only beside another change, since it follows."""
-    before, after = plan.model_dump(mode="json"), other.model_dump(mode="json")
-    return {name: after[name] for name in after if after[name] != before[name]}
-
-
-def _change(
-    request: PlanRequest, model: CostModel, plan: ParallelPlan, fields: dict[str, Any]
-) -> Change:
-    estimates = model.evaluate(Plans.from_rows([plan]))
-    seconds = float(estimates.iteration_time_s[0])
-    return Change(
-        set=fields,
-        plan=plan,
-        peak_bytes=float(estimates.peak_bytes[0]),
-        iteration_time_s=seconds,
-        tokens_per_s=request.training.tokens_per_iteration / seconds,
-    )
-
-
-def near_misses(
-    request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
-) -> list[Nearest]:
-    """When nothing fits: the plan that needs least, and changes of the request that do fit."""
-    if outcome.best:
-        return []
-    changes = _enlarged(request, rules)
-    group = request.cluster.groups[0]
-    if group.host_link_bytes_per_s is not None:
-        for name in ("offload_optimizer", "offload_activations"):
-            if name in request.search.limits:
-                continue
-            wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
-            if plan := _best(wider, rules):
-                changes.append(_change(wider, model, plan, {name: True}))
-    found = []
-    for plan in outcome.nearest:
-        own = report(model, request, plan)
-        found.append(
-            Nearest(
-                plan=plan,
-                stage=own.memory.worst_stage,
-                over_by_bytes=own.memory.needed_bytes - room_of(request).of_plan(plan),
-                changes=tuple(changes),
-            )
-        )
-    if not found and changes:
-        found.append(Nearest(plan=None, stage=None, over_by_bytes=None, changes=tuple(changes)))
-    return found
-
-
-def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
-    """The smallest doubling of the nodes that fits."""
-    factor = 2
-    while factor <= LARGEST_ENLARGEMENT:
-        group = request.cluster.groups[0]
-        nodes = group.nodes * factor
-        factor *= 2
-        if nodes * group.accelerators_per_node > 1_000_000:
-            break
-        larger = request.cluster.model_copy(
-            update={"groups": (group.model_copy(update={"nodes": nodes}),)}
-        )
-        wider = request.model_copy(update={"cluster": larger})
-        if plan := _best(wider, rules):
-            return [_change(wider, cost_model(wider), plan, {"nodes": nodes})]
-    return []
-
-
-def _best(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
-    """The best plan of a changed request; None also where that leaves too many to price."""
-    try:
-        return next(iter(search(request, rules, top_k=1).best), None)
-    except SpaceTooLarge:
-        return None
 
 
 def _baseline(

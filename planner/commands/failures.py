@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from planner.extras import missing
+
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
 
@@ -90,6 +92,8 @@ def _problems(error: Exception) -> tuple[Problem, ...] | None:
         return (Problem(pointer="", code="usage", detail=message),) if message else ()
     if isinstance(error, RequestError):
         return error.problems
+    if lacking := missing(error):
+        return (Problem(pointer="", code="missing", detail=lacking),)
     if reasons := getattr(error, "reasons", ()):  # IllegalPlan, Unsupported
         return from_reasons(reasons)
     from planner.search.exhaustive import SpaceTooLarge

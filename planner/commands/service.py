@@ -32,11 +32,6 @@ def _listed(names: list[str]) -> int:
 
 def mcp() -> int:
     """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
-    try:
-        from planner.mcp_server import serve
-    except ModuleNotFoundError as error:
-        from planner.documents.problems import refuse
+    from planner.mcp_server import serve
 
-        detail = f"{error.name} is not installed: pip install 'parallel-planner[mcp]'"
-        raise refuse("", "missing", detail) from None
     return serve()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from planner.commands.failures import FINE
-from planner.commands.options import FIELDS, PIPELINE, pipeline_options, request_options
+from planner.commands.options import FIELDS, PIPELINE, part_options, request_options
 from planner.commands.server import answered
 from planner.commands.shared import (
     PLAN,
@@ -48,7 +48,7 @@ def picture(name: str, what: str) -> Any:
 
 
 @request_options(PLAN)
-@pipeline_options()
+@part_options("pipeline")
 def timeline(
     *,
     request_file: RequestFile = None,
@@ -85,7 +85,7 @@ def timeline(
 
 
 @request_options(PLAN)
-@pipeline_options()
+@part_options("pipeline")
 def compare_schedules(
     *,
     request_file: RequestFile = None,

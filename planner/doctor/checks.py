@@ -17,6 +17,7 @@ from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
 from planner.documents.answer import Document
+from planner.extras import missing
 from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]
@@ -74,7 +75,11 @@ def _looked(look: Callable[[], Found]) -> dict[str, str | None]:
     try:
         state, found, advice = look()
     except Exception as error:  # a doctor outlives what he finds
-        state, found, advice = "fail", f"{type(error).__name__}: {error}"[:200], "please report it"
+        if lacking := missing(error):
+            state, (found, _, advice) = "warn", lacking.partition(": ")
+        else:
+            state, found = "fail", f"{type(error).__name__}: {error}"[:200]
+            advice = "please report it"
     return {"state": state, "found": found, "advice": advice}
 
 

@@ -1,6 +1,6 @@
 """What the planner answers: the documents of `--json`, REST and Python, one and the same.
 
-Closed sets (documented once, here): MEMORY_PARTS, TIME_PARTS, REASONS.
+The parts of time and memory are named in cost_models/parts.py, the reasons of refusals here.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cost_models import parts
 from cost_models.plans import ParallelPlan
 from planner.documents.scored_runs import Evidence
 
-MEMORY_PARTS = {name: part.text for name, part in parts.MEMORY_PARTS.items()}
-TIME_PARTS = {name: part.text for name, part in parts.TIME_PARTS.items()}
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
     "memory_risk": "the chance to run out of memory is larger than the request allows",

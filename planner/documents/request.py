@@ -43,8 +43,8 @@ def _share(value: Any) -> Any:
 class SearchSpec(Spec):
     """What the search may vary and what it looks for."""
 
-    objective: Objective = "tokens_per_s"
-    top_k: Annotated[int, Field(ge=1, le=1000)] = 5
+    objective: Objective = Field("tokens_per_s", description="what the best plan is best at")
+    top_k: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="plans to list")
     memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] = Field(
         0.05, description="largest chance to run out of memory, such as 5%; 100%: the peak fits"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from xml.sax.saxutils import escape
 
@@ -153,8 +153,6 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
         + "</text>",
         *links,
     ]
-    tp = answer.coordinates["tp"]
-    last, framed = max(tp), _framed(answer)
     for node in range(nodes):
         x0 = _MARGIN + node % columns * (box_wide + _GAP)
         y0 = top + node // columns * (box_high + _GAP)
@@ -162,22 +160,32 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
             f'<rect class="node" x="{x0}" y="{y0}" width="{box_wide}" height="{box_high}" rx="4"/>'
             f'<text class="quiet" x="{x0 + 4}" y="{y0 + 13}">node {node}</text>'
         )
-        for slot in range(per_node):
-            rank = node * per_node + slot
-            if rank >= answer.world_size:
-                break
-            x = x0 + 4 + slot % wide * _CELL
-            y = y0 + 20 + slot // wide * _HIGH
-            hue = _HUES[values[rank] % len(_HUES)]
-            parts.append(
-                f'<rect x="{x + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_HIGH - 2}" '
-                f'fill="hsl({hue} 70% 50% / .38)"/>'
-                f'<text class="cell" x="{x + _CELL / 2:g}" y="{y + 15}">{rank}</text>'
-            )
-            if framed and tp[rank] == 0 and slot % wide + last < wide:
-                parts.append(
-                    f'<rect class="group" x="{x + 1}" y="{y + 1}" '
-                    f'width="{(last + 1) * _CELL - 2}" height="{_HIGH - 2}" rx="3"/>'
-                )
+        parts += _node_ranks(answer, values, node, (x0 + 4, y0 + 20), wide)
     parts.append("</svg>")
     return "\n".join(parts)
+
+
+def _node_ranks(
+    answer: RanksAnswer, values: Sequence[int], node: int, at: tuple[int, int], wide: int
+) -> Iterator[str]:
+    """The ranks of a node, so many beside each other; a frame for each tensor-parallel group.
+
+    values: by rank, what colours it.
+    """
+    x0, y0 = at
+    tp, framed = answer.coordinates["tp"], _framed(answer)
+    last, first = max(tp), node * answer.accelerators_per_node
+    for slot in range(min(answer.accelerators_per_node, answer.world_size - first)):
+        rank = first + slot
+        x, y = x0 + slot % wide * _CELL, y0 + slot // wide * _HIGH
+        hue = _HUES[values[rank] % len(_HUES)]
+        yield (
+            f'<rect x="{x + 1}" y="{y + 1}" width="{_CELL - 2}" height="{_HIGH - 2}" '
+            f'fill="hsl({hue} 70% 50% / .38)"/>'
+            f'<text class="cell" x="{x + _CELL / 2:g}" y="{y + 15}">{rank}</text>'
+        )
+        if framed and tp[rank] == 0 and slot % wide + last < wide:
+            yield (
+                f'<rect class="group" x="{x + 1}" y="{y + 1}" '
+                f'width="{(last + 1) * _CELL - 2}" height="{_HIGH - 2}" rx="3"/>'
+            )

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from planner.documents.loading import parse_text
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Flag
@@ -21,6 +19,8 @@ Row = tuple[str, Any, str]
 
 def scalar(value: Any) -> str:
     """One value, quoted where YAML could take it for another."""
+    import yaml
+
     listed = yaml.safe_dump([value], default_flow_style=True, width=10_000)
     return listed.strip()[1:-1]
 
@@ -84,6 +84,8 @@ class YamlFile:
 
 def read(text: str, name: str) -> YamlFile:
     """The file, within the limits of planner.documents.loading; raises Unreadable."""
+    import yaml
+
     repeated: list[str] = []
     try:
         parse_text(text, repeated)
@@ -119,6 +121,8 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _positions(text: str) -> dict[str, int]:
     """The line of every dotted key, from 1; what an alias stands for has the alias's line."""
+    import yaml
+
     found: dict[str, int] = {}
     stack: list[list[Any]] = []  # [path, next place in a list or None, key that waits or None]
     for event in yaml.parse(text, Loader=yaml.SafeLoader):

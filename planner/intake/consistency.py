@@ -24,6 +24,12 @@ def contradictions(
             f"{len(cluster.groups)}",
             got=len(cluster.groups),
         )
+    yield from _of_cluster(cluster, training)
+    yield from _of_model(model, training)
+
+
+def _of_cluster(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Problem]:
+    """A precision that accelerators cannot compute in, and memory that is all reserved."""
     for group in cluster.groups:
         accelerator = group.accelerator
         known = [p for p in get_args(Precision) if accelerator.peak_flop_per_s(p) is not None]
@@ -45,6 +51,10 @@ def contradictions(
                 f"{accelerator.id}, got {reserved:.0f}",
                 got=reserved,
             )
+
+
+def _of_model(model: ModelSpec, training: TrainingSpec) -> Iterator[Problem]:
+    """Positions, parts and encoders that the model does not have."""
     rows = model.max_position_embeddings
     if model.position == "learned" and rows is not None and training.seq_length > rows:
         yield Problem(

@@ -8,19 +8,17 @@ problem with its place in the user's own document.  Nothing here reads a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from cost_models.catalog import hardware
-from cost_models.catalog import models as model_catalog
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from planner import frameworks
 from planner.documents.limits import bounds, modules
-from planner.documents.loading import CONFIG_MARKS, plain
+from planner.documents.loading import plain
 from planner.documents.problems import (
     MOST_PROBLEMS,
     Contradiction,
@@ -34,16 +32,8 @@ from planner.documents.problems import (
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.documents.typed_values import check_field, looked_up, require_object, validate
 from planner.frameworks.devices import usual
-from planner.huggingface import (
-    FAMILIES,
-    ImportedModel,
-    ModelImportError,
-    UnknownArchitecture,
-    model_from_config,
-    model_from_modules,
-)
-from planner.huggingface.importer import OTHER_FILES
 from planner.intake.consistency import contradictions
+from planner.intake.models import is_config, parse_model
 from planner.sites import kept as sites
 from planner.sites import profiles
 
@@ -52,7 +42,6 @@ T = TypeVar("T")
 PARTS = (
     "model", "cluster", "training", "search", "plan", "profile", "site", "guessed", "defaulted",
 )  # fmt: skip
-_CONFIG_MARKS = CONFIG_MARKS | OTHER_FILES.keys()
 _FLAT_FIELDS = frozenset(NodeGroup.model_fields) | {"preset"}
 _MOST_GROUPS = 16  # of a ClusterSpec
 _CLUSTER_FIELDS = frozenset(ClusterSpec.model_fields) - {"groups"}
@@ -73,45 +62,6 @@ def parse_request(document: Any, *, need_plan: bool = False, mixed: bool = False
     return _Parser(document).request(need_plan, mixed)
 
 
-def parse_model(value: Any) -> tuple[ModelSpec, tuple[str, ...]]:
-    """A model, and what its document did not state and was guessed.
-
-    value: a preset's name, the fields of ModelSpec, or a Hugging Face configuration.
-    Raises RequestError; its pointers begin with /model.
-    """
-    if isinstance(value, str):
-        return looked_up("/model", lambda: model_catalog.model(value)), ()
-    value = plain(value, "/model")
-    require_object("/model", value, "a preset's name or an object")
-    if not is_config(value):
-        return validate("/model", value, ModelSpec), ()
-    try:
-        imported = import_model(value)
-    except RequestError as error:
-        raise error.under("/model") from None
-    return imported.model, imported.notes
-
-
-def import_model(config: Any, folder: Path | None = None) -> ImportedModel:
-    """The model of a Hugging Face config.json.  Raises RequestError.
-
-    A family without a reader is built by transformers, where it is installed; folder: by the code
-    in it.
-    """
-    document = plain(config)
-    try:
-        if folder is not None:
-            return model_from_modules(document, UnknownArchitecture(()), folder)
-        try:
-            return model_from_config(document)
-        except UnknownArchitecture as unknown:
-            if not isinstance(document, dict):
-                raise
-            return model_from_modules(document, unknown)
-    except ModelImportError as error:
-        raise _import_error(error) from None
-
-
 def parse_cluster(value: Any) -> ClusterSpec:
     """A cluster: a preset's name, a shorthand, or an object as in a request.
 
@@ -122,15 +72,6 @@ def parse_cluster(value: Any) -> ClusterSpec:
     if parser.problems:
         raise RequestError(parser.problems)
     return cluster
-
-
-class UnsupportedModel(RequestError):
-    """A file that is not the config.json of a model that can be planned."""
-
-
-def is_config(value: Mapping[str, Any]) -> bool:
-    """Whether this is a Hugging Face file, of whatever kind, rather than a ModelSpec."""
-    return not _CONFIG_MARKS.isdisjoint(value)
 
 
 class _Parser:
@@ -389,20 +330,6 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
         at = join(pointer, "accelerator", "efficiency_profile")
         looked_up(at, lambda: find_profile(profile))
     return group
-
-
-def _import_error(error: ModelImportError) -> RequestError:
-    kind = UnsupportedModel if isinstance(error, UnknownArchitecture) else RequestError
-    return kind(
-        Problem(
-            pointer=problem.pointer,
-            code="not_importable",
-            detail=f"{problem.message}, got {problem.got}" if problem.got else problem.message,
-            allowed=tuple(FAMILIES) if kind is UnsupportedModel else (),
-            did_you_mean=problem.did_you_mean,
-        )
-        for problem in error.problems
-    )
 
 
 def _fields(spec: BaseModel) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from cost_models.spec import ClusterSpec
 from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import Given
-from planner.intake.parsing import parse_cluster, parse_model
+from planner.intake.models import parse_model
+from planner.intake.parsing import parse_cluster
 from planner.lint.sources import checked
 
 GIVEN = ("model", "set", "arguments")

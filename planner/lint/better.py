@@ -10,14 +10,15 @@ from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.competition import limited, prepared
 from planner.answers.explain import report
-from planner.answers.solve import near_misses, smallest_change
+from planner.answers.near_misses import near_misses, smallest_change
 from planner.documents.answer import Nearest
 from planner.documents.request import Bounds, PlanRequest
 from planner.lint.case import MINIMUM_GAIN, Case, changed
 from planner.lint.findings import Better
 from planner.lint.flags import changes
+from planner.search.choices import CHOICES
 from planner.search.constraints import Context, violations
-from planner.search.exhaustive import CHOICES, cost_model, search
+from planner.search.exhaustive import cost_model, search
 
 # What the search leaves alone and a script may well have chosen: its own value stands beside ours.
 _KEPT = (

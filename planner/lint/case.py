@@ -23,7 +23,8 @@ from planner.intake.consistency import contradictions
 from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
 from planner.search.constraints import RULES, Context, Rule, violations
-from planner.search.exhaustive import Priced, cost_model
+from planner.search.exhaustive import cost_model
+from planner.search.outcome import Priced
 from planner.uncertainty.memory_risk import Room, room_of
 
 # What a script that is written down runs into all the same.

@@ -114,7 +114,7 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
-    from planner.intake.parsing import parse_model
+    from planner.intake.models import parse_model
     from planner.lint.screen import lint_screen
     from planner.terminal import output
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cost_models.calibrations import TIME_PARTS
+from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answers.competition import limited
@@ -96,7 +96,7 @@ def lint(
             name=profile.name,
             source=profile.source,
             kind=profile.kind,
-            measured={term: TIME_PARTS[term] for term in profile.measured_terms},
+            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
         ),
         framework=case.framework.title,
         framework_versions=case.framework.versions,

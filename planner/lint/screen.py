@@ -12,7 +12,8 @@ from planner.documents.formats import gib, memory_words, plan_words, seconds, sh
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
 from planner.terminal.bars import memory_bars
 from planner.terminal.flow import Flow, prose
-from planner.terminal.screens import TIGHT, nearest_rows
+from planner.terminal.refused import nearest_rows
+from planner.terminal.screens import TIGHT
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),

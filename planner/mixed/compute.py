@@ -15,7 +15,7 @@ from cost_models.catalog import hardware
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
-from cost_models.units import DAY_S, HOUR_S
+from cost_models.training_cost import training_cost
 from planner.answers.competition import fastest
 from planner.answers.explain import report
 from planner.documents.answer import Note
@@ -234,14 +234,11 @@ def _candidates(request: PlanRequest) -> Iterator[ParallelPlan]:
 def _option(
     request: PlanRequest, plan: ParallelPlan, result: Result, owner: tuple[int, ...]
 ) -> Option:
-    groups, training = request.cluster.groups, request.training
+    training = request.training
     tokens_per_s = training.tokens_per_iteration / result.iteration_time_s
-    days = cost = None
+    whole = None
     if training.tokens is not None:
-        days = training.tokens / tokens_per_s / DAY_S
-        if all(g.price_usd_per_accelerator_hour is not None for g in groups):
-            hourly = sum(g.accelerators * (g.price_usd_per_accelerator_hour or 0) for g in groups)
-            cost = days * DAY_S / HOUR_S * hourly
+        whole = training_cost(request.cluster, training.tokens / tokens_per_s)
     return Option(
         kind="pipeline",
         order=tuple(dict.fromkeys(owner)),
@@ -249,8 +246,8 @@ def _option(
         plan=plan,
         iteration_time_s=result.iteration_time_s,
         tokens_per_s=tokens_per_s,
-        days=days,
-        cost_usd=cost,
+        days=whole and whole.days,
+        cost_usd=whole and whole.cost_usd,
         stages=tuple(
             StageUse(
                 stage=s,

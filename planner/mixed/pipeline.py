@@ -79,7 +79,7 @@ class Groups:
             (rows[g][1] for g in used), key=lambda links: links.latency_s + links.transfer_s
         )
         links = Links(slowest.latency_s, slowest.transfer_s, slowest.blocking)
-        count = self.training.global_batch_size // (plan.dp * plan.micro_batch_size)
+        count = plan.micro_batches(self.training.global_batch_size)
         schedule = SCHEDULES[plan.schedule]
         makespan = simulate(schedule, plan.pp, plan.vpp, count, times, links).makespan_s
         row = Plans.from_rows([plan])
@@ -99,8 +99,8 @@ class Groups:
         """A step of a plan with its layers, by the same closed form as `dealt`."""
         rows = {g: self.models[g].stage_times(plan)[0].work_s for g in set(owner)}
         work = [float(rows[g][s]) for s, g in enumerate(owner)]
-        count = self.training.global_batch_size // (plan.dp * plan.micro_batch_size)
-        return sum(work) + (count - 1) * max(work)
+        count = plan.micro_batches(self.training.global_batch_size)
+        return one_f_one_b_s(np.array(work), count)
 
     def dealt(self, plan: ParallelPlan, owner: Sequence[int]) -> tuple[int, ...] | None:
         """Layers by stage that take the least time and fit, by the closed form of 1F1B.
@@ -109,7 +109,7 @@ class Groups:
         two stages while that helps.  None where no dealing fits.
         """
         linear = self._linear(plan, owner)
-        count = self.training.global_batch_size // (plan.dp * plan.micro_batch_size)
+        count = plan.micro_batches(self.training.global_batch_size)
         layers = linear.filled(self.model.num_layers)
         if layers is None:
             return None
@@ -179,6 +179,11 @@ class Groups:
         return _Linear(picked_s[:, 0] - slope_s * layers, slope_s, most.astype(np.int64))
 
 
+def one_f_one_b_s(stage_s: FloatArray, micro_batches: int) -> float:
+    """A step of 1F1B: one micro-batch through all stages, the others at the worst's pace."""
+    return float(stage_s.sum() + (micro_batches - 1) * stage_s.max())
+
+
 @dataclass(frozen=True)
 class _Linear:
     """Seconds of a stage: fixed + slope x layers; and the most layers that fit it."""
@@ -191,9 +196,8 @@ class _Linear:
         return self.fixed_s + self.slope_s * layers
 
     def step_s(self, layers: NDArray[np.int64], count: int) -> float:
-        """A step of 1F1B: one micro-batch through all stages, the others at the worst's pace."""
-        seconds = self.seconds(layers)
-        return float(seconds.sum() + (count - 1) * seconds.max())
+        """A step of 1F1B."""
+        return one_f_one_b_s(self.seconds(layers), count)
 
     def filled(self, total: int) -> NDArray[np.int64] | None:
         """One layer each, then the next where it ends first; None where they have no room."""

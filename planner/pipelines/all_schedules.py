@@ -17,7 +17,6 @@ from planner.documents.request import PlanRequest
 from planner.pipelines.timeline import (
     PipelineTimes,
     find_schedule,
-    micro_batches_of,
     per_micro_batch,
     read_pipeline,
     too_large,
@@ -89,7 +88,7 @@ def compare_for_plan(
     request: PlanRequest, plan: ParallelPlan, times: Times, links: Links
 ) -> ComparisonAnswer:
     """Every schedule on the pipeline of a legal plan, with what its ranks take."""
-    micro_batches = micro_batches_of(request, plan)
+    micro_batches = plan.micro_batches(request.training.global_batch_size)
     schedule = find_schedule(plan.schedule)
     routes = [schedule.route(plan.pp, plan.vpp, m) for m in range(micro_batches)]
     share = per_micro_batch(times, routes)

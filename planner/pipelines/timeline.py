@@ -52,7 +52,7 @@ class PipelineTimes(Spec):
     """A pipeline of equal stages: how long, how much work, and how slow its messages."""
 
     stages: Annotated[int, Field(ge=1, le=MOST_STAGES, description="pipeline ranks")]
-    micro_batches: Annotated[int, Field(ge=1, le=MOST_ACTIONS)]
+    micro_batches: Annotated[int, Field(ge=1, le=MOST_ACTIONS, description="of one step")]
     forward_s: Annotated[Duration, Field(description="forward of one chunk")]
     input_grad_s: Annotated[Duration, Field(description="gradient of one chunk's input")]
     weight_grad_s: Annotated[
@@ -172,15 +172,10 @@ def timeline_of_plan(
 ) -> TimelineAnswer:
     """A legal plan's schedule, run with the plan's own times per rank and chunk."""
     schedule = find_schedule(plan.schedule)
-    micro_batches = micro_batches_of(request, plan)
+    micro_batches = plan.micro_batches(request.training.global_batch_size)
     if reason := too_large(schedule, plan.pp, plan.vpp, micro_batches):
         raise refuse("/training/global_batch_size", "too_large", reason)
     return simulate_timeline(schedule, plan.pp, plan.vpp, micro_batches, times, links)
-
-
-def micro_batches_of(request: PlanRequest, plan: ParallelPlan) -> int:
-    """Micro-batches that pass the pipeline of a legal plan in one step."""
-    return request.training.global_batch_size // (plan.micro_batch_size * plan.dp)
 
 
 def simulate_timeline(

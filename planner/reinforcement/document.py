@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from cost_models.effects import equal, read_where
 from cost_models.fields import Count, Spec
 from planner.documents.answer import Document, Note, PlanReport, ProfileInfo
 from planner.documents.request import PlanRequest
@@ -52,7 +53,8 @@ class ReinforcementSpec(Spec):
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
-        None, description="of a dense critic; None: as the policy; read in ppo"
+        None,
+        **read_where("of a dense critic; None: as the policy", {"algorithm": equal("ppo")}),
     )
     epochs: Annotated[int, Field(ge=1, le=1000)] = Field(
         1, description="times that the batch is trained on"

@@ -13,8 +13,8 @@ import numpy as np
 
 from cost_models.keys import group
 from cost_models.plans import IntArray, Plans, concatenate
-from planner.search.axes import Switches
 from planner.search.constraints import BoolArray, Context, Rule, judged, passing
+from planner.search.option_axes import Switches
 
 Refused = list[tuple[Rule, BoolArray]]
 # What decides whether a switch has an effect on a plan.

@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from cost_models.training_cost import usd_per_hour
+from cost_models.units import HOUR_S
 from planner.answers.emission import NothingFits
 from planner.answers.explain import reports
 from planner.answers.solve import IllegalPlan, illegal
@@ -30,7 +32,7 @@ from planner.sensitivities.document import (
     SensitivityRequest,
     SensitivitySpec,
 )
-from planner.sensitivities.inputs import Case, Input, changed, held_in, inputs_of
+from planner.sensitivities.inputs import Input, Variant, changed, held_in, inputs_of
 from planner.sensitivities.ranges import Range
 from planner.sensitivities.replan import Replanner
 from planner.sensitivities.words import input_words
@@ -196,20 +198,20 @@ class _Study:
         self.request, self.spec, self.planner, self.held = request, spec, planner, held
         self.measure = MEASURES[request.search.objective]
         assert planner.best is not None
-        case = Case(request, cost_model(request))
-        self.held_report, self.best_report = reports(case.model, request, [held, planner.best])
-        self.base = _outcome(case, self.held_report)
-        self.replanned_base = _outcome(case, self.best_report)
+        variant = Variant(request, cost_model(request))
+        self.held_report, self.best_report = reports(variant.model, request, [held, planner.best])
+        self.base = _outcome(variant, self.held_report)
+        self.replanned_base = _outcome(variant, self.best_report)
         self._best: dict[tuple[str, float], ParallelPlan | None] = {}
 
     def point(self, one: Input, own: Range, factor: float) -> Point:
         """The two answers at one value of an input."""
-        case = changed(self.request, one, factor)
+        variant = changed(self.request, one, factor)
         plan = self._best_at(one, own, factor)
-        held = held_in(case, self.held)
-        reasons = illegal(case.request, held)
-        fixed = None if reasons else _priced(case, held)
-        replanned = None if plan is None else fixed if plan == held else _priced(case, plan)
+        held = held_in(variant, self.held)
+        reasons = illegal(variant.request, held)
+        fixed = None if reasons else _priced(variant, held)
+        replanned = None if plan is None else fixed if plan == held else _priced(variant, plan)
         return Point(
             factor=factor,
             value=one.at(factor),
@@ -255,10 +257,10 @@ class _Study:
         """Between the nearest values on both sides of the base."""
         ends = []
         for factor in own.neighbours():
-            case = changed(self.request, one, factor)
-            held = held_in(case, self.held)
-            if not illegal(case.request, held):
-                ends.append((factor, self.measured(_priced(case, held))))
+            variant = changed(self.request, one, factor)
+            held = held_in(variant, self.held)
+            if not illegal(variant.request, held):
+                ends.append((factor, self.measured(_priced(variant, held))))
         if len(ends) < 2 or ends[0][0] == ends[1][0]:
             return None
         (low, at_low), (high, at_high) = ends
@@ -311,8 +313,8 @@ class _Study:
         if key not in self._best:
             side = [f for f in own.sampled() if (f > 1) == (factor > 1)]
             furthest = max(side, key=lambda f: abs(math.log(f)), default=factor)
-            case = changed(self.request, one, factor)
-            self._best[key] = self.planner.best_at(case, one, factor, furthest)
+            variant = changed(self.request, one, factor)
+            self._best[key] = self.planner.best_at(variant, one, factor, furthest)
         return self._best[key]
 
 
@@ -323,15 +325,13 @@ def _same(one: ParallelPlan | None, other: ParallelPlan | None) -> bool:
     return one.model_copy(update={"dp": other.dp}) == other
 
 
-def _priced(case: Case, plan: ParallelPlan) -> Outcome:
-    (report,) = reports(case.model, case.request, [plan], simulated=False)
-    return _outcome(case, report)
+def _priced(variant: Variant, plan: ParallelPlan) -> Outcome:
+    (report,) = reports(variant.model, variant.request, [plan], simulated=False)
+    return _outcome(variant, report)
 
 
-def _outcome(case: Case, report: PlanReport) -> Outcome:
-    cluster = case.request.cluster
-    price = cluster.groups[0].price_usd_per_accelerator_hour
-    hourly = None if price is None else cluster.accelerators * price
+def _outcome(variant: Variant, report: PlanReport) -> Outcome:
+    hourly = usd_per_hour(variant.request.cluster)
     return Outcome(
         iteration_time_s=report.iteration_time_s,
         tokens_per_s=report.tokens_per_s,
@@ -339,7 +339,7 @@ def _outcome(case: Case, report: PlanReport) -> Outcome:
         cost_usd=report.cost_usd,
         usd_per_million_tokens=None
         if hourly is None
-        else hourly * 1e6 / 3600 / report.tokens_per_s,
+        else hourly * 1e6 / HOUR_S / report.tokens_per_s,
         energy_kwh=report.energy_kwh,
         peak_bytes=report.memory.peak_bytes,
         fits=report.fits,

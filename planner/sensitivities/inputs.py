@@ -55,19 +55,19 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Case:
+class Variant:
     """A request with one input changed, and its cost model."""
 
     request: PlanRequest
     model: CostModel
 
 
-def changed(request: PlanRequest, one: Input, factor: float) -> Case:
+def changed(request: PlanRequest, one: Input, factor: float) -> Variant:
     """The request with an input multiplied.  Raises RequestError where that cannot be asked."""
     if not one.paths:
         usual = cost_model(request)
         profile = _SCALED[one.name](usual.setting.profile, factor)
-        return Case(request, cost_model(request, profile))
+        return Variant(request, cost_model(request, profile))
     document = request.document()
     for path in one.paths:
         *way, last = path
@@ -77,13 +77,13 @@ def changed(request: PlanRequest, one: Input, factor: float) -> Case:
         value = place[last] * factor
         place[last] = round(value) if one.whole else value
     again = parse_request(document)
-    return Case(again, cost_model(again))
+    return Variant(again, cost_model(again))
 
 
-def held_in(case: Case, plan: ParallelPlan) -> ParallelPlan:
-    """A plan on the cluster of a case: dp follows from the others."""
+def held_in(variant: Variant, plan: ParallelPlan) -> ParallelPlan:
+    """A plan on the cluster of a variant: dp follows from the others."""
     rest = plan.tp * plan.cp * plan.pp
-    return plan.model_copy(update={"dp": max(1, case.request.cluster.accelerators // rest)})
+    return plan.model_copy(update={"dp": max(1, variant.request.cluster.accelerators // rest)})
 
 
 def _matrix(profile: EfficiencyProfile, factor: float) -> EfficiencyProfile:

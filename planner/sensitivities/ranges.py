@@ -12,7 +12,7 @@ from cost_models.plans import ParallelPlan
 from planner.answers.solve import illegal
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.sensitivities.inputs import Case, Input, changed, held_in
+from planner.sensitivities.inputs import Input, Variant, changed, held_in
 
 # Integers are tried at these multiples of the base: an eighth or a sixteenth apart at most, and
 # round where the base is round.
@@ -90,11 +90,11 @@ class Range:
         low, high = min(self.factors) / _FURTHER, max(self.factors) * _FURTHER
         for factor in _fractions(int(self.one.value), low, high):
             try:
-                case = changed(self.request, self.one, factor)
+                variant = changed(self.request, self.one, factor)
             except RequestError:
                 continue
             valid.append(factor)
-            if not self.refused(case):
+            if not self.refused(variant):
                 runs.append(factor)
         return [
             factor
@@ -102,8 +102,8 @@ class Range:
             for factor in (list(filter(side, runs)) or list(filter(side, valid)))
         ]
 
-    def refused(self, case: Case) -> bool:
-        return bool(illegal(case.request, held_in(case, self.held)))
+    def refused(self, variant: Variant) -> bool:
+        return bool(illegal(variant.request, held_in(variant, self.held)))
 
 
 def _fractions(base: int, low: float, high: float) -> Iterable[float]:

@@ -20,7 +20,7 @@ from planner.answers.competition import fastest, prepared
 from planner.documents.request import PlanRequest
 from planner.progress import within_a_step
 from planner.search.exhaustive import best_of, cost_model, objective, search
-from planner.sensitivities.inputs import Case, Input, changed
+from planner.sensitivities.inputs import Input, Variant, changed
 
 SLACK = 1.05
 
@@ -64,17 +64,17 @@ class Replanner:
         self._sides: dict[tuple[str, bool], Pool] = {}
 
     def best_at(
-        self, case: Case, one: Input, factor: float, furthest: float
+        self, variant: Variant, one: Input, factor: float, furthest: float
     ) -> ParallelPlan | None:
-        """The best plan of a case; furthest: the last factor on this side of the base."""
+        """The best plan of a variant; furthest: the last factor on this side of the base."""
         if one.reach == "money" or factor == 1.0:
             return self.best
         if one.reach == "all":
-            return self._search(case.request)
+            return self._search(variant.request)
         side = one.name, factor > 1.0
         if side not in self._sides:
             self._sides[side] = self._side(one, furthest)
-        return best_of(case.model, self._sides[side].plans, self._score)
+        return best_of(variant.model, self._sides[side].plans, self._score)
 
     def _side(self, one: Input, furthest: float) -> Pool:
         """The plans that may be the best somewhere between the base and the last factor."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
-from planner.commands.options import merge, request_options
+from planner.commands.options import merge, part_of, part_options, request_options
 from planner.commands.server import answered, apart
 from planner.commands.shared import (
     Json,
@@ -29,37 +29,22 @@ if TYPE_CHECKING:
     from planner.sizing.request import SizingRequest
 
 _PANEL = "Sizing"
-# Options of the sizing itself: field, help.
-_LISTS = ("accelerators", "sizes")
-
-
-def _option(name: str, what: str, metavar: str = "NUMBER") -> Any:
-    flag = "--" + name.replace("_", "-")
-    return typer.Option(flag, metavar=metavar, help=what, rich_help_panel=_PANEL)
+LISTED = {name for name, field in part_of("sizing").items() if field.several}
 
 
 @request_options("Limits of the search")
+@part_options("sizing")
 def size(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
-    accelerators: Annotated[
-        str | None, _option("accelerators", "kinds to compare", "NAMES")
-    ] = None,
-    sizes: Annotated[str | None, _option("sizes", "numbers of accelerators", "INTS")] = None,
-    deadline_days: Annotated[str | None, _option("deadline_days", "latest end")] = None,
-    budget_usd: Annotated[str | None, _option("budget_usd", "most to spend")] = None,
-    power_watts: Annotated[str | None, _option("power_watts", "most that the site gives")] = None,
-    failures_per_1000_node_days: Annotated[
-        str | None, _option("failures_per_1000_node_days", "0: nothing fails")
-    ] = None,
-    checkpoint_s: Annotated[str | None, _option("checkpoint_s", "still for one", "SECONDS")] = None,
-    restart_s: Annotated[str | None, _option("restart_s", "after a failure", "SECONDS")] = None,
-    critical_batch_size: Annotated[
-        str | None, _option("critical_batch_size", "sequences", "INT")
-    ] = None,
     price: Annotated[
-        list[str] | None, _option("price", "NAME=USD per accelerator-hour; again for more", "PAIR")
+        list[str] | None,
+        typer.Option(
+            metavar="PAIR",
+            help="NAME=USD per accelerator-hour; again for more",
+            rich_help_panel=_PANEL,
+        ),
     ] = None,
     every_row: Annotated[
         bool,
@@ -70,6 +55,7 @@ def size(
     pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
     report: Report = None,
     json: Json = False,
+    sizing: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
@@ -80,16 +66,11 @@ def size(
     from planner.sizing.screen import sizing_screen
     from planner.terminal import output
 
-    own = {
-        "accelerators": accelerators, "sizes": sizes, "deadline_days": deadline_days,
-        "budget_usd": budget_usd, "power_watts": power_watts,
-        "failures_per_1000_node_days": failures_per_1000_node_days, "checkpoint_s": checkpoint_s,
-        "restart_s": restart_s, "critical_batch_size": critical_batch_size,
-    }  # fmt: skip
-    own["pue"] = given.get("pue")
+    own = dict(sizing)
+    if "pue" in given:  # of the site, wherever the sizing is
+        own["pue"] = given["pue"]
     given = {name: value for name, value in given.items() if name != "pue"}
-    source = source_of(request_file, request)
-    asked = _read(source, given, {k: v for k, v in own.items() if v is not None}, price or [])
+    asked = _read(source_of(request_file, request), given, own, price or [])
     with bar("searching clusters"):
         answer = answered(
             lambda: compute(asked, os.cpu_count() or 1),
@@ -130,7 +111,8 @@ def _read(
             words = [scalar(word.strip(), pointer) for word in text.split(",")]
         except RequestError as error:
             raise error.under("") from None
-        sizing[name] = words if name in _LISTS else words[0] if len(words) == 1 else text
+        several = name in LISTED
+        sizing[name] = words if several else words[0] if len(words) == 1 else text
     at = "/sizing/prices_usd_per_accelerator_hour"
     for pair in prices:
         kind, equals, usd = pair.partition("=")

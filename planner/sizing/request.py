@@ -50,21 +50,23 @@ class SizingSpec(Spec):
         SIZES, min_length=1, max_length=MOST_SIZES,
         description="numbers of accelerators; each is rounded up to whole nodes",
     )  # fmt: skip
-    deadline_days: Positive | None = None
-    budget_usd: Positive | None = None
+    deadline_days: Positive | None = Field(None, description="latest end")
+    budget_usd: Positive | None = Field(None, description="most to spend")
     power_watts: Positive | None = Field(None, description="most that the site gives, PUE included")
     prices_usd_per_accelerator_hour: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = Field(
         default_factory=dict, max_length=MOST_KINDS, description="instead of the catalog's"
     )
-    pue: Annotated[float, Field(ge=1, le=10)] | None = None
+    pue: Annotated[float, Field(ge=1, le=10)] | None = Field(
+        None, description="power usage effectiveness of the site; None: the cluster's"
+    )
     failures_per_1000_node_days: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         None, description="None: the catalog's; 0: nothing fails"
     )
     checkpoint_s: Seconds | None = Field(
         None, description="training stands still for one checkpoint; None: computed"
     )
-    detect_s: Seconds = 60.0
-    restart_s: Seconds = 600.0
+    detect_s: Seconds = Field(60.0, description="until a failure is found")
+    restart_s: Seconds = Field(600.0, description="until training is back after a failure")
     critical_batch_size: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="sequences at which twice the tokens are needed (arXiv 1812.06162)"
     )

@@ -12,8 +12,9 @@ from cost_models.catalog import hardware
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup
+from cost_models.training_cost import power_watts, training_cost
 from cost_models.tuning import trained_parameters
-from cost_models.units import DAY_S, HOUR_S
+from cost_models.units import DAY_S
 from planner.answers.competition import fastest
 from planner.answers.explain import report
 from planner.documents.answer import ErrorBand
@@ -152,10 +153,7 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[
         restart = sizing.detect_s + sizing.restart_s
         effective = float(effective_share(interval, checkpoint_s, restart, mtbf))
     days = training_days / effective if effective > 0 else float("inf")
-    hours = days * DAY_S / HOUR_S
-    price, watts = group.price_usd_per_accelerator_hour, group.node_power_watts
-    cost = None if price is None else hours * cluster.accelerators * price
-    power = None if watts is None else watts * group.nodes * cluster.pue
+    whole = training_cost(cluster, days * DAY_S)
     return {
         "plan": found.plan,
         "iteration_time_s": found.iteration_time_s,
@@ -171,10 +169,10 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[
         "days": days,
         "low_days": days * found.error_band.low_s / found.iteration_time_s,
         "high_days": days * found.error_band.high_s / found.iteration_time_s,
-        "cost_usd": cost,
-        "tokens_per_usd": tokens / cost if cost else None,
-        "power_watts": power,
-        "energy_kwh": None if power is None else power / 1000.0 * hours,
+        "cost_usd": whole.cost_usd,
+        "tokens_per_usd": tokens / whole.cost_usd if whole.cost_usd else None,
+        "power_watts": power_watts(cluster),
+        "energy_kwh": whole.energy_kwh,
     }
 
 

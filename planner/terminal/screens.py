@@ -12,12 +12,9 @@ from rich.text import Text
 from cost_models.plans import ParallelPlan
 from planner.documents.answer import (
     Baseline,
-    Change,
-    Counts,
     ErrorBand,
     EstimateAnswer,
     Memory,
-    Nearest,
     Pipeline,
     PlanAnswer,
     PlanReport,
@@ -37,11 +34,9 @@ from planner.documents.formats import (
     memory_words,
     overflow,
     plan_words,
-    reason_words,
     seconds,
     share,
     short,
-    size,
     value_words,
 )
 from planner.documents.request import PlanRequest
@@ -49,9 +44,9 @@ from planner.documents.scored_runs import Evidence
 from planner.terminal.bars import memory_bars, time_bar
 from planner.terminal.evidence_rows import evidence_rows
 from planner.terminal.flow import Flow, prose
+from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
 
-_MOST_REASONS = 3
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001
 _MOST_STAGES = 8  # lines of layers, for one screen
@@ -81,8 +76,8 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
         rows += _unbuildable(answer.unbuildable, asked, console)
         return Group(*rows)
     if answer.best is None:
-        rows += _nothing_fits(answer)
-        return Group(*rows, Text(), *_counts(answer))
+        rows += nothing_fits_rows(answer)
+        return Group(*rows, Text(), *count_rows(answer))
     rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
@@ -96,7 +91,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     rows += _held_fixed(answer)
     if len(answer.plans) > 1:
         rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
-    return Group(*rows, *_counts(answer))
+    return Group(*rows, *count_rows(answer))
 
 
 def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
@@ -200,7 +195,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         rows += [Text(), *_report(answer.estimate, "The plan", asked, console)]
     if answer.smallest_change is not None:
         rows += [Text(), Text("Smallest change that fits", style="bold")]
-        rows.append(_change(answer.smallest_change))
+        rows.append(change_row(answer.smallest_change))
     if answer.best is not None and answer.verdict != "best":
         plan = answer.best.plan.model_dump()
         first, *more = [*plan_words(plan), *memory_words(plan)]
@@ -393,39 +388,6 @@ def _baseline(baseline: Baseline) -> RenderableType:
     return Group(Text(), Flow([speedup, *more], indent=2))
 
 
-def _counts(answer: PlanAnswer) -> list[RenderableType]:
-    counts = answer.counts
-    line = Flow(
-        [
-            Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
-            f"{counts.dominated:,} dominated",
-            f"{counts.costed:,} costed in {seconds(answer.search_time_s)}",
-        ],
-        ", ",
-        indent=2,
-    )
-    rejected = _rejected(counts)
-    cut: list[RenderableType] = []
-    if counts.cut_short:
-        text = "The search was stopped: this is the best so far, other plans may be faster."
-        cut.append(prose(text, 0, 2))
-    if not rejected:
-        return [*cut, line]
-    # The memory is what most requests can change something about.
-    memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
-    told = [rejected[0], *(memory or rejected[1:2])]
-    words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
-    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
-        words.append(f"{rest:,} others")
-    words[0] = f"rejected: {words[0]}"
-    return [*cut, line, Flow(words, ", ", indent=2)]
-
-
-def _rejected(counts: Counts) -> list[tuple[int, str]]:
-    """How many plans each reason refused, most first."""
-    return sorted(((n, reason) for reason, n in counts.rejected.items() if n), reverse=True)
-
-
 def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
     """Why the framework asked for runs none, and the best plan of those that do."""
     yield prose(found.sentence, indent=0, hanging=2)
@@ -436,43 +398,3 @@ def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator
         yield prose("Without a framework the plan is priced for what would have to be written.", 0)
     else:
         yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
-
-
-def _nothing_fits(answer: PlanAnswer) -> list[RenderableType]:
-    rows: list[RenderableType] = [Text("Nothing fits", style="bold red")]
-    examples = answer.counts.examples
-    explained = [reason for _, reason in _rejected(answer.counts) if reason in examples]
-    if len(explained) > 1:  # every space has combinations that miss the cluster's size
-        explained = [reason for reason in explained if reason != "world_size"]
-    rows += [
-        prose(f"{reason_words(reason)}: {examples[reason]}", hanging=2)
-        for reason in explained[:_MOST_REASONS]
-    ]
-    for nearest in answer.nearest[:3]:
-        rows += [Text(), *nearest_rows(nearest)]
-    if not any(nearest.plan for nearest in answer.nearest):
-        rows.append(Text("  no plan is legal within the limits of the request"))
-    return rows
-
-
-def nearest_rows(nearest: Nearest) -> list[RenderableType]:
-    """The plan that misses by least, and the changes of the request that fit."""
-    rows: list[RenderableType] = []
-    if nearest.plan is not None and nearest.over_by_bytes is not None:
-        plan = nearest.plan.model_dump()
-        facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("Nearest", style="bold"), Flow(plan_words(plan)))
-        facts.add_row("", Flow(memory_words(plan)))
-        facts.add_row("", f"stage {nearest.stage} is {size(nearest.over_by_bytes)} over")
-        rows.append(facts)
-    return rows + [_change(change) for change in nearest.changes[:3]]
-
-
-def _change(change: Change) -> RenderableType:
-    *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
-    words = [
-        *(Text(field, "bold green") for field in fields),
-        Text.assemble((last, "bold green"), f": peak {gib(change.peak_bytes)} GiB"),
-        Text(f"{change.tokens_per_s:,.0f} tokens/s"),
-    ]
-    return Flow([Text.assemble("  set ", words[0]), *words[1:]], ", ", indent=4)

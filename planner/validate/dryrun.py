@@ -172,8 +172,7 @@ def _of(progress: Progress, rank: int) -> Callable[[float], None]:
 
 
 def _micro_batches(request: PlanRequest) -> int:
-    plan = request.named_plan
-    return request.training.global_batch_size // (plan.dp * plan.micro_batch_size)
+    return request.named_plan.micro_batches(request.training.global_batch_size)
 
 
 def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:

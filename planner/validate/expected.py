@@ -21,7 +21,8 @@ from cost_models.gathered import Gathered, Setting, gather
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
-from cost_models.stage_memory import StageMemory, gathered_bytes
+from cost_models.stage_memory import StageMemory
+from cost_models.stage_states import gathered_bytes
 from cost_models.stages import VirtualStages, plan_stages
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model

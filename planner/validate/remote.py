@@ -16,9 +16,9 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
-from planner.validate import contract, launchers
+from planner.validate import contract, executors
 from planner.validate.contract import Job
-from planner.validate.launchers import Handle, Launch, Status
+from planner.validate.executors import Handle, Launch, Status
 from planner.validate.native import Native, native
 from planner.validate.process import RunFailed, tail
 from planner.validate.report import Tolerance, ValidationReport
@@ -35,7 +35,7 @@ def render(
 
     Raises RequestError, planner.frameworks.base.Unsupported.
     """
-    return launchers.render(launcher, [_launch(one, options, image) for one in requests])
+    return executors.render(launcher, [_launch(one, options, image) for one in requests])
 
 
 def submit(
@@ -50,7 +50,7 @@ def submit(
     Raises RequestError, planner.frameworks.base.Unsupported.
     """
     runs = [_launch(one, options, image) for one in requests]
-    return launchers.start(launcher, runs, folder)
+    return executors.start(launcher, runs, folder)
 
 
 def reports(
@@ -62,9 +62,9 @@ def reports(
 
     Raises RequestError where the cluster no longer answers.
     """
-    requests = launchers.requests(handle)
-    states = launchers.follow(handle, progress)
-    folders = launchers.get(handle.launcher).collect(handle)
+    requests = executors.requests(handle)
+    states = executors.follow(handle, progress)
+    folders = executors.get(handle.launcher).collect(handle)
     return tuple(
         _report(request, state, folder, handle.ranks, tolerance)
         for request, state, folder in zip(requests, states, folders, strict=True)

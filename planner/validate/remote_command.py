@@ -11,7 +11,7 @@ from planner.commands.failures import FINE
 
 if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
-    from planner.validate.launchers import Handle
+    from planner.validate.executors import Handle
     from planner.validate.report import Tolerance
     from planner.validate.run import Options
 
@@ -22,7 +22,7 @@ def write(
     """Print the files that validate a plan elsewhere, or write them into a folder."""
     from planner.frameworks.shell import one_script
     from planner.terminal.output import print_json, write_files
-    from planner.validate import launchers, remote
+    from planner.validate import executors, remote
 
     bundle = remote.render(launcher, [asked], options, image)
     written = [] if output is None else write_files(bundle.files, output)
@@ -30,7 +30,7 @@ def write(
         print_json(bundle)
         return FINE
     if output is None:
-        whole = bundle.main == launchers.MAIN  # else a cluster's own file, which is read by itself
+        whole = bundle.main == executors.MAIN  # else a cluster's own file, which is read by itself
         print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
     for path in written:
         print(path)
@@ -62,9 +62,9 @@ def submit(
 
 def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
     """Wait for a run that was submitted from a folder, and report."""
-    from planner.validate import launchers
+    from planner.validate import executors
 
-    return _reported(launchers.started(folder), tolerance, json)
+    return _reported(executors.started(folder), tolerance, json)
 
 
 def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:

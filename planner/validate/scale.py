@@ -298,7 +298,7 @@ def _batch(
     """Sequences of a step: micro-batches per stage as they were, up to a few."""
     asked = request.plan
     assert asked is not None
-    full = request.training.global_batch_size // (asked.micro_batch_size * asked.dp)
+    full = asked.micro_batches(request.training.global_batch_size)
     if same and plan.pp == asked.pp:
         return full * plan.micro_batch_size * plan.dp
     per_stage = min(max(full // asked.pp, 1), small.micro_batches_per_stage)

@@ -22,7 +22,7 @@ from planner.answers.solve import IllegalPlan
 from planner.documents.answer import Reason
 from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import UnsupportedModel
+from planner.intake.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
 from tests.planner.intake.test_parsing import ASKED
 

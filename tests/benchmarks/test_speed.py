@@ -1,7 +1,7 @@
 """Speed of the cost model and the search, warm, on one core.
 
-Run with `pytest tests/benchmarks -n 0`; the figures stand in the README.  Nothing here fails by
-the clock: the numbers are for reading, and for `pytest-benchmark compare`.
+Run with `pytest tests/benchmarks -n 0`; the figures stand in docs/answers.md.  Nothing here fails
+by the clock: the numbers are for reading, and for `pytest-benchmark compare`.
 """
 
 from __future__ import annotations

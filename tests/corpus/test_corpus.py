@@ -21,7 +21,8 @@ import pytest
 
 from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_cluster, parse_model
+from planner.intake.models import parse_model
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import read
 from planner.lint.sources import files_at
 

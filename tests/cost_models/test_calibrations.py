@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from cost_models import profiles
-from cost_models.calibrations import TIME_PARTS, Calibration, Points, over_base
+from cost_models.calibrations import PARTS_OF_TERM, Calibration, Points, over_base
 from cost_models.catalog import hardware
 from cost_models.estimate import CostModel, Estimates
 from cost_models.measured import Measured, RateGrid, linear_through
@@ -167,8 +167,10 @@ def test_neighbours_slow_kernels_down_as_measured() -> None:
 
 
 def test_every_kind_of_point_prices_some_part() -> None:
-    assert set(TIME_PARTS) == set(Points.model_fields)
-    assert {part for priced in TIME_PARTS.values() for part in priced} <= set(parts(estimate(None)))
+    assert set(PARTS_OF_TERM) == set(Points.model_fields)
+    assert {part for priced in PARTS_OF_TERM.values() for part in priced} <= set(
+        parts(estimate(None))
+    )
 
 
 def tables(device: str = "cuda", **points: list[dict[str, Any]]) -> Measured:

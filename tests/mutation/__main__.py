@@ -47,7 +47,7 @@ _QUICK = (
 # File -> the tests that guard it, beside the one of its own name; the first that matches.
 # test_estimate takes longer than all others together and guards its own file only.
 GUARDS = {
-    "planner/search/exhaustive.py": [
+    "planner/search/*": [
         "tests/planner/search/test_search_kept.py",
         "tests/planner/search/test_exhaustive.py",
     ],

@@ -17,12 +17,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
-from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
+from cost_models.spec import TrainingSpec
 from planner import cli
-from planner.commands import options
+from planner.commands import field_table, options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
-from planner.documents.request import PlanRequest, SearchSpec
+from planner.documents.request import SearchSpec
 from planner.intake.model_import import ModelAnswer
+from planner.reinforcement.document import ReinforcementSpec
+from planner.sizing.request import SizingSpec
 from planner.terminal.output import Screen
 from planner.version import __version__
 from tests.fixtures.work import bounded_work
@@ -49,18 +51,21 @@ STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:
 BAD_FILES = {name: case for name, case in BAD.items() if name != "mixed cluster"}
 
 
-def test_options_are_the_fields_of_the_specs() -> None:
-    """The table is written out to keep start-up light, so it is held against the specs."""
+def test_options_are_the_fields_of_the_documents() -> None:
+    """The table is a file to keep start-up light, so it is held against the documents."""
+    command = "python -m planner.commands.field_table --write"
+    assert options.TABLE.read_text() == field_table.text(), command
     by_part: dict[str, set[str]] = {}
-    for field in options.FIELDS.values():
+    for field in field_table.table():
         by_part.setdefault(field.part, set()).add(field.name)
     assert by_part["plan"] == set(ParallelPlan.model_fields)
     assert by_part["training"] == set(TrainingSpec.model_fields)
     assert by_part["search"] == set(SearchSpec.model_fields) - {"limits"}
-    assert by_part["cluster"] < set(ClusterSpec.model_fields) | set(NodeGroup.model_fields)
-    assert by_part[""] < set(PlanRequest.model_fields)
-    for name, info in ParallelPlan.model_fields.items():
-        assert options.FIELDS[name].boolean == (info.annotation is bool)
+    assert by_part["reinforcement"] == set(ReinforcementSpec.model_fields)
+    # Prices are pairs, and the PUE is an option of every command.
+    own = {"prices_usd_per_accelerator_hour", "pue"}
+    assert by_part["sizing"] == set(SizingSpec.model_fields) - own
+    assert all(field.help for field in field_table.table())
 
 
 @pytest.mark.parametrize(

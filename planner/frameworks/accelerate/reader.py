@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from cost_models.plans import CPKind, ParallelPlan
+from cost_models.plans import ParallelPlan
+from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks import verl, yaml_files

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cost_models.optimizers import OptimizerName
-from cost_models.plans import CPKind, ParallelPlan
+from cost_models.plans import ParallelPlan
+from cost_models.plans.plan import CPKind
 from planner.frameworks.accelerate.tuning import tuning_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument
 from planner.frameworks.reading import Unreadable
@@ -162,6 +160,8 @@ def _options(
 
 def _value(text: str) -> Any:
     """A value as Hydra and argparse make it: a number, a truth, a list, none or a text."""
+    import yaml
+
     if len(text) > 2000:
         return text[:2000]
     try:

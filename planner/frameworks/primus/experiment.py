@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import yaml
-
 from planner.frameworks import yaml_files
 from planner.frameworks.launch_files import SET, Given
 from planner.frameworks.megatron import keys
@@ -62,6 +60,8 @@ class Experiment:
     @cached_property
     def overrides(self) -> dict[str, Told]:
         """What is laid over the presets; what is given beside the files comes last."""
+        import yaml
+
         prefix = f"modules.{self.module}.overrides."
         found = {
             key: Told(
@@ -77,6 +77,8 @@ class Experiment:
 
     def resolved(self, value: Any) -> Any:
         """A value with its variables as they are given, or else at their defaults, as YAML."""
+        import yaml
+
         if not isinstance(value, str) or not _VARIABLE.search(value):
             return value
         known = self.given.variables

@@ -18,7 +18,8 @@ from planner.answers.two_plans import parse_both, side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
-from planner.search.exhaustive import CONTENDERS, Priced, search
+from planner.search.exhaustive import search
+from planner.search.outcome import CONTENDERS, Priced
 from planner.terminal.tables import ranking
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, comparison

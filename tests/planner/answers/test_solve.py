@@ -9,10 +9,11 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
+from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.answers.solve import estimate, find
-from planner.documents.answer import MEMORY_PARTS, REASONS, TIME_PARTS, PlanAnswer, PlanReport
+from planner.documents.answer import REASONS, PlanAnswer, PlanReport
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.intake.parsing import parse_request
 

@@ -11,7 +11,8 @@ from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster, parse_model
+from planner.intake.models import parse_model
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 
 BRIDGE = get("megatron-bridge")

@@ -7,7 +7,8 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster, parse_model
+from planner.intake.models import parse_model
+from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 
 TITAN = get("torchtitan")

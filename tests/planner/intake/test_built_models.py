@@ -14,7 +14,7 @@ from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
 from planner.huggingface import built
 from planner.intake import model_import
-from planner.intake.parsing import import_model
+from planner.intake.models import import_model
 
 pytestmark = pytest.mark.slow
 

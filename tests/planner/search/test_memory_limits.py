@@ -18,7 +18,8 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
 from planner.mixed.pipeline import Groups
-from planner.search.exhaustive import Outcome, cost_model, search
+from planner.search.exhaustive import cost_model, search
+from planner.search.outcome import Outcome
 from planner.terminal.screens import why_screen
 from planner.uncertainty.memory_risk import peaks, room, room_of
 from tests.planner.drawn import with_memory

@@ -19,7 +19,10 @@ from cost_models.spec import TrainingSpec
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.progress import Step, Watch, watched
 from planner.search import exhaustive as search_module
+from planner.search import outcome as outcome_module
+from planner.search.choices import changed_fields
 from planner.search.exhaustive import cost_model, search
+from planner.search.outcome import Outcome
 
 
 def ask(model: str, cluster: str, seq: int, batch: int, limits: dict[str, Bounds]) -> PlanRequest:
@@ -36,7 +39,7 @@ Priced = list[tuple[float, float, tuple[float, ...], ParallelPlan, bool]]
 
 def searched(
     monkeypatch: pytest.MonkeyPatch, asked: PlanRequest, **how: Any
-) -> tuple[search_module.Outcome, Priced]:
+) -> tuple[Outcome, Priced]:
     """A search in many small chunks, and (seconds, bytes, fields, plan, fits) of what it priced."""
     priced: Priced = []
 
@@ -141,11 +144,11 @@ class TestKeeper:
         assert [costs[plan.model_dump_json()] for plan in outcome.pareto] == front
         assert len(front) > 5
         # A front too long to show is thinned out evenly, from the fastest on.
-        monkeypatch.setattr(search_module, "_PARETO_LIMIT", 4)
+        monkeypatch.setattr(outcome_module, "_PARETO_LIMIT", 4)
         thinned, _ = searched(monkeypatch, self.ASKED)
         step = ceil(len(front) / 4)
         assert thinned.pareto == outcome.pareto[::step]
-        monkeypatch.setattr(search_module, "_PARETO_LIMIT", len(front))
+        monkeypatch.setattr(outcome_module, "_PARETO_LIMIT", len(front))
         assert searched(monkeypatch, self.ASKED)[0].pareto == outcome.pareto
 
     def test_the_nearest_miss_needs_least(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +232,7 @@ class TestChangedFields:
         asked = TestKeeper.ASKED
         plans = Plans.from_rows([self.BASE.model_copy(update=update)])
         estimates = cost_model(asked).evaluate(plans)
-        score = float(search_module.changed_fields(self.BASE)(plans, estimates)[0])
+        score = float(changed_fields(self.BASE)(plans, estimates)[0])
         seconds = float(estimates.iteration_time_s[0])
         return score - seconds / (1 + seconds)
 
@@ -254,5 +257,5 @@ class TestChangedFields:
         plan = ParallelPlan(pp=2, dp=4, stage_layers=(15, 17))
         plans = Plans.from_rows([plan, plan.model_copy(update={"stage_layers": (17, 15)})])
         estimates = cost_model(TestKeeper.ASKED).evaluate(plans)
-        score = search_module.changed_fields(plan)(plans, estimates)
+        score = changed_fields(plan)(plans, estimates)
         assert np.floor(score).tolist() == [0.0, 1.0]

@@ -14,8 +14,9 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.competition import prepared
 from planner.documents.request import PlanRequest
-from planner.search.axes import SWITCHES, encoded
+from planner.search.axes import encoded
 from planner.search.exhaustive import cost_model, search
+from planner.search.option_axes import SWITCHES
 from planner.search.space import Space
 
 CASES = [

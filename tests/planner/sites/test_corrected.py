@@ -20,7 +20,8 @@ from planner.documents.answer import Contender, PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
-from planner.search.exhaustive import Priced, cost_model, search
+from planner.search.exhaustive import cost_model, search
+from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sites import kept
 from planner.sites.pricing import price

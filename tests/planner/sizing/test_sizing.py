@@ -265,10 +265,12 @@ def test_options_lie_over_the_file(capsys: pytest.CaptureFixture[str], tmp_path:
     file = tmp_path / "sizing.json"
     file.write_text(json.dumps(asked()))
     line = ["size", str(file), "--sizes", "64", "--accelerators", "h100-sxm,mi300x"]
+    line += ["--detect-s", "30"]
     assert run([*line, "--price", "mi300x=9", "--pue", "1.5", "--json"]) == 0
     sizing = json.loads(capsys.readouterr().out)["request"]["sizing"]
     assert sizing["sizes"] == [64]
     assert sizing["pue"] == 1.5
+    assert sizing["detect_s"] == 30
     assert sizing["prices_usd_per_accelerator_hour"] == {"mi300x": 9}
     assert run([*line, "--price", "mi300x"]) == 2
     assert "NAME=USD" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from planner.documents.answer import MEMORY_PARTS, REASONS, TIME_PARTS, Launch, Pick, Pipeline
+from cost_models.parts import MEMORY_PARTS, TIME_PARTS
+from planner.documents.answer import REASONS, Launch, Pick, Pipeline
 from planner.documents.formats import (
     REASON_WORDS,
     days,

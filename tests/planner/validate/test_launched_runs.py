@@ -1,4 +1,4 @@
-"""Runs that launchers really start: on this machine, as two nodes of it, and under Slurm."""
+"""Runs that executors really start: on this machine, as two nodes of it, and under Slurm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from planner import frameworks
 from planner.documents.problems import RequestError
 from planner.launchers import launched
-from planner.validate import launchers, remote
-from planner.validate.launchers import Status, follow
+from planner.validate import executors, remote
+from planner.validate.executors import Status, follow
 from planner.validate.report import ValidationReport
 from planner.validate.run import Options
 from tests.fixtures.launches import written
@@ -35,14 +35,14 @@ def free_port() -> str:
 
 def test_started_by_hand_is_watched_by_what_it_leaves(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    made = launchers.render("torchrun", [small_run((2, 2))])
+    made = executors.render("torchrun", [small_run((2, 2))])
     (note,) = made.notes
     assert note.text.splitlines() == [
         f"on node {node}: NODE_RANK={node} MASTER_ADDR=<address of node 0> bash launch.sh"
         for node in (0, 1)
     ]
-    handle = launchers.start("torchrun", [small_run((2, 2))], folder)
-    through = launchers.get("torchrun")
+    handle = executors.start("torchrun", [small_run((2, 2))], folder)
+    through = executors.get("torchrun")
     (folder / "rank-3.json").write_text("{}")
     assert through.poll(handle) == (
         Status(state="unknown", detail="started by hand: 1 of 4 ranks have left their results"),
@@ -58,7 +58,7 @@ def test_started_by_hand_is_watched_by_what_it_leaves(tmp_path: Path) -> None:
 def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
     """Two torchruns of one rank each, as if on two machines."""
     folder = tmp_path / "a run $(touch pwned) 'x'"
-    handle = launchers.start("torchrun", [small_run((2, 1), name=HOSTILE)], folder)
+    handle = executors.start("torchrun", [small_run((2, 1), name=HOSTILE)], folder)
     common = {
         **os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": free_port(),
         "PYTHON": sys.executable, "OMP_NUM_THREADS": "1",
@@ -82,12 +82,12 @@ def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
 def test_a_local_run_outlives_who_started_it(tmp_path: Path) -> None:
     folder = tmp_path / "a run"
     code = (
-        "import sys; from pathlib import Path; from planner.validate import launchers; "
+        "import sys; from pathlib import Path; from planner.validate import executors; "
         "from tests.fixtures.validation import small_run; "
-        "launchers.start('local', [small_run((1, 1))], Path(sys.argv[1]))"
+        "executors.start('local', [small_run((1, 1))], Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=1800)
-    handle = launchers.started(folder)
+    handle = executors.started(folder)
     assert follow(handle) == (Status(state="succeeded"),)
     trained(handle)
 
@@ -97,10 +97,10 @@ def test_a_cancelled_local_run_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     endless = {"job.json": json.dumps({"steps": 1000, "profiled_steps": 1, "memory": False})}
     run = small_run((1, 1))
-    handle = launchers.start(
+    handle = executors.start(
         "local", [run.model_copy(update={"files": {**run.files, **endless}})], folder
     )
-    through = launchers.get("local")
+    through = executors.get("local")
     while not (folder / "rank-0.beat").exists():
         (status,) = through.poll(handle)
         assert status.state == "running"
@@ -134,7 +134,7 @@ class TestSlurm:
         options = Options(warmup_steps=1, steps=3)
         with slurm():
             remote.submit("slurm", [request], options, folder)
-            handle = launchers.started(folder)
+            handle = executors.started(folder)
             (report,) = remote.reports(handle, options.tolerance)
             asked = ["sbatch", "--test-only", str(folder / "job.sbatch")]
             tested = subprocess.run(asked, capture_output=True, text=True)
@@ -176,12 +176,12 @@ class TestSlurm:
             small_run((1, 1)), broken.model_copy(update={"files": files}), small_run((1, 1)),
         ]  # fmt: skip
         with slurm():
-            handle = launchers.start("slurm", runs, folder)
+            handle = executors.start("slurm", runs, folder)
             states = follow(handle)
         assert [one.state for one in states] == ["succeeded", "failed", "succeeded"]
         assert "failed" in states[1].detail
         for task in (0, 2):
-            assert launchers.missing(folder / str(task), 1) == []
+            assert executors.missing(folder / str(task), 1) == []
         (log,) = (folder / "1").glob("*.out")
         assert "no such plan" in log.read_text()
 
@@ -193,8 +193,8 @@ class TestSlurm:
         endless = json.dumps({"steps": 1000, "profiled_steps": 1, "memory": False})
         files = {**run.files, "job.json": endless}
         with slurm():
-            handle = launchers.start("slurm", [run.model_copy(update={"files": files})], folder)
-            through = launchers.get("slurm")
+            handle = executors.start("slurm", [run.model_copy(update={"files": files})], folder)
+            through = executors.get("slurm")
             while not (folder / "rank-0.beat").exists():
                 assert through.poll(handle)[0].state in ("waiting", "running")
                 time.sleep(0.2)
@@ -210,7 +210,7 @@ class TestSlurm:
         """Without accounts squeue forgets a job some time after its end."""
         folder = tmp_path / "run"
         with slurm(forgets_s=2):
-            handle = launchers.start("slurm", [small_run((1, 1))], folder)
+            handle = executors.start("slurm", [small_run((1, 1))], folder)
             follow(handle)
             known = ["squeue", "--noheader", "--states=all", f"--jobs={handle.id}"]
             while subprocess.run(known, capture_output=True).stdout:

@@ -11,7 +11,7 @@ import yaml
 
 from planner import cli
 from planner.commands.failures import FINE
-from planner.validate import launchers
+from planner.validate import executors
 from planner.validate.run_command import OUTSIDE
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import IMAGE, small_run
@@ -85,7 +85,7 @@ class TestCommand:
     ) -> None:
         run = small_run((1, 1))
         files = {**run.files, "train.py": "raise SystemExit('no such plan')\n"}
-        launchers.start("local", [run.model_copy(update={"files": files})], tmp_path / "run")
+        executors.start("local", [run.model_copy(update={"files": files})], tmp_path / "run")
         assert cli.run(["validate", "--follow", str(tmp_path / "run")]) == 1
         said = capsys.readouterr().err
         assert "The run failed" in said

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cost_models.parts import TIME_PARTS
 from planner import cli
-from planner.documents.answer import TIME_PARTS
 from planner.validate.contract import MEANING, PARTS
 from planner.validate.report import ValidationReport
 from planner.validate.screen import validation_screen

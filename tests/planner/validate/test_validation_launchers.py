@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from planner.documents.problems import RequestError
-from planner.validate import launchers
-from planner.validate.launchers import Handle, Launch, Status, client, follow
+from planner.validate import executors
+from planner.validate.executors import Handle, Launch, Status, client, follow
 from tests.fixtures import kubectl
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import HOSTILE, IMAGE, ended, program, small_run
@@ -52,7 +52,7 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 def test_the_scripts_pass_shellcheck(launcher: str, runs: Sequence[Launch], tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    made = launchers.render(launcher, runs)
+    made = executors.render(launcher, runs)
     scripts = {name: text for name, text in made.files.items() if text.startswith("#!")}
     assert scripts
     for name, text in scripts.items():
@@ -69,7 +69,7 @@ def directives(script: str) -> list[str]:
 
 def test_an_array_has_a_folder_for_each_run() -> None:
     runs = [small_run((2, 4), time_limit_s=600.0), small_run((2, 4), time_limit_s=1200.0)]
-    made = launchers.render("slurm", runs)
+    made = executors.render("slurm", runs)
     assert set(made.files) == {
         "job.sbatch",
         *(
@@ -97,7 +97,7 @@ def test_gpus_are_asked_for_where_there_are_some() -> None:
         update={"request": run.request.model_copy(update={"cluster": cluster})}
     )
     assert "--gpus-per-node=4" in directives(
-        launchers.render("slurm", [on_gpus]).files["job.sbatch"]
+        executors.render("slurm", [on_gpus]).files["job.sbatch"]
     )
     _, made = manifest("trainjob", on_gpus)
     assert made["spec"]["trainer"]["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 4}}
@@ -105,7 +105,7 @@ def test_gpus_are_asked_for_where_there_are_some() -> None:
 
 def manifest(launcher: str, run: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the object."""
-    files, made = yaml.safe_load_all(launchers.render(launcher, [run]).files["job.yaml"])
+    files, made = yaml.safe_load_all(executors.render(launcher, [run]).files["job.yaml"])
     return files, made
 
 
@@ -175,9 +175,9 @@ def test_what_a_launcher_cannot_do_is_said(
     launcher: str, runs: Sequence[Launch], why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match=why):
-        launchers.render(launcher, runs)
+        executors.render(launcher, runs)
     with pytest.raises(RequestError, match=why):
-        launchers.start(launcher, runs, tmp_path / "run")
+        executors.start(launcher, runs, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -189,7 +189,7 @@ def test_an_image_is_a_plain_reference(image: str) -> None:
 
 def test_a_manifest_without_an_image_is_not_submitted(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="which image"):
-        launchers.start("jobset", [small_run()], tmp_path / "run")
+        executors.start("jobset", [small_run()], tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_folder_without_a_handle_is_said(text: str | None, tmp_path: Path) -> 
     if text is not None:
         (tmp_path / "handle.json").write_text(text)
     with pytest.raises(RequestError, match=r"has no handle\.json"):
-        launchers.started(tmp_path)
+        executors.started(tmp_path)
 
 
 @pytest.mark.parametrize(("launcher", "word"), [("slurm", "sbatch"), ("trainjob", "kubectl")])
@@ -216,14 +216,14 @@ class TestClient:
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(RequestError, match=f"{word} is not on this machine's PATH"):
-            launchers.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
+            executors.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
 
     def test_refuses(
         self, launcher: str, word: str, tmp_path: Path, on_path: Callable[[str, str], Path]
     ) -> None:
         on_path(word, "#!/bin/sh\necho 'no such partition\x1b[2J' >&2\nexit 3\n")
         with pytest.raises(RequestError) as raised:
-            launchers.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
+            executors.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
         assert f"{word} ended with code 3: no such partition?[2J" in str(raised.value)
         assert not (tmp_path / "run" / "handle.json").exists()
 
@@ -235,7 +235,7 @@ class TestClient:
         on_path(word, f"#!/bin/sh\nsleep 1000 &\necho $! >> {pids}\nwait\n")
         monkeypatch.setattr(client, "TIMEOUT_S", 0.5)
         with pytest.raises(RequestError, match=r"did not answer within 0\.5 s"):
-            launchers.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
+            executors.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
         for pid in (tmp_path / "pids").read_text().split():
             assert ended(int(pid))
 
@@ -243,7 +243,7 @@ class TestClient:
 def test_a_cluster_may_fail_to_answer_now_and_then(
     tmp_path: Path, on_path: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "_POLLS_S", (0.01, 0.01))
+    monkeypatch.setattr(executors, "_POLLS_S", (0.01, 0.01))
     handle = Handle(launcher="slurm", folder=str(tmp_path), id="7", ranks=1)
     calls = tmp_path / "calls"
     on_path("sacct", "#!/bin/sh\nexit 1\n")
@@ -259,17 +259,17 @@ def test_a_cluster_may_fail_to_answer_now_and_then(
 
 def test_a_handle_finds_what_its_runs_are_about(tmp_path: Path) -> None:
     run = small_run((2, 1))
-    handle = launchers.start("torchrun", [run], tmp_path / "run")
-    assert launchers.requests(handle) == (run.request,)
+    handle = executors.start("torchrun", [run], tmp_path / "run")
+    assert executors.requests(handle) == (run.request,)
     (tmp_path / "run" / "request.json").write_text("{}")
     with pytest.raises(RequestError, match=r"no request\.json"):
-        launchers.requests(handle)
+        executors.requests(handle)
 
 
 def test_sbatch_that_answers_nonsense(tmp_path: Path, on_path: Callable[[str, str], Path]) -> None:
     on_path("sbatch", "#!/bin/sh\necho 'Welcome to the cluster'\n")
     with pytest.raises(RequestError, match="the number of a job"):
-        launchers.start("slurm", [small_run()], tmp_path / "run")
+        executors.start("slurm", [small_run()], tmp_path / "run")
 
 
 # --- Kubernetes, with a stand-in for kubectl that runs the pods here ----------------------------
@@ -296,9 +296,9 @@ def test_a_run_on_kubernetes_from_its_submission_to_its_results(
     monkeypatch.setenv("CLUSTER", str(tmp_path))
     monkeypatch.setenv("PYTHON", str(program(tmp_path, "rank", RANK)))
     folder = tmp_path / "a run $(touch pwned)"
-    launchers.start(launcher, [small_run((2, 1), name=HOSTILE, image=IMAGE)], folder)
-    handle = launchers.started(folder)
-    through = launchers.get(handle.launcher)
+    executors.start(launcher, [small_run((2, 1), name=HOSTILE, image=IMAGE)], folder)
+    handle = executors.started(folder)
+    through = executors.get(handle.launcher)
 
     state.write_text("stuck")
     assert through.poll(handle) == (
@@ -312,7 +312,7 @@ def test_a_run_on_kubernetes_from_its_submission_to_its_results(
     assert through.poll(handle) == (Status(state="succeeded", detail="all said"),)
 
     assert through.collect(handle) == (folder,)
-    assert launchers.missing(folder, 2) == []
+    assert executors.missing(folder, 2) == []
     assert not (folder / "rank-99.json").exists()
     for rank in (0, 1):
         result = json.loads((folder / f"rank-{rank}.json").read_text())

@@ -15,7 +15,7 @@ from planner.documents.answer import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, slurm
-from planner.validate.launchers import (
+from planner.validate.executors import (
     Handle,
     Launch,
     State,
@@ -25,7 +25,7 @@ from planner.validate.launchers import (
     left,
     run_name,
 )
-from planner.validate.launchers.client import ClientError, call
+from planner.validate.executors.client import ClientError, call
 
 _MARGIN_S = 300  # for the nodes to start and to end
 # Slurm's states of a job (squeue(1), JOB STATE CODES); what is not here has failed.

@@ -1,6 +1,6 @@
 """torchrun on this machine: a watching process, which outlives the command that started it.
 
-`python -m planner.validate.launchers.local FOLDER RANKS SECONDS` is that process; see
+`python -m planner.validate.executors.local FOLDER RANKS SECONDS` is that process; see
 planner.validate.process for how it ends them.
 """
 
@@ -21,7 +21,7 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch
 from planner.validate import contract, process
-from planner.validate.launchers import (
+from planner.validate.executors import (
     MAIN,
     Handle,
     Launch,

@@ -1,6 +1,7 @@
 """A validation run on other machines: written as files to read and to submit, then followed.
 
-A launcher is one file and one line here.  It renders a folder: `train.py` and `job.json` for the
+An executor is one file and one line here, and carries the name of the launcher whose files it
+uses (planner/launchers).  It renders a folder: `train.py` and `job.json` for the
 worker (see planner.validate.contract), `launch.sh` that starts torchrun, and what its cluster wants
 beside them.  Where the cluster's client is installed, it submits that folder, and follows what came
 of it by a handle that is plain JSON: whoever has the handle can poll, cancel and collect.
@@ -99,7 +100,7 @@ class Status(Spec):
     detail: str = ""
 
 
-class Launcher(Protocol):
+class Executor(Protocol):
     """One way to start ranks.  Each raises RequestError where the cluster's client cannot."""
 
     def render(self, launches: Sequence[Launch]) -> Bundle:
@@ -123,14 +124,14 @@ class Launcher(Protocol):
         ...
 
 
-def get(name: str) -> Launcher:
-    """The launcher of that name; raises RequestError with the nearest names."""
-    from planner.validate.launchers.kubernetes import Kubernetes
-    from planner.validate.launchers.local import Local
-    from planner.validate.launchers.slurm import Slurm
-    from planner.validate.launchers.torchrun import Torchrun
+def get(name: str) -> Executor:
+    """The executor of that launcher; raises RequestError with the nearest names."""
+    from planner.validate.executors.kubernetes import Kubernetes
+    from planner.validate.executors.local import Local
+    from planner.validate.executors.slurm import Slurm
+    from planner.validate.executors.torchrun import Torchrun
 
-    launchers: Mapping[str, Launcher] = {
+    executors: Mapping[str, Executor] = {
         "local": Local(),
         "torchrun": Torchrun(),
         "slurm": Slurm(),
@@ -138,13 +139,13 @@ def get(name: str) -> Launcher:
         "trainjob": Kubernetes("trainjob"),
     }
     try:
-        return launchers[resolve(name, {one: one for one in launchers}, "launcher")]
+        return executors[resolve(name, {one: one for one in executors}, "launcher")]
     except UnknownName as error:
         raise refuse("/launcher", "unknown_name", str(error)) from None
 
 
 def bundle(launch: Launch, name: str) -> Bundle:
-    """What every launcher starts on every node: torchrun with the worker."""
+    """What every executor starts on every node: torchrun with the worker."""
     cluster = launch.request.cluster
     text = _SCRIPT.format(
         about=shell.comment(f"A validation run of {launch.request.model.name}: {launch.ranks} "
@@ -176,9 +177,9 @@ def start(name: str, launches: Sequence[Launch], folder: Path) -> Handle:
 
     Raises RequestError where the launcher or its cluster refuses.
     """
-    launcher = get(name)
+    executor = get(name)
     write_files(render(name, launches).files, folder)
-    handle = launcher.submit(folder.resolve(), launches)
+    handle = executor.submit(folder.resolve(), launches)
     write_files({HANDLE: handle.model_dump_json(indent=1) + "\n"}, folder)
     return handle
 

@@ -21,7 +21,7 @@ from planner.documents.problems import refuse, shown
 from planner.frameworks.base import Bundle
 from planner.launchers import jobset, trainjob
 from planner.launchers.kubernetes import FILE, IMAGE
-from planner.validate.launchers import (
+from planner.validate.executors import (
     Handle,
     Launch,
     State,
@@ -31,7 +31,7 @@ from planner.validate.launchers import (
     only,
     run_name,
 )
-from planner.validate.launchers.client import ClientError, call
+from planner.validate.executors.client import ClientError, call
 
 Kind = Literal["jobset", "trainjob"]
 _RENDER: dict[Kind, Callable[..., Bundle]] = {

@@ -13,7 +13,7 @@ from planner.documents.answer import Note
 from planner.documents.problems import refuse
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
-from planner.validate.launchers import (
+from planner.validate.executors import (
     MAIN,
     Handle,
     Launch,

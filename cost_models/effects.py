@@ -1,0 +1,67 @@
+"""Where a field of a document is read: a condition that is declared with the field.
+
+A condition names other fields of the same document, each with a JSON Schema of the value that it
+must have; a field may have several, of which one must hold.  They stand in the schema of the
+document as `x-read-where`, for whoever shows or collapses fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.fields import Spec
+
+READ_WHERE = "x-read-where"
+Rule = Mapping[str, Any]
+Condition = Mapping[str, Rule]
+
+GIVEN: Rule = {"minItems": 1}
+
+
+def above(value: float) -> Rule:
+    """More than a number."""
+    return {"exclusiveMinimum": value}
+
+
+def equal(value: Any) -> Rule:
+    """One value."""
+    return {"const": value}
+
+
+def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
+    """Arguments of a pydantic Field that is read only where one of the conditions holds."""
+    told = " or ".join(" and ".join(_told(*one) for one in each.items()) for each in conditions)
+    return {
+        "description": f"{description}; read where {told}",
+        "json_schema_extra": {READ_WHERE: [dict(each) for each in conditions]},
+    }
+
+
+def conditions(document: type[Spec], field: str) -> list[Condition]:
+    """The conditions of a field; empty: it is always read."""
+    extra = document.model_fields[field].json_schema_extra
+    found = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
+    return list(found)  # type: ignore[arg-type]
+
+
+def is_read(document: Spec, field: str) -> bool:
+    """Whether a field of a document has an effect, as its other fields are."""
+    found = conditions(type(document), field)
+    return not found or any(
+        all(_meets(getattr(document, name), rule) for name, rule in each.items()) for each in found
+    )
+
+
+def _meets(value: Any, rule: Rule) -> bool:
+    if "const" in rule:
+        return bool(value == rule["const"])
+    if "minItems" in rule:
+        return len(value) >= int(rule["minItems"])
+    return bool(value > rule["exclusiveMinimum"])
+
+
+def _told(name: str, rule: Rule) -> str:
+    if "const" in rule:
+        return name if rule["const"] is True else f"{name} is {rule['const']}"
+    return f"{name} are given" if "minItems" in rule else f"{name} > {rule['exclusiveMinimum']}"

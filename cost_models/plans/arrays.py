@@ -1,0 +1,236 @@
+"""Many plans as arrays, one for each field of a plan's document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.effects import Rule, conditions
+from cost_models.plans.plan import RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The fields of ParallelPlan as arrays that broadcast against each other."""
+
+    tp: IntArray
+    sequence_parallel: IntArray
+    cp: IntArray
+    cp_kind: IntArray
+    dynamic_cp: IntArray
+    pp: IntArray
+    vpp: IntArray
+    dp: IntArray
+    dp_shard: IntArray
+    ep: IntArray
+    etp: IntArray
+    zero_stage: IntArray
+    reshard_after_forward: IntArray
+    micro_batch_size: IntArray
+    recompute: IntArray
+    recompute_modules: IntArray
+    recompute_method: IntArray
+    recompute_num_layers: IntArray
+    recompute_layers: IntArray
+    schedule: IntArray
+    first_stage_layers: IntArray
+    last_stage_layers: IntArray
+    stage_layers: IntArray
+    rank_order: IntArray
+    offload_optimizer: IntArray
+    offload_activations: IntArray
+    offload_num_layers: IntArray
+    attention_kernel: IntArray
+    cross_entropy: IntArray
+    moe_dispatcher: IntArray
+    overlap_grad_reduce: IntArray
+    overlap_param_gather: IntArray
+    overlap_tp: IntArray
+    overlap_p2p: IntArray
+    overlap_ep: IntArray
+    runtime: IntArray
+    compile: IntArray
+    # Row k of this table is what stage_layers or recompute_layers == k + 1 means; 0 means none.
+    stage_layers_table: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def build(cls, **columns: Any) -> Plans:
+        """Plans from named columns (and `stage_layers_table`); the others take their default."""
+        table: tuple[tuple[int, ...], ...] = columns.pop("stage_layers_table", ())
+        values: dict[str, IntArray] = {}
+        for name in FIELDS:
+            value = columns.pop(name) if name in columns else _DEFAULTS[name]
+            values[name] = np.asarray(value, dtype=np.int64)
+        if columns:
+            raise TypeError(f"unknown plan fields {sorted(columns)}")
+        return cls(**values, stage_layers_table=table)
+
+    @classmethod
+    def from_rows(
+        cls, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()
+    ) -> Plans:
+        """Plans of shape (len(rows),); table: the first rows of theirs."""
+        named = {layers for row in rows for layers in _tuples(row)}
+        table = (*table, *sorted(named - set(table)))
+        columns = {
+            name: np.array([encode(row, name, table) for row in rows], dtype=np.int64)
+            for name in FIELDS
+        }
+        return cls.build(stage_layers_table=table, **columns)
+
+    @classmethod
+    def of(cls, row: ParallelPlan) -> Plans:
+        """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
+        table = _tuples(row)
+        columns = {name: encode(row, name, table) for name in FIELDS}
+        return cls.build(stage_layers_table=table, **columns)
+
+    def __len__(self) -> int:
+        """Number of plans (0-d columns broadcast)."""
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return next((len(column) for _, column in self.columns() if column.ndim), 1)
+
+    @cached_property
+    def _is_one(self) -> bool:
+        return all(column.ndim == 0 for _, column in self.columns())
+
+    def columns(self) -> Iterator[tuple[str, IntArray]]:
+        for name in FIELDS:
+            yield name, getattr(self, name)
+
+    def take(self, index: Any) -> Plans:
+        """The plans at an index, mask or slice; 0-d columns stay 0-d."""
+        if self._is_one:
+            return self
+        if isinstance(index, np.ndarray) and index.dtype == np.bool_:
+            index = np.flatnonzero(index)  # once for all columns
+        picked = {n: (c if c.ndim == 0 else c[index]) for n, c in self.columns()}
+        return Plans(**picked, stage_layers_table=self.stage_layers_table)
+
+    def with_columns(self, **columns: Any) -> Plans:
+        changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
+        return replace(self, **changed)
+
+    def micro_batches(self, global_batch_size: int) -> FloatArray:
+        """Micro-batches of a step on each pipeline; whole for legal plans."""
+        count: FloatArray = global_batch_size / (self.dp * self.micro_batch_size)
+        return count
+
+    def reads(self, field: str) -> NDArray[np.bool_]:
+        """Which plans a field has an effect on, by its declared conditions."""
+        several = [
+            np.logical_and.reduce([self._meets(*one) for one in each.items()])
+            for each in conditions(ParallelPlan, field)
+        ]
+        return np.asarray(np.logical_or.reduce(several) if several else True)
+
+    def _meets(self, field: str, rule: Rule) -> NDArray[np.bool_]:
+        """Where a field has the value that a rule asks for."""
+        column: IntArray = getattr(self, field)
+        if "const" not in rule:
+            return np.asarray(column > rule["exclusiveMinimum"])
+        wanted = rule["const"]
+        return np.asarray(column == (code(field, wanted) if field in VOCABULARIES else wanted))
+
+    def of_stage_layers(self, value: Callable[[tuple[int, ...]], int], none: int = 0) -> IntArray:
+        """What `value` says of each plan's explicit layers; `none` where it has none."""
+        said = np.array([none, *map(value, self.stage_layers_table)], dtype=np.int64)
+        return np.asarray(said[self.stage_layers])
+
+    def row(self, i: int) -> ParallelPlan:
+        """Plan i as a document."""
+        values: dict[str, Any] = {}
+        for name, column in self.columns():
+            code = int(column if column.ndim == 0 else column[i])
+            values[name] = self._decode(name, code)
+        return ParallelPlan(**values)
+
+    def values(self) -> dict[str, list[Any]]:
+        """Every field as a list of what a document has, one element per plan."""
+        found = {}
+        for name, column in self.columns():
+            codes, where = np.unique(np.broadcast_to(column, (len(self),)), return_inverse=True)
+            meanings = [self._decode(name, int(code)) for code in codes]
+            found[name] = [meanings[i] for i in where.tolist()]
+        return found
+
+    def _decode(self, name: str, code: int) -> Any:
+        if name == "recompute_modules":
+            return tuple(m for k, m in enumerate(RECOMPUTE_MODULES) if code >> k & 1)
+        if name in _BY_STAGE:
+            return self.stage_layers_table[code - 1] if code else ()
+        if name in VOCABULARIES:
+            return VOCABULARIES[name][code]
+        if name in _BOOLEANS:
+            return bool(code)
+        return code
+
+
+# Fields that are codes of rows of the table.
+_BY_STAGE = ("stage_layers", "recompute_layers")
+
+
+def _tuples(row: ParallelPlan) -> tuple[tuple[int, ...], ...]:
+    """What the fields by stage of a plan say, each once."""
+    said = (getattr(row, name) for name in _BY_STAGE)
+    return tuple(dict.fromkeys(layers for layers in said if layers))
+
+
+def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()) -> int:
+    """The integer a Plans column holds for one field of one plan."""
+    value = getattr(row, name)
+    if name == "recompute_modules":
+        return row.recompute_module_bits
+    if name in _BY_STAGE:
+        return table.index(value) + 1 if value else 0
+    if name in VOCABULARIES:
+        return VOCABULARIES[name].index(value)
+    return int(value)
+
+
+@cache
+def code(field: str, name: str) -> int:
+    """The integer that stands for a name of a vocabulary."""
+    return VOCABULARIES[field].index(name)
+
+
+def is_one_of(codes: IntArray, field: str, *names: str) -> FloatArray:
+    """1.0 where a column of codes holds one of some names of its vocabulary, else 0.0."""
+    flags: FloatArray = _flags(field, names)[codes]
+    return flags
+
+
+@cache
+def _flags(field: str, names: tuple[str, ...]) -> FloatArray:
+    return np.array([float(name in names) for name in VOCABULARIES[field]])
+
+
+FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Plans) if f.name != "stage_layers_table")
+_DEFAULTS: dict[str, int] = {name: encode(ParallelPlan(), name) for name in FIELDS}
+_BOOLEANS = frozenset(
+    name for name, info in ParallelPlan.model_fields.items() if info.annotation is bool
+)
+
+
+def concatenate(first: Plans, second: Plans) -> Plans:
+    """Both batches as one; columns without a dimension are shared where they agree."""
+    columns = {}
+    for name, column in first.columns():
+        other: IntArray = getattr(second, name)
+        if column.ndim == 0 and other.ndim == 0 and column == other:
+            columns[name] = column
+        else:
+            a = np.broadcast_to(column, (len(first),))
+            columns[name] = np.concatenate([a, np.broadcast_to(other, (len(second),))])
+    return Plans.build(stage_layers_table=first.stage_layers_table, **columns)

@@ -1,0 +1,180 @@
+"""What a stage holds whatever is in flight: its states, and the weights and gradients on their way.
+
+Weights, gradients and optimizer states as ZeRO shards them; weights that are gathered for use;
+gradients in buckets; what an optimizer step needs beside them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models import overheads, state_memory
+from cost_models.arrays import max_of, sum_of
+from cost_models.data_parallel import HeldParameters
+from cost_models.gathered import Gathered, LayerParameters, Setting, by_schedule
+from cost_models.sources import Array
+from cost_models.spec import DTYPE_BYTES
+
+
+def stage_states(
+    s: Setting, g: Gathered, slot: int, matrix_states: Array
+) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of one stage slot."""
+    weights, gradients, optimizer = state_parts(
+        s, g, g.trained_stage_parameters[slot], g.frozen_stage_bytes[slot]
+    )
+    if np.ndim(matrix_states) or matrix_states:
+        kept = 1.0 - g.plans.offload_optimizer
+        optimizer = optimizer + matrix_states * copies_of(g) * kept
+    gradients = gradients + placeholder_bytes(g, slot)
+    stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
+    return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+
+
+def copies_of(g: Gathered) -> Array:
+    """Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only."""
+    return by_schedule(g.plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
+
+
+def state_parts(
+    s: Setting, g: Gathered, trained: tuple[Array, Array], frozen: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
+    trained, and of the bytes of those that are not.
+
+    Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
+    holds them there as ZeRO-1 does.
+    """
+    training, plans = s.training, g.plans
+    zero = plans.zero_stage
+    gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
+    element = state_memory.element_bytes(training, g.runtime)
+    copies = copies_of(g)
+    weights: Array = 0.0
+    gradients: Array = 0.0
+    optimizer: Array = 0.0
+    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    for held, kept, ranks in zip(trained, frozen, shards, strict=True):
+        weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
+        if g.frozen is not None:
+            weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
+        gradients = gradients + state_memory.gradient_bytes(
+            held, element.gradients, gradient_zero, ranks
+        )
+        optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
+    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
+
+
+def flat_step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """What flat buckets (DeepSpeed) and their optimizer step need beside the states of a slot."""
+    flat = g.runtime.flat_buckets
+    if not np.any(flat):
+        return 0.0
+    half = flat * (DTYPE_BYTES[s.training.gradient_dtype] < 4)
+    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    step = sum_of(
+        state_memory.step_bytes(held, half, g.plans.zero_stage, ranks)
+        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
+    )
+    ends = (g.stages.spread(row[slot]) > 0 for row in (g.table.first, g.table.last))
+    table = np.maximum(*ends) * g.state.spread(g.trained.word_table)
+    whole: Array = sum_of(g.trained_stage_parameters[slot])
+    buckets = overheads.deepspeed_bucket_bytes(
+        whole, table, DTYPE_BYTES[s.training.gradient_reduce_dtype], s.training.weight_bytes, half
+    )
+    return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
+
+
+def placeholder_bytes(g: Gathered, slot: int) -> Array:
+    """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
+    placeholders = g.runtime.placeholder_gradients
+    if not np.any(placeholders):
+        return 0.0
+    at_stage, at_state = g.stages.spread, g.state.spread
+    there = [at_stage(layers[slot]) for layers in g.table.layers]
+    total: Array = (at_stage(g.table.last[slot]) > 0) * at_state(g.trained.word_table)
+    for kinds, parameters in g.trained.placeholders.items():
+        total = total + (sum_of(there[k] for k in kinds) > 0) * at_state(parameters)
+    return total * overheads.WEIGHT_BYTES * placeholders
+
+
+def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """Bytes of weights that one stage slot has gathered.
+
+    FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
+    weights (word table and head); or all weights of the stage where it does not reshard.  Without
+    ZeRO torch (replicate) keeps them once more, in the dtype it computes in.
+    """
+    plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
+    stage: Array = sum_of(g.stage_parameters[slot])
+    masters: Array = sum_of(g.trained_stage_parameters[slot])
+    copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
+    if not np.any(plans.zero_stage == 3):
+        return copied
+    first = g.stages.spread(g.table.first[slot]) > 0
+    last = g.stages.spread(g.table.last[slot]) > 0
+    layer = _gathered_layer(g, g.held, g.layer_parameters)
+    one = _at_once(g, layer)
+    ahead = np.minimum(layer, runtime.most_live_parameters)
+    ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
+    ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
+    root = runtime.gathers_root_weights * ends
+    whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
+    return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
+
+
+def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+    """Bytes of gradients on their way to where they are kept.
+
+    ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
+    are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
+    before the last, when activations are gone.
+    """
+    masters = g.runtime.weights_are_masters
+    if not (np.any(g.plans.zero_stage >= 2) or np.any(masters)):
+        return 0.0
+    half = masters * s.training.weight_bytes
+    sharded = (g.plans.zero_stage >= 2) * 1.0
+    reduces = sharded * (1.0 - g.runtime.reduces_after_pipeline * (g.plans.pp > 1))
+    reduced = DTYPE_BYTES[s.training.gradient_reduce_dtype] * reduces
+    reduced = reduced * (1.0 - g.runtime.reduces_half_gradients)
+    last = g.stages.spread(g.table.last[slot]) > 0
+    head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
+    layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
+    buckets: Array = _at_once(g, layer) * (reduced + half) + head
+    return buckets
+
+
+def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) -> Array:
+    """Parameters that are gathered together: of a layer, or of a word table that is larger."""
+    layer = max_of(plain + expert for plain, expert in layers)
+    with_table = np.maximum(layer, g.state.spread(held.embedding))
+    apart = np.asarray(g.runtime.gathers_root_weights) > 0
+    together: Array = np.where(apart, layer, with_table)
+    return together
+
+
+def _at_once(g: Gathered, layer: Array) -> Array:
+    """Parameters in use of a gathered layer, or of its widest matrix."""
+    together = np.asarray(g.runtime.gathers_experts_together) > 0
+    matrix = np.where(
+        together, g.state.spread(g.held.widest_together), g.state.spread(g.held.widest)
+    )
+    widest = np.minimum(layer, matrix)
+    used: Array = np.where(np.asarray(g.runtime.gathers_by_matrix) > 0, widest, layer)
+    return used
+
+
+def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
+    """What DTensor holds of the word table's gradient beyond the rank's own rows.
+
+    Its backward of a table split by rows (vocabulary parallel) makes the gradient of all rows; the
+    rank's own are taken from it when gradients are reduced, not while they accumulate: in a
+    pipeline, and without ZeRO where there are several micro-batches.
+    """
+    plans = g.plans
+    accumulates = (plans.pp > 1) | ((plans.zero_stage == 0) & (g.micro_batches > 1))
+    first = g.stages.spread(g.table.first[slot]) > 0
+    others = (plans.tp - 1.0) * g.state.spread(g.trained.word_table)
+    held: Array = g.runtime.whole_table_gradient * accumulates * first * others * stored_bytes
+    return held

@@ -1,0 +1,47 @@
+"""What a whole training costs: days, USD and energy of a cluster that is busy for so long."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cost_models.spec import ClusterSpec
+from cost_models.units import DAY_S, HOUR_S
+
+
+class TrainingCost(NamedTuple):
+    """Days, USD and kWh; None where a price or a power is not known."""
+
+    days: float
+    cost_usd: float | None
+    energy_kwh: float | None
+
+
+def training_cost(cluster: ClusterSpec, seconds: float) -> TrainingCost:
+    """The cost of a cluster for so many seconds; of all nodes, with the site's overhead (PUE)."""
+    hourly, watts = usd_per_hour(cluster), power_watts(cluster)
+    hours = seconds / HOUR_S
+    return TrainingCost(
+        days=seconds / DAY_S,
+        cost_usd=None if hourly is None else hours * hourly,
+        energy_kwh=None if watts is None else watts / 1000.0 * hours,
+    )
+
+
+def usd_per_hour(cluster: ClusterSpec) -> float | None:
+    """The price of all accelerators; None where that of one group is not known."""
+    total = 0.0
+    for group in cluster.groups:
+        if group.price_usd_per_accelerator_hour is None:
+            return None
+        total += group.accelerators * group.price_usd_per_accelerator_hour
+    return total
+
+
+def power_watts(cluster: ClusterSpec) -> float | None:
+    """The power of all nodes, PUE included; None where that of one group is not known."""
+    total = 0.0
+    for group in cluster.groups:
+        if group.node_power_watts is None:
+            return None
+        total += group.node_power_watts * group.nodes
+    return total * cluster.pue

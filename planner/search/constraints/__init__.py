@@ -1,0 +1,48 @@
+"""What makes a plan illegal: named rules over arrays of plans, each with a reason code.
+
+A rule is one pure function from (model, cluster, training, plans) to a boolean per plan; the
+search applies it to millions, `why` and the parsers to one.  Frameworks bring rules of the
+same shape (planner/frameworks).
+"""
+
+from __future__ import annotations
+
+from planner.search.constraints import degrees, layout, step
+from planner.search.constraints.degrees import TP_IN_DOMAIN
+from planner.search.constraints.rule import (
+    BoolArray,
+    Context,
+    Level,
+    Rule,
+    judged,
+    micro_batches,
+    passing,
+    violations,
+)
+
+__all__ = [
+    "RULES", "TP_IN_DOMAIN", "BoolArray", "Context", "Level", "Rule", "judged", "micro_batches",
+    "passing", "violations",
+]  # fmt: skip
+
+# A plan is refused for the first of them that it breaks.
+RULES: tuple[Rule, ...] = (
+    degrees.ADAPTERS,
+    degrees.WORLD_SIZE,
+    step.BATCH,
+    degrees.HEADS,
+    degrees.KV_HEADS,
+    degrees.FFN,
+    degrees.SEQUENCE_PARALLEL,
+    degrees.SEQUENCE,
+    step.DYNAMIC_CP,
+    degrees.EXPERTS,
+    layout.LAYERS,
+    layout.VPP,
+    layout.SCHEDULE,
+    step.ZERO,
+    step.RECOMPUTE,
+    step.OFFLOAD,
+    step.OFFLOADED_LAYERS,
+    step.OFFLOADS_ELEMENTWISE,
+)

@@ -1,0 +1,194 @@
+"""The ways to lay layers on pipeline stages: schedules, chunks per rank, uneven splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import ceil, gcd
+
+from cost_models.flops import layer_matrix_parameters
+from cost_models.layers import layers_of
+from cost_models.plans import code
+from cost_models.schedules import SCHEDULES
+from cost_models.schedules.base import PipelineSchedule, Placement
+from planner.search.axes import Axes, divisors
+from planner.search.rough_layouts import RoughLayout, rough_layouts
+
+# Ends may be lighter than a middle stage by what the head weighs in layers, at most this many.
+MOST_LAYERS_LIGHTER = 4
+
+
+class LayoutAxes:
+    """The values of the fields in LAYOUT_FIELDS, by pipeline size."""
+
+    def __init__(self, axes: Axes) -> None:
+        self._axes = axes
+
+    @cached_property
+    def explicit_splits(self) -> tuple[tuple[int, ...], ...]:
+        """The stage layers a request names itself; () among them leaves the usual ones in."""
+        bounds = self._axes.request.search.limits.get("stage_layers")
+        if bounds is None or bounds.values is None:
+            return (
+                (self._axes.own.stage_layers,)
+                if self._axes.own and self._axes.own.stage_layers
+                else ()
+            )
+        return tuple(tuple(int(n) for n in split) for split in bounds.values if split)  # type: ignore[union-attr]
+
+    @cached_property
+    def split_table(self) -> tuple[tuple[int, ...], ...]:
+        """Explicit stage layers: what the request names, then what is dealt out here."""
+        dealt = (found.layers for layouts in self._dealt.values() for found in layouts)
+        return tuple(dict.fromkeys((*self.explicit_splits, *dealt)))
+
+    def dealt_share(self, pp: int) -> float:
+        """The least that the busiest rank does in layers dealt out, of that in the usual splits."""
+        return min((found.share for found in self._dealt.get(pp, ())), default=1.0)
+
+    @property
+    def deals(self) -> bool:
+        """Whether layers may fall on stages as they are dealt out, whatever the usual splits."""
+        return not any(
+            map(self._axes.limited, ("first_stage_layers", "last_stage_layers", "stage_layers"))
+        )
+
+    @cached_property
+    def _dealt(self) -> dict[int, tuple[RoughLayout, ...]]:
+        """By pipeline size: layers dealt out by FLOP, where no usual split is as even.
+
+        Where all layers are alike the usual splits are, if there are any.
+        """
+        model, training = self._axes.request.model, self._axes.request.training
+        several = len(layers_of(model).kinds) > 1
+        found = {}
+        for pp in self._axes.values["pp"] if self.deals else ():
+            usual = self._usual_ends(pp)
+            if pp == 1 or not (several or (model.num_layers % pp and len(usual) == 1)):
+                continue
+            layouts = rough_layouts(model, training, pp, self._shapes(pp), tuple(usual))
+            found[pp] = tuple(layouts)
+        return found
+
+    def _shapes(self, pp: int) -> list[tuple[Placement, int]]:
+        """Placements and chunks per rank that the schedules to be tried have."""
+        fullest = divisors(-(-self._axes.request.model.num_layers // pp))
+        shapes = []
+        for name in self._axes.values["schedule"]:
+            schedule = SCHEDULES[name]
+            if schedule.placement == "two-way":
+                continue  # both directions hold a copy of the same even stages
+            counts = schedule.chunk_counts or tuple(v for v in fullest if v > 1)
+            shapes += [(schedule.placement, v) for v in counts if self._axes.allows("vpp", v)]
+        most = self._axes.request.model.num_layers
+        return [shape for shape in dict.fromkeys(shapes) if pp * shape[1] <= most]
+
+    @property
+    def _usual_splits(self) -> bool:
+        """Whether first, middle and last stages are tried, beside explicit splits or alone."""
+        bounds = self._axes.request.search.limits.get("stage_layers")
+        return bounds is None or bounds.values is None or () in bounds.values
+
+    def layout_rows(self, pp: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """(schedule, vpp, first, last, 1 + place in split_table or 0) for one pipeline."""
+        names = self._axes.values["schedule"]
+        if pp == 1 and self._usual_splits:
+            # Without a pipeline there is no schedule to choose.
+            plain = [name for name in names if 1 in SCHEDULES[name].chunk_counts]
+            if plain and self._axes.allows("vpp", 1):
+                yield (code("schedule", "1f1b" if "1f1b" in plain else plain[0]), 1, 0, 0, 0)
+            return
+        for first, last, explicit, divisible in self._splits(pp):
+            for name in names:
+                if name == "gpipe" and self.gpipe_dominated:
+                    continue
+                schedule = SCHEDULES[name]
+                uneven = bool(first or last or explicit)
+                if uneven and schedule.placement != "loop":
+                    continue  # waves and two directions split evenly, see virtual_stages
+                for v in self._chunk_counts(schedule, divisible):
+                    yield (code("schedule", name), v, first, last, explicit)
+        for placement, v, sizes, _ in self._dealt.get(pp, ()):
+            for name in names:
+                schedule = SCHEDULES[name]
+                if name == "gpipe" and self.gpipe_dominated:
+                    continue
+                counts = schedule.chunk_counts
+                if schedule.placement == placement and (v in counts if counts else v > 1):
+                    yield code("schedule", name), v, 0, 0, 1 + self.split_table.index(sizes)
+
+    def _chunk_counts(self, schedule: PipelineSchedule, divisible: int) -> Iterable[int]:
+        """Chunks per rank to try for a schedule; `divisible`: layers its stages share out."""
+        if schedule.chunk_counts:
+            return (v for v in schedule.chunk_counts if self._axes.allows("vpp", v))
+        several = [v for v in divisors(divisible) if v > 1]
+        return (v for v in self._axes.allowed("vpp", several) if v > 1)
+
+    @property
+    def gpipe_dominated(self) -> bool:
+        """Whether gpipe is left out beside 1f1b."""
+        if self._axes.own is not None and self._axes.own.schedule == "gpipe":
+            return False
+        return not self._axes.full and {"gpipe", "1f1b"} <= set(self._axes.values["schedule"])
+
+    def _splits(self, pp: int) -> Iterator[tuple[int, int, int, int]]:
+        """(first, last, explicit, what vpp divides): the splits to try for one pipeline."""
+        layers = self._axes.request.model.num_layers
+        for k, split in enumerate(self.explicit_splits):
+            if len(split) == pp:
+                yield 0, 0, k + 1, gcd(*split)
+        if not self._usual_splits:
+            return
+        for first, last in self._ends(pp):
+            count = pp - (first > 0) - (last > 0)
+            rest = layers - first - last
+            yield first, last, 0, rest // count if count else max(first, last)
+
+    def _ends(self, pp: int) -> list[tuple[int, int]]:
+        """(first, last) stage layers to try."""
+        layers = self._axes.request.model.num_layers
+        usual = self._usual_ends(pp)
+        if self._axes.limited("first_stage_layers") or self._axes.limited("last_stage_layers"):
+            firsts = self._allowed_layers("first_stage_layers", [first for first, _ in usual])
+            lasts = self._allowed_layers("last_stage_layers", [last for _, last in usual])
+            return [(f, last) for f in firsts for last in lasts if f + last <= layers]
+        if self._axes.own is not None and self._axes.own.pp == pp > 1:
+            usual.append((self._axes.own.first_stage_layers, self._axes.own.last_stage_layers))
+        return list(dict.fromkeys(usual))
+
+    def _allowed_layers(self, field: str, usual: list[int]) -> tuple[int, ...]:
+        """The layers of one end: the usual ones, or all that a limit on this field leaves."""
+        every = (
+            range(self._axes.request.model.num_layers)
+            if self._axes.limited(field)
+            else sorted(set(usual))
+        )
+        return self._axes.allowed(field, every)
+
+    def _usual_ends(self, pp: int) -> list[tuple[int, int]]:
+        """Even, and ends lighter by what the head weighs."""
+        layers = self._axes.request.model.num_layers
+        ends_of = [(0, 0)]
+        lighter = self.most_layers_lighter
+        for deficit in range(1, 2 * lighter + 1):
+            if (layers + deficit) % pp:
+                continue
+            middle = (layers + deficit) // pp
+            for first in range(max(0, deficit - lighter), min(deficit, lighter) + 1):
+                ends = (middle - first, middle - deficit + first)
+                if min(ends) < 1:
+                    continue
+                if pp > 2:
+                    ends_of.append((ends[0] if first else 0, ends[1] if deficit > first else 0))
+                elif ends[0] != ends[1]:  # of two stages, equal ends are the even split
+                    ends_of.append(ends)
+        return ends_of
+
+    @cached_property
+    def most_layers_lighter(self) -> int:
+        """Layers an end stage may have fewer: what the head weighs, 1 to MOST_LAYERS_LIGHTER."""
+        model = self._axes.request.model
+        head = model.hidden_size * model.vocab_size
+        layers = layers_of(model)
+        layer = layer_matrix_parameters(model, layers.kinds[layers.order[-1]])
+        return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)

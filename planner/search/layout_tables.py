@@ -1,0 +1,122 @@
+"""Tables of what process groups are combined with: legal layouts and micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.plans import IntArray, Plans
+from cost_models.spec import ModelSpec
+from cost_models.stages import is_loop, middle_layers, virtual_stage_count
+from planner.search.axes import LAYOUT_FIELDS, Axes, divisors
+from planner.search.constraints import BoolArray
+from planner.search.layout_axes import LayoutAxes
+from planner.search.legality import Legality
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Values of each group: where its own begin in the columns, and how many."""
+
+    columns: dict[str, IntArray]
+    starts: IntArray
+    counts: IntArray
+
+    def count_of(self, chosen: BoolArray) -> IntArray:
+        """How many of each group are chosen."""
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return np.asarray(before[self.starts + self.counts] - before[self.starts])
+
+
+class Layouts:
+    """Legal ways to lay the layers on stages and chunks, for some process groups."""
+
+    def __init__(self, axes: LayoutAxes, groups: Plans, model: ModelSpec, legality: Legality):
+        self._axes, self._groups, self._model, self._legality = axes, groups, model, legality
+
+    @cached_property
+    def by_pp(self) -> dict[int, Plans]:
+        """By pipeline size: the legal layouts."""
+        found = {}
+        table = self._axes.split_table
+        for pp in np.unique(self._groups.pp).tolist():
+            rows = list(self._axes.layout_rows(pp))
+            if not rows:
+                self._legality.rejected["user_limit"] += 1
+            values = np.array(rows, dtype=np.int64).reshape(-1, len(LAYOUT_FIELDS)).T
+            columns = dict(zip(LAYOUT_FIELDS, values, strict=True))
+            plans = Plans.build(pp=pp, stage_layers_table=table, **columns)
+            found[pp] = self._legality.passed(plans, "layout")
+        return found
+
+    def schedules(self) -> list[int]:
+        """Codes of the schedules any layout uses."""
+        used = {int(c) for plans in self.by_pp.values() for c in np.unique(plans.schedule)}
+        return sorted(used)
+
+    @cached_property
+    def longest_chunk(self) -> IntArray:
+        """Layers of the longest chunk in any layout of each group."""
+        pps, place = np.unique(self._groups.pp, return_inverse=True)
+        longest = [
+            int(chunk_layers(self._model, self.by_pp[pp]).max(initial=0)) for pp in pps.tolist()
+        ]
+        return np.array(longest, dtype=np.int64)[place]
+
+    def table(self, schedule: int | None, explicit: bool) -> Ragged:
+        """Layouts of one schedule, or of all, for each group; explicit: by named stages."""
+        start = 0
+        offsets: dict[int, tuple[int, int]] = {}
+        columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS}
+        for pp, plans in self.by_pp.items():
+            chosen = (plans.stage_layers > 0) == explicit
+            own = plans.take(chosen if schedule is None else chosen & (plans.schedule == schedule))
+            offsets[pp] = (start, len(own.vpp))
+            start += len(own.vpp)
+            for name, parts in columns.items():
+                parts.append(getattr(own, name))
+        pps = self._groups.pp.tolist()
+        starts = np.array([offsets[pp][0] for pp in pps], dtype=np.int64)
+        counts = np.array([offsets[pp][1] for pp in pps], dtype=np.int64)
+        empty = np.zeros(0, dtype=np.int64)
+        table = {n: np.concatenate(c) if c else empty for n, c in columns.items()}
+        if schedule is not None:
+            table["schedule"] = np.asarray(schedule)
+        return Ragged(table, starts, counts)
+
+
+def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> Ragged:
+    """Micro-batches that divide the data-parallel share of each group."""
+    batch = axes.request.training.global_batch_size
+    allowed = set(axes.values["micro_batch_size"])
+    flat: list[int] = []
+    places: dict[int, tuple[int, int]] = {}
+    sizes = groups.dp.tolist()
+    for d in sorted(set(sizes)):
+        own = [b for b in divisors(batch // d) if b in allowed]
+        legality.rejected["batch_identity"] += not own
+        places[d] = (len(flat), len(own))
+        flat.extend(own)
+    starts = np.array([places[d][0] for d in sizes], dtype=np.int64)
+    counts = np.array([places[d][1] for d in sizes], dtype=np.int64)
+    values = np.array(flat or [1], dtype=np.int64)
+    return Ragged({"micro_batch_size": values}, starts, counts)
+
+
+def chunk_layers(model: ModelSpec, plans: Plans) -> IntArray:
+    """Layers of the longest chunk of each plan: the most full recompute can redo."""
+    layers = model.num_layers
+    middle, _ = middle_layers(layers, plans)
+    larger = np.maximum(np.maximum(plans.first_stage_layers, plans.last_stage_layers), middle)
+    # A longer end carries its surplus in one chunk.
+    per_chunk = middle // plans.vpp + np.maximum(larger - middle, 0)
+    per_chunk = np.where(plans.pp == 1, layers, per_chunk)
+    count = virtual_stage_count(plans)
+    longest = np.where(is_loop(plans.schedule), per_chunk, layers // count)
+    if plans.stage_layers_table:
+        most = plans.of_stage_layers(max)
+        each = np.where(plans.of_stage_layers(len) == count, most, most // plans.vpp)
+        longest = np.where(plans.stage_layers > 0, each, longest)
+    return longest

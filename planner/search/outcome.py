@@ -1,0 +1,152 @@
+"""What a search keeps of the plans it prices: the best, the Pareto front, the nearest miss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cost_models.estimate import Estimates
+from cost_models.plans import FloatArray, ParallelPlan, Plans
+from planner.documents.answer import Counts
+
+_PARETO_LIMIT = 200
+# The best plans, whose layers are dealt out by their own times.
+SHORT_LIST = 32
+# Of them those whose chance to be the true best is told.
+CONTENDERS = 10
+
+Score = Callable[[Plans, Estimates], FloatArray]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan and the seconds of its iteration by part."""
+
+    plan: ParallelPlan
+    parts_s: dict[str, float]
+
+
+@dataclass
+class Outcome:
+    """What a search keeps: the best rows, the front, the nearest miss, and the counts.
+
+    score: of the first, the lower the better.  contenders: the first CONTENDERS, however many were
+    asked for.  simple: those of few kinds of parallelism that are nearly as fast, the simplest
+    first.  rival: the fastest of other degrees.
+    """
+
+    best: list[ParallelPlan] = field(default_factory=list)
+    score: float = np.inf
+    contenders: list[Priced] = field(default_factory=list)
+    simple: list[ParallelPlan] = field(default_factory=list)
+    rival: ParallelPlan | None = None
+    pareto: list[ParallelPlan] = field(default_factory=list)
+    nearest: list[ParallelPlan] = field(default_factory=list)
+    counts: Counts | None = None
+    search_time_s: float = 0.0
+
+
+class Keeper:
+    """The best rows seen so far, the running Pareto front and the nearest miss."""
+
+    def __init__(self, score: Score, top_k: int) -> None:
+        self._score, self._top_k = score, top_k
+        self._most = max(top_k, SHORT_LIST)
+        self._best: list[tuple[tuple[float, ...], Priced]] = []
+        self._front: list[tuple[float, float, ParallelPlan]] = []
+        self._miss: tuple[float, ParallelPlan] | None = None
+
+    def best(self) -> dict[str, Any] | None:
+        """The best so far, its time and its memory."""
+        if not self._best:
+            return None
+        (_, seconds, peak, *_), first = self._best[0]
+        return {
+            "plan": first.plan.model_dump(mode="json"),
+            "iteration_time_s": seconds,
+            "peak_bytes": peak,
+        }
+
+    def bound(self) -> float:
+        """The score that none of the best exceeds."""
+        return self._best[-1][0][0] if len(self._best) == self._most else np.inf
+
+    def offer(self, plans: Plans, estimates: Estimates) -> None:
+        """Plans that fit."""
+        scores = self._score(plans, estimates)
+        bound = self.bound()
+        if len(scores) > self._most:
+            bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
+        close = np.flatnonzero(scores <= bound)
+        # Equal scores are settled by time, memory and fields; only so many can survive.
+        ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
+        close = close[np.lexsort(tuple(column[close] for column in reversed(ranked)))]
+        if len(close) > 4 * self._most:
+            columns = [np.broadcast_to(c, (len(plans),)) for _, c in plans.columns()]
+            order = np.lexsort(
+                tuple(column[close] for column in (*reversed(columns), *reversed(ranked)))
+            )
+            close = close[order[: self._most]]
+        for i in close.tolist():
+            key = tuple(float(column[i]) for column in ranked)
+            parts = {name: float(column[i]) for name, column in estimates.time_parts_s.items()}
+            self._best.append(((*key, *_field_key(plans, i)), Priced(plans.row(i), parts)))
+        self._best.sort(key=lambda pair: pair[0])
+        del self._best[self._most :]
+        self._extend_front(plans, estimates)
+
+    def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
+        """Merge the plans that no other beats in both time and peak memory."""
+        seconds, peaks = estimates.iteration_time_s, estimates.peak_bytes
+        order = np.lexsort((peaks, seconds))
+        running = np.minimum.accumulate(peaks[order])
+        first = np.r_[True, running[1:] < running[:-1]]
+        candidates = order[first]
+        fresh = [(float(seconds[i]), float(peaks[i]), int(i)) for i in candidates]
+        beaten_by = [(t, p) for t, p, _ in self._front]
+        rows = [
+            (t, p, plans.row(i))
+            for t, p, i in fresh
+            if not any(bt <= t and bp <= p for bt, bp in beaten_by)
+        ]
+        merged = sorted(self._front + rows, key=lambda r: (r[0], r[1]))
+        front: list[tuple[float, float, ParallelPlan]] = []
+        for row in merged:
+            if not front or row[1] < front[-1][1]:
+                front.append(row)
+        self._front = front
+
+    def miss(self, plans: Plans, needed: FloatArray) -> None:
+        """Remember the plan that needs the least memory, in case nothing fits."""
+        if self._best:
+            return
+        i = int(np.argmin(needed))
+        if self._miss is None or needed[i] < self._miss[0]:
+            self._miss = (float(needed[i]), plans.row(i))
+
+    def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
+        """The best plans and their seconds; where none fits, the nearest miss and infinity."""
+        best = self._best[:SHORT_LIST]
+        if best or self._miss is None:
+            return [row.plan for _, row in best], np.array([key[1] for key, _ in best])
+        return [self._miss[1]], np.array([np.inf])
+
+    def outcome(self) -> Outcome:
+        """What was kept; counts are left to the search."""
+        front = [row for _, _, row in self._front]
+        step = max(1, -(-len(front) // _PARETO_LIMIT))
+        return Outcome(
+            best=[row.plan for _, row in self._best[: self._top_k]],
+            score=self._best[0][0][0] if self._best else np.inf,
+            contenders=[row for _, row in self._best[:CONTENDERS]],
+            pareto=front[::step],
+            nearest=[] if self._best or self._miss is None else [self._miss[1]],
+        )
+
+
+def _field_key(plans: Plans, i: int) -> tuple[float, ...]:
+    """Plan i's fields as numbers, in their order."""
+    return tuple(float(c if c.ndim == 0 else c[i]) for _, c in plans.columns())
