@@ -19,6 +19,7 @@ from api.guard import Guard, Rates
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.people import Proxies
 from api.places import Places
 from api.pool import Pool
 from api.routes import (
@@ -111,6 +112,8 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     app.add_middleware(Guard, settings=settings, rates=rates)
     app.add_middleware(Methods, addresses=addresses)
     app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
+    if settings.trusted_proxies:
+        app.add_middleware(Proxies, trusted_hosts=settings.trusted_proxies)
     problems.install(app)
     _add_routes(app, addresses)
     schema.describe(app)
@@ -160,7 +163,7 @@ async def _lifespan(app: FastAPI, opened: Store | None, rates: Rates | None) -> 
 def _pools(settings: Settings) -> dict[str, Pool]:
     """Where what is computed; a long search takes no place from what is short."""
     # Callers are told apart by their keys alone: behind one address there may be many.
-    shared, wait_s = bool(settings.api_keys_sha256), settings.max_wait_s
+    shared, wait_s = settings.tells_apart, settings.max_wait_s
     places = partial(Places, shared=shared)
     return {
         "searches": Pool(places(settings.max_concurrency, wait_s), nice=10, warm=True),

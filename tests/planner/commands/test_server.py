@@ -361,7 +361,7 @@ def test_keys(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("PLANNER_API_KEY", "key-of-reader")
         code, _, err = planner(*ask)
         assert code == OUR_FAULT
-        assert "the key of reader has the role 'read'; this needs 'plan'" in err
+        assert "reader has the role 'read'; this needs 'plan'" in err
         monkeypatch.delenv("PLANNER_API_KEY")
         Path("key").write_text("key-of-user\n")
         monkeypatch.setenv("PLANNER_API_KEY_FILE", "key")
