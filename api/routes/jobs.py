@@ -208,7 +208,7 @@ SCHEMAS: dict[Kind, str] = {
     "sweeps": "SweepRequest",
 }
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }
 for _kind in KINDS:
     router.include_router(_routes(_kind))
