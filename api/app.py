@@ -19,6 +19,7 @@ from api.guard import Guard, Rates
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
+from api.people import Proxies
 from api.places import Places
 from api.pool import Pool
 from api.routes import (
@@ -61,40 +62,42 @@ _THREADS = 16  # for what needs neither a process nor the store
 _WATCH_S = 5.0
 _SHARE_S = 1.0
 _GZIP_LEVEL = 4  # a plan to a tenth, in a third of the time of the usual 9
+_V1 = (
+    plans,
+    estimates,
+    bundles,
+    timelines,
+    ranks,
+    lints,
+    reads,
+    sensitivities,
+    sizings,
+    rl,
+    catalog,
+    models,
+    explanations,
+    comparisons,
+    info,
+    jobs,
+    saved_plans,
+    sites,
+    accuracy,
+    layers,
+    one_node,
+)
 
 
 def create_app(settings: Settings | None = None, opened: Store | None = None) -> FastAPI:
     """The application, with its settings in `app.state.settings`; opened: its store, if it is."""
     settings = settings or Settings.from_environment()
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        to_thread.current_default_thread_limiter().total_tokens = _THREADS
-        pools = _pools(settings)
-        for name, pool in pools.items():
-            setattr(app.state, name, pool)
-        store = await to_thread.run_sync(_open_store, settings, opened)
-        app.state.store = store
-        app.state.engine = None
-        async with create_task_group() as beside:
-            beside.start_soon(_run_jobs, app)
-            beside.start_soon(pools["estimates"].start)
-            beside.start_soon(_watch, app, pools)
-            if rates is not None and settings.keys:
-                beside.start_soon(_share_rates, store, rates)
-            yield
-            beside.cancel_scope.cancel()
-        if app.state.engine is not None:
-            await to_thread.run_sync(app.state.engine.stop)
-        for pool in pools.values():
-            pool.close()
-        store.close()
-
+    rates = None
+    if settings.rate:
+        rates = Rates(settings.rate, [key.sha256 for key in settings.keys])
     app = FastAPI(
         title="parallel-planner",
         version=__version__,
         description="The fastest way to train a model on a cluster that fits, and why.",
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, opened=opened, rates=rates),
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # pages.py sends it compressed
@@ -103,40 +106,23 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     app.state.settings = settings
     app.state.metrics = Metrics()
     addresses = Addresses()
-    rates = None
-    if settings.rate:
-        rates = Rates(settings.rate, [key.sha256 for key in settings.keys])
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=_GZIP_LEVEL)
     app.add_middleware(Guard, settings=settings, rates=rates)
     app.add_middleware(Methods, addresses=addresses)
     app.add_middleware(RequestLog, addresses=addresses, observe=app.state.metrics.observe)
+    if settings.trusted_proxies:
+        app.add_middleware(Proxies, trusted_hosts=settings.trusted_proxies)
     problems.install(app)
+    _add_routes(app, addresses)
+    schema.describe(app)
+    return app
+
+
+def _add_routes(app: FastAPI, addresses: Addresses) -> None:
     v1 = APIRouter(prefix="/v1", responses=problems.declare(401, 403, 429))
-    for routes in (
-        plans,
-        estimates,
-        bundles,
-        timelines,
-        ranks,
-        lints,
-        reads,
-        sensitivities,
-        sizings,
-        rl,
-        catalog,
-        models,
-        explanations,
-        comparisons,
-        info,
-        jobs,
-        saved_plans,
-        sites,
-        accuracy,
-        layers,
-        one_node,
-    ):
+    for routes in _V1:
         v1.include_router(routes.router)
         addresses.add(routes.router.routes, v1.prefix)
     app.router.routes.append(estimates.Plain("/v1/estimates"))
@@ -146,14 +132,38 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
     pages.install(app)
     docs.install(app)
     addresses.add([*health.router.routes, *plans.pages.routes, *app.routes])
-    schema.describe(app)
-    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, opened: Store | None, rates: Rates | None) -> AsyncIterator[None]:
+    """What the application has while it serves: pools, the store, and what runs beside calls."""
+    settings: Settings = app.state.settings
+    to_thread.current_default_thread_limiter().total_tokens = _THREADS
+    pools = _pools(settings)
+    for name, pool in pools.items():
+        setattr(app.state, name, pool)
+    store = await to_thread.run_sync(_open_store, settings, opened)
+    app.state.store = store
+    app.state.engine = None
+    async with create_task_group() as beside:
+        beside.start_soon(_run_jobs, app)
+        beside.start_soon(pools["estimates"].start)
+        beside.start_soon(_watch, app, pools)
+        if rates is not None and settings.keys:
+            beside.start_soon(_share_rates, store, rates)
+        yield
+        beside.cancel_scope.cancel()
+    if app.state.engine is not None:
+        await to_thread.run_sync(app.state.engine.stop)
+    for pool in pools.values():
+        pool.close()
+    store.close()
 
 
 def _pools(settings: Settings) -> dict[str, Pool]:
     """Where what is computed; a long search takes no place from what is short."""
     # Callers are told apart by their keys alone: behind one address there may be many.
-    shared, wait_s = bool(settings.api_keys_sha256), settings.max_wait_s
+    shared, wait_s = settings.tells_apart, settings.max_wait_s
     places = partial(Places, shared=shared)
     return {
         "searches": Pool(places(settings.max_concurrency, wait_s), nice=10, warm=True),

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.keys import ANYONE, SAFE, Key, needed
+from api.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
 
@@ -53,9 +54,12 @@ class Guard:
         try:
             self._check_host(request)
             _check_site(request)
+            if key is None and (key := person(request, self.settings.group_roles)):
+                caller = key.sha256
+                request.state.caller, request.state.key = caller, key
             if self.rates is not None and scope["path"] not in _UNLIMITED:
                 left = self.rates.take(caller)
-            if self.keys and _needs_key(scope["path"]):
+            if self.settings.tells_apart and _needs_key(scope["path"]):
                 self._check_key(request, key, left)
         except Refused as error:
             await refuse(request, error)(scope, receive, send)
@@ -71,10 +75,11 @@ class Guard:
     def _check_key(self, request: Request, key: Key | None, left: dict[str, str]) -> None:
         if key is None:
             headers = {"WWW-Authenticate": "Bearer", **left}
-            raise Refused("unauthorized", "a known API key is needed", headers)
+            signed_in = ", or to be signed in at the proxy" if self.settings.group_roles else ""
+            raise Refused("unauthorized", f"a known API key is needed{signed_in}", headers)
         role = needed(request.method, request.url.path)
         if not key.may(role):
-            detail = f"the key of {key.name} has the role {key.role!r}; this needs {role!r}"
+            detail = f"{key.name} has the role {key.role!r}; this needs {role!r}"
             raise Refused("forbidden", detail, left)
 
     def _check_host(self, request: Request) -> None:

@@ -38,7 +38,10 @@ class JobRow(BaseModel):
 
 
 class JobAnswer(JobRow):
-    """A job: what was asked, and in the end its result, or the problem document that says why."""
+    """A job: what was asked, and in the end its result, or the problem document that says why.
+
+    A cancelled sweep has the rows that were answered until then.
+    """
 
     request: dict[str, Any]
     result: dict[str, Any] | None

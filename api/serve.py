@@ -71,8 +71,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=settings.trusted_proxies,
+        proxy_headers=False,  # people.py reads them
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,

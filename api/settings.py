@@ -6,10 +6,11 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from api.keys import ROLES, Key
+from api.keys import ROLES, Key, Role
+from api.people import parse_roles
 from planner.jobs.settings import JobSettings
 
 _TAKES_ONLY = JobSettings(max_runs=0)
@@ -60,7 +61,8 @@ class Settings:
     where there are keys.  max_body_s: how long a body may take to arrive.  max_connections: open at
     one time.
     allowed_hosts: names of this service in the header Host, beside its own; with keys and none
-    given: any.  trusted_proxies: addresses that are believed who calls, or * for all.
+    given: any.  trusted_proxies: addresses or networks that are believed who calls, or * for all.
+    group_roles: the role of each group of whoever such a proxy has signed in (people.py).
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
     max_question_*: seconds of a core, memory and priced plans of one question; a call may state
@@ -80,6 +82,7 @@ class Settings:
     max_connections: int = 2_000
     allowed_hosts: frozenset[str] = frozenset()
     trusted_proxies: str = ""
+    group_roles: Mapping[str, Role] = field(default_factory=dict)
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
     max_question_cpu_s: int = 120
@@ -89,7 +92,8 @@ class Settings:
     jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:
-        if not self.api_keys_sha256 and not _is_loopback(self.host):
+        _check_proxies(self.trusted_proxies, bool(self.group_roles))
+        if not self.tells_apart and not _is_loopback(self.host):
             raise SettingsError(
                 f"listening on {self.host} lets other machines in: "
                 "set PLANNER_API_KEYS_SHA256, or keep to 127.0.0.1"
@@ -110,15 +114,21 @@ class Settings:
             api_keys_sha256=_words(environment, "PLANNER_API_KEYS_SHA256"),
             allowed_hosts=_words(environment, "PLANNER_ALLOWED_HOSTS"),
             trusted_proxies=environment.get("PLANNER_TRUSTED_PROXIES", "").strip(),
+            group_roles=_group_roles(environment.get("PLANNER_GROUP_ROLES", "")),
             database_url=environment.get("PLANNER_DATABASE_URL", "").strip() or None,
             jobs=JobSettings(**_integers(environment, _JOB_BOUNDS, JobSettings)),
             **_integers(environment, _BOUNDS, cls),
         )
 
     @property
+    def tells_apart(self) -> bool:
+        """Whether callers have names here: those of their keys, or of whom a proxy signed in."""
+        return bool(self.api_keys_sha256 or self.group_roles)
+
+    @property
     def hosts(self) -> frozenset[str]:
         """The names a call may use for this service; none: any."""
-        if self.api_keys_sha256 and not self.allowed_hosts:
+        if self.tells_apart and not self.allowed_hosts:
             return frozenset()
         return self.allowed_hosts | _LOOPBACK_NAMES | {self.host}
 
@@ -131,7 +141,7 @@ class Settings:
     def rate(self) -> int:
         """Calls a minute of one caller; 0: any number."""
         if self.calls_per_minute is None:
-            return _CALLS_PER_MINUTE if self.api_keys_sha256 else 0
+            return _CALLS_PER_MINUTE if self.tells_apart else 0
         return self.calls_per_minute
 
     def listening(self, host: str | None, port: int | None, workers: int | None = None) -> Self:
@@ -151,6 +161,33 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_proxies(proxies: str, sign_in: bool) -> None:
+    """Raise SettingsError for addresses that are none, or too many to believe who calls."""
+    for word in proxies.split(",") if proxies and proxies != "*" else ():
+        try:
+            ipaddress.ip_network(word.strip())
+        except ValueError:
+            raise SettingsError(
+                "PLANNER_TRUSTED_PROXIES is * or a list of addresses and networks, such as "
+                f"127.0.0.1,10.0.0.0/8, got {word.strip()[:40]!r}"
+            ) from None
+    if sign_in and proxies in ("", "*"):
+        raise SettingsError(
+            "PLANNER_GROUP_ROLES believes a proxy who is signed in: name its address in "
+            "PLANNER_TRUSTED_PROXIES, which is no * then"
+        )
+
+
+def _group_roles(words: str) -> dict[str, Role]:
+    try:
+        return parse_roles(words)
+    except ValueError as error:
+        raise SettingsError(
+            "PLANNER_GROUP_ROLES is a list of GROUP=ROLE, * for everyone who is signed in; roles: "
+            f"{', '.join(ROLES)}; got {str(error)[:40]!r}"
+        ) from None
 
 
 def _words(environment: Mapping[str, str], name: str) -> frozenset[str]:

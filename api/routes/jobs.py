@@ -1,7 +1,8 @@
 """Jobs: what takes long is queued, followed, cancelled, and kept with its result."""
 
-# No postponed annotations: FastAPI could not resolve those that name what is local to _add.
+# No postponed annotations: FastAPI could not resolve those that name what is local to a function.
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -48,7 +49,7 @@ def jobs(
     return page(store.jobs.page(limit + 1, kind=kind, state=state, after=cursor), limit)
 
 
-def _add(kind: Kind) -> APIRouter:
+def _routes(kind: Kind) -> APIRouter:
     """The routes of one kind."""
     one = APIRouter(prefix=f"/{kind}", tags=[kind])
 
@@ -65,7 +66,15 @@ def _add(kind: Kind) -> APIRouter:
         check_owner(request, job.owner)
         return job
 
-    OwnJob = Annotated[Job, Depends(owned)]
+    _add_start(one, kind)
+    _add_reads(one, kind, found)
+    _add_follow(one, kind, found)
+    _add_changes(one, kind, owned)
+    return one
+
+
+def _add_start(one: APIRouter, kind: Kind) -> None:
+    """Add the route that queues a job."""
 
     @one.post(
         "",
@@ -101,6 +110,11 @@ def _add(kind: Kind) -> APIRouter:
 
     start.__doc__ = DOING[kind]
 
+
+def _add_reads(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
+    """Add the list of jobs, and one of them; found: the dependency that looks it up."""
+    FoundJob = Annotated[Job, Depends(found)]
+
     @one.get("", responses=declare(422, 503), name=f"list {kind}")
     @storing
     def some(
@@ -115,6 +129,11 @@ def _add(kind: Kind) -> APIRouter:
     def get(job: FoundJob) -> JobAnswer:
         """Where a job is, and its result when it is over."""
         return answer(job)
+
+
+def _add_follow(one: APIRouter, kind: Kind, found: Callable[..., Any]) -> None:
+    """Add the events and the log of a job."""
+    FoundJob = Annotated[Job, Depends(found)]
 
     @one.get(
         "/{id}/events",
@@ -145,6 +164,11 @@ def _add(kind: Kind) -> APIRouter:
         told = store.jobs.events(job.id)
         return "".join(f"{one.data['text']}\n" for one in told if one.event == "log")
 
+
+def _add_changes(one: APIRouter, kind: Kind, owned: Callable[..., Any]) -> None:
+    """Add what a job's owner alone may do to it; owned: the dependency that checks that."""
+    OwnJob = Annotated[Job, Depends(owned)]
+
     @one.post(
         "/{id}/cancel", status_code=202, responses=declare(404, 409, 503), name=f"cancel {kind}"
     )
@@ -167,8 +191,6 @@ def _add(kind: Kind) -> APIRouter:
         except StillRunning as error:
             raise Refused("conflict", str(error)) from None
 
-    return one
-
 
 DOING: dict[Kind, str] = {
     "validations": "Train with the plan for a few steps on the service's machine, and hold time, "
@@ -186,7 +208,7 @@ SCHEMAS: dict[Kind, str] = {
     "sweeps": "SweepRequest",
 }
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }
 for _kind in KINDS:
-    router.include_router(_add(_kind))
+    router.include_router(_routes(_kind))

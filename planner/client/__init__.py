@@ -74,3 +74,17 @@ class Client(Operations):
         if job.state != "succeeded":
             raise refusals.failed_job(self.url, job.id, job.error)
         return job
+
+    def cancelled(self, job: JobAnswer) -> JobAnswer:
+        """The job at its end, which is now unless it has ended already; its result may be a part.
+
+        Raises ServiceError where the service refuses, or stays away.
+        """
+        try:
+            getattr(self, f"cancel_{job.kind}")(job.id)
+        except ServiceError as error:
+            if error.document["type"] != "/problems/not-cancellable":
+                raise
+        while (job := getattr(self, f"get_{job.kind}")(job.id)).state not in _OVER:
+            time.sleep(_PAUSE_S)
+        return job

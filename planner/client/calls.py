@@ -64,13 +64,15 @@ class _NoRedirect(HTTPRedirectHandler):
 class Calls:
     """One service: its address, the key, and the calls that the operations are made of.
 
-    kept: what the latest kept answer has besides the answer itself.
+    kept: what the latest kept answer has besides the answer itself.  best: what the latest search
+    with progress has found so far: `plan`, `iteration_time_s`, `peak_bytes`.
     """
 
     def __init__(self, url: str, key: str | None = None, timeout_s: float = 900.0) -> None:
         """url: such as http://localhost:8000.  timeout_s: of silence.  Raises RequestError."""
         self.url, self.timeout_s = _checked(url), timeout_s
         self.kept: Kept | None = None
+        self.best: Document | None = None
         self._key = None if key is None else _checked_key(key)
         self._opener = build_opener(_NoRedirect)
 
@@ -177,9 +179,10 @@ class Calls:
             if event.name == "problem":
                 raise self._refusal(self.read_answer(_Problem, event.data).status, event.data)
             told = self.read_answer(Step, event.data)
+            self.best = told.best
             step(told.done, told.total)
             if current().enough():
-                raise KeyboardInterrupt  # the best so far is the service's: there is none to give
+                raise KeyboardInterrupt  # the service ends a search whose caller leaves
         raise refusals.unreachable(self.url, EOFError("the connection was closed"))
 
     def _refusal(self, status: int, content: bytes, after: str | None = None) -> Exception:

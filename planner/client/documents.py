@@ -90,6 +90,8 @@ class Progress(Document):
 class JobAnswer(Document):
     """A job: what was asked, and in the end its result, or the problem document that says
     why.
+
+    A cancelled sweep has the rows that were answered until then.
     """
 
     id: str

@@ -82,7 +82,11 @@ def answered(here: Callable[[], T], there: Callable[[Client], T]) -> T:
     client = service()
     if client is None:
         return here()
-    answer = there(client)
+    try:
+        answer = there(client)
+    except KeyboardInterrupt:
+        _tell_best(client)
+        raise
     if client.kept is not None and (spent := client.kept.spent) is not None:
         bound = f"{spent['bound']} of {spent['allowed']:,g}"
         print(f"note: the search ended early, at {bound}: {spent['advice']}", file=sys.stderr)
@@ -94,16 +98,34 @@ def as_a_job(
 ) -> M:
     """What a long question answers that is run as a job.
 
-    kind: of jobs, as in the address.  part: of the result, that has the answer.  Raises
-    RequestError, ServiceError.
+    kind: of jobs, as in the address.  part: of the result, that has the answer.  Ctrl-C cancels the
+    job; then this is what it has found so far.  Raises RequestError, ServiceError,
+    KeyboardInterrupt where a cancelled job has found nothing.
     """
     from planner.terminal.progress_bar import bar
 
     job = getattr(client, f"start_{kind}")(document)
     print(f"job {job.id} of {client.url}", file=sys.stderr)
-    with bar(kind):
-        result = client.finished(job).result or {}
-    return client.read_answer(model, json.dumps(result.get(part)).encode())
+    try:
+        with bar(kind, best=False):
+            job = client.finished(job)
+    except KeyboardInterrupt:
+        print(f"\nStopped: cancelling job {job.id}", file=sys.stderr)
+        job = client.cancelled(job)
+        if job.result is None:
+            raise
+    return client.read_answer(model, json.dumps((job.result or {}).get(part)).encode())
+
+
+def _tell_best(client: Client) -> None:
+    """Say what a search had found when it was stopped."""
+    if (best := client.best) is None:
+        return
+    from planner.documents.formats import memory_words, plan_words, seconds
+
+    words = " · ".join([*plan_words(best["plan"]), *memory_words(best["plan"])])
+    each = f"{seconds(best['iteration_time_s'])} per iteration"
+    print(f"\nStopped. Best so far: {words}: {each}", file=sys.stderr)
 
 
 def apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

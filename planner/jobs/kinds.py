@@ -8,7 +8,7 @@ there; so steps must come in the same order each time, and return plain data.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
@@ -18,12 +18,22 @@ from planner.jobs.settings import JobSettings
 from planner.store.jobs import Kind
 
 
+class Cancelled(BaseException):
+    """The job was cancelled by a user; result: what it has found until then, if anything."""
+
+    result: dict[str, Any] | None = None
+
+
 class Steps(Protocol):
     """What a kind may do."""
 
     @property
     def settings(self) -> JobSettings:
         """Bounds on what it may use."""
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Parts of their results that long steps have told before they ended."""
 
     def here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step in this process."""
@@ -102,11 +112,20 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     grid = parse_grid(request)
     different = {question.key: question.document for question in grid.questions()}
     found: dict[str, Any] = {}
-    for chunk in _chunks(different, steps.settings.sweep_step_questions):
-        at = (len(found), len(different))
-        found |= steps.away("ask", "questions", at=at, questions=chunk)
-    results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
-    return {"sweep": answered(grid, results).model_dump(mode="json")}
+
+    def rows() -> dict[str, Any]:
+        results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
+        return {"sweep": answered(grid, results).model_dump(mode="json")}
+
+    try:
+        for chunk in _chunks(different, steps.settings.sweep_step_questions):
+            at = (len(found), len(different))
+            found |= steps.away("ask", "questions", at=at, questions=chunk)
+    except Cancelled as cancelled:
+        if found := found | dict(steps.parts):
+            cancelled.result = rows()
+        raise
+    return rows()
 
 
 KINDS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {

@@ -68,7 +68,7 @@ class Runner:
         self._write(f"{until}\n")
 
     def next(self, wait_s: float) -> dict[str, Any] | None:
-        """The next message: progress, log, result, failed, or `ended` with the exit code."""
+        """The next message: progress, part, log, result, failed, or `ended` with the exit code."""
         try:
             told = self._told.get(timeout=wait_s)
         except queue.Empty:

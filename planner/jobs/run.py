@@ -17,7 +17,7 @@ from opentelemetry import trace
 
 from planner.data_folder import data_folder
 from planner.documents.problems import RequestError, internal_document, problem_document
-from planner.jobs.kinds import KINDS, REAL
+from planner.jobs.kinds import KINDS, REAL, Cancelled
 from planner.jobs.process import Runner
 from planner.jobs.runner import LEASE_EXPIRED, task_line
 from planner.jobs.settings import JobSettings
@@ -36,10 +36,6 @@ T = TypeVar("T")
 
 class LeaseLost(BaseException):
     """The executor's lease has expired: the job belongs to another one, or is queued again."""
-
-
-class Cancelled(BaseException):
-    """The job was cancelled by a user."""
 
 
 class Failed(Exception):
@@ -118,6 +114,7 @@ class Run:
         self.settings = executor.settings
         self.folder = data_folder(FOLDER) / job.id
         self.runner: Runner | None = None
+        self.parts: dict[str, Any] = {}
 
     @classmethod
     def of(cls, executor: Executor, id: str) -> None:
@@ -138,8 +135,8 @@ class Run:
             self._check_attempts()
             self._sync_library()
             end = {"state": "succeeded", "result": KINDS[self.job.kind](self.job.request, self)}
-        except Cancelled:
-            end = {"state": "cancelled"}
+        except Cancelled as cancelled:
+            end = {"state": "cancelled", "result": cancelled.result}
         except Failed as error:
             end = {"state": "failed", "error": error.document}
         except (LeaseLost, Superseded):
@@ -221,6 +218,7 @@ class Run:
                 if "log" in told and log_bytes < _LOG_BYTES:
                     log_bytes += len(told["log"])
                     log.append(told["log"])
+                self.parts |= told.get("part", {})
                 if "progress" in told:
                     progress = _job_progress(told["progress"], at)
                 now = time.monotonic()

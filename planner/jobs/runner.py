@@ -3,7 +3,7 @@
 Standard input: one line with the task, then lines that each extend the lease to a time of this
 machine's monotonic clock.  When the lease expires or the input ends, everything is stopped: so a
 server that hangs or has lost its database runs nothing when another one takes over its jobs.
-Standard output: lines of JSON, `progress` and at the end `result` or `failed`.
+Standard output: lines of JSON, `progress`, `part` and at the end `result` or `failed`.
 """
 
 from __future__ import annotations
@@ -99,9 +99,12 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     def say(text: str, done: int, total: int) -> None:
         _tell(answers, {"progress": {"text": text, "done": done, "total": total}})
 
+    def part(found: dict[str, Any]) -> None:
+        _tell(answers, {"part": found})
+
     settings = JobSettings(**asked["settings"])
     folder = Path(asked["folder"])
-    task = Task(asked["request"], asked["arguments"], folder, settings, say)
+    task = Task(asked["request"], asked["arguments"], folder, settings, say, part)
     try:
         return {"result": STEPS[asked["step"]](task)}
     except RunFailed as error:

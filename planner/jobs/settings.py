@@ -15,7 +15,8 @@ class JobSettings:
     job_lease_s: how long the jobs of a server that ended without a word wait for another one.
     job_retention_days: how long a job is kept after its end.
     sweep_step_questions: of one step of a sweep: what a server that ends has asked in vain.
-    run_nice: how far real runs give way to what else this machine does; 0: not at all.
+    run_nice: how far jobs give way to what else this machine does, and leave it a core; 0: not at
+    all.
     max_run_*: of one step, over what its request asks.
     """
 

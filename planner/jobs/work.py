@@ -28,13 +28,18 @@ _DONE = "done"  # the file that says that a folder is whole
 
 @dataclass(frozen=True)
 class Task:
-    """One step: its request, its arguments, its folder, and a callback for its progress."""
+    """One step: its request, its arguments, its folder, and callbacks.
+
+    say: takes its progress.  part: takes a part of its result that is worth keeping without the
+    rest, where the job is cancelled.
+    """
 
     request: dict[str, Any]
     arguments: dict[str, Any]
     folder: Path
     settings: JobSettings
     say: Callable[[str, int, int], None]
+    part: Callable[[dict[str, Any]], None]
 
     def says(self, text: str) -> None:
         """Tell where the step is, and how far where the words count something."""
@@ -107,6 +112,7 @@ def questions(task: Task) -> dict[str, Any]:
     results = {}
     for key, document in asked.items():
         results[key] = ask(document).model_dump(mode="json", exclude_none=True)
+        task.part({key: results[key]})
         task.say("", len(results), len(asked))
     return results
 

@@ -74,7 +74,9 @@ def sweep(
     if (client := service()) is not None:
         if (results, workers, backend, shard) != (None, None, "local", "1/1"):
             only_here("--results, --workers, --backend or --shard")
-        return _show(_there(client, grid), csv, parquet, json)
+        answer = _there(client, grid)
+        code = _show(answer, csv, parquet, json)
+        return OUR_FAULT if answer.outcomes.get("not_asked") else code
     asked = _grid(grid)
     folder = _results(grid) if results is None else results
     try:

@@ -104,13 +104,14 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     if own:
         with _reaching(address):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
-    try:
-        # Ray prints what becomes of its workers, where the answer belongs.
-        with redirect_stdout(sys.stderr):
+    # Ray's threads print what becomes of its workers, where the answer belongs, until it is shut
+    # down.
+    with redirect_stdout(sys.stderr):
+        try:
             yield Ready("ray", (RayActorError, OutOfMemoryError))
-    finally:
-        if own:
-            ray.shutdown()
+        finally:
+            if own:
+                ray.shutdown()
 
 
 @contextmanager

@@ -14,11 +14,11 @@ PATIENCE_S = 1.0
 
 
 @contextmanager
-def bar(what: str) -> Iterator[None]:
+def bar(what: str, *, best: bool = True) -> Iterator[None]:
     """A bar for the work inside; nothing where no terminal is watching.
 
-    Ctrl-C ends a search with the best that it has found; a second one, or one before there is any,
-    ends the command.
+    best: Ctrl-C ends a search with the best that it has found; a second one, or one before there is
+    any, ends the command.  Otherwise it raises KeyboardInterrupt at once, as everywhere.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -42,7 +42,7 @@ def bar(what: str) -> Iterator[None]:
         asked.append(number)
 
     # Only the main thread may; in others there is nobody to press it.
-    own = threading.current_thread() is threading.main_thread()
+    own = best and threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, interrupted) if own else None
     try:
         with watched(Watch(show, enough=lambda: bool(asked))):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.settings import Settings
 from planner.jobs.settings import JobSettings
-from tests.fixtures.job_server import SWEEP, TINY, TWO_RANKS, Place, Server, eventually
+from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, TWO_RANKS, Place, Server, eventually
 
 pytestmark = pytest.mark.slow  # real services, real runs
 
@@ -107,6 +109,35 @@ def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> No
     assert place.runs() == []
     assert [one for one in (place.folder / "jobs").iterdir() if one.is_dir()] == []
     assert followed(server, waits)[-1]["data"]["state"] == "cancelled"
+
+
+def test_what_is_cancelled_keeps_what_it_has_answered(server: Server) -> None:
+    job = server.start("sweeps", ENDLESS)
+    eventually(lambda: server.job(job)["progress"]["done"] >= 2, "two answers")
+    assert server.http.post(job["links"]["cancel"]).status_code == 202
+    done = server.end(job)
+    assert done["state"] == "cancelled"
+    outcomes = done["result"]["sweep"]["outcomes"]
+    assert outcomes["fits"] >= 2
+    assert outcomes["fits"] + outcomes["not_asked"] == len(done["result"]["sweep"]["rows"]) == 1000
+
+
+def test_a_run_leaves_a_core_free(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    place = Place(tmp_path / "data", run_nice=19)
+    usable = len(os.sched_getaffinity(0))
+    try:
+        server = place.serve()
+        job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
+        ranks = eventually(lambda: place.runs("planner.validate.worker"), "ranks")
+        assert {len(os.sched_getaffinity(pid)) for pid in ranks} == {max(1, usable - 1)}
+        assert len(os.sched_getaffinity(server.process.pid)) == usable
+        server.http.post(job["links"]["cancel"])
+        assert server.end(job)["state"] == "cancelled"
+        done = server.end(server.start("validations", TINY | {"validation": {"steps": 1}}))
+        assert done["result"]["report"]["environment"]["cores"] == max(1, usable - 1)
+    finally:
+        place.clear()
 
 
 @pytest.fixture(scope="module")

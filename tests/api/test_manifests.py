@@ -1,20 +1,28 @@
-"""The manifests for Kubernetes, held to its own schemas and to the settings of the service."""
+"""The manifests for Kubernetes and KubeRay, held to their schemas and to what they start."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import pytest
 import yaml
 
 import api
 from api.settings import Settings
+from tests.fixtures.crds import refusals
 
 KUBERNETES = "1.31"
-TEXT = (Path(api.__file__).parent / "deploy" / "kubernetes.yaml").read_text()
+ROOT = Path(api.__file__).parents[1]
+DEPLOY = ROOT / "api" / "deploy"
+TEXT = (DEPLOY / "kubernetes.yaml").read_text()
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(TEXT))
+GRID, VOLUME, RAY = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
 
 
 def of(kind: str) -> list[dict[str, Any]]:
@@ -23,6 +31,12 @@ def of(kind: str) -> list[dict[str, Any]]:
 
 def pods() -> list[dict[str, Any]]:
     return [one["spec"]["template"] for kind in ("Deployment", "StatefulSet") for one in of(kind)]
+
+
+def ray_pods() -> list[dict[str, Any]]:
+    """The pods of the head and of a worker."""
+    cluster = RAY["spec"]["rayClusterSpec"]
+    return [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
 
 
 def test_they_are_what_kubernetes_takes() -> None:
@@ -54,3 +68,50 @@ def test_their_settings_are_the_service_s() -> None:
     }
     known = {name: value for name, value in values.items() if value is not None}
     assert Settings.from_environment(known).jobs.max_runs == 0
+
+
+def test_a_sweep_on_kuberay_is_what_its_operator_takes() -> None:
+    for one in (GRID, VOLUME):
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    assert refusals(RAY) == []
+    for pod in ray_pods():
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, **pod}
+        kubernetes_validate.validate(whole, KUBERNETES, strict=True)
+
+
+def test_a_wrong_field_of_it_is_refused() -> None:
+    wrong = yaml.safe_load(json.dumps(RAY))
+    wrong["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replica"] = 4
+    (refusal,) = refusals(wrong)
+    assert "'replica' was unexpected" in refusal
+
+
+def test_a_sweep_on_kuberay_fits_together() -> None:
+    head, worker = ray_pods()
+    images = {pod["spec"]["containers"][0]["image"] for pod in (head, worker)}
+    assert images == {one["spec"]["containers"][0]["image"] for one in pods()[:2]}
+    grid, results = head["spec"]["volumes"]
+    assert grid["configMap"]["name"] == GRID["metadata"]["name"]
+    assert results["persistentVolumeClaim"]["claimName"] == VOLUME["metadata"]["name"]
+    pins = (ROOT / "constraints.txt").read_text()
+    assert f"\nray=={RAY['spec']['rayClusterSpec']['rayVersion']}\n" in pins
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("local", marks=pytest.mark.slow),
+        pytest.param("ray", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_entry_point_of_it_runs(tmp_path: Path, backend: str) -> None:
+    if backend == "ray":
+        pytest.importorskip("ray")
+    for name, text in GRID["data"].items():
+        (tmp_path / name).write_text(text)
+    command = RAY["spec"]["entrypoint"].replace("--backend ray", f"--backend {backend}")
+    words = command.replace("/grid/", f"{tmp_path}/").replace("/results/", f"{tmp_path}/").split()
+    planner = [sys.executable, "-m", "planner.cli", *words[1:], "--workers", "2"]
+    done = subprocess.run(planner, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 21

@@ -17,7 +17,8 @@ README = (Path(api.__file__).parent / "README.md").read_text()
 
 
 def commands() -> list[str]:
-    (block,) = re.findall(r"^```console\n(.*?)^```", README, re.M | re.S)
+    _, _, part = README.partition("\n## From nothing to a service for a team\n")
+    (block,) = re.findall(r"^```console\n(.*?)^```", part.partition("\n## ")[0], re.M | re.S)
     return [line.removeprefix("$ ") for line in block.splitlines()]
 
 

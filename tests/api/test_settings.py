@@ -75,11 +75,26 @@ def test_names_and_rates_follow_from_the_keys() -> None:
         ("PLANNER_MAX_BODY_S", "0"),
         ("PLANNER_JOB_LEASE_S", "0"),
         ("PLANNER_API_KEYS_SHA256", "open sesame"),
+        ("PLANNER_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),
+        ("PLANNER_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("PLANNER_GROUP_ROLES", "sre"),
+        ("PLANNER_GROUP_ROLES", "sre=boss"),
+        ("PLANNER_GROUP_ROLES", "=admin"),
+        ("PLANNER_GROUP_ROLES", "sre=admin"),  # and nobody who says so
     ],
 )
 def test_nonsense_is_refused(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.from_environment({name: text})
+
+
+def test_who_is_signed_in_is_believed_of_a_proxy_with_an_address() -> None:
+    roles = {"PLANNER_GROUP_ROLES": "role:sre=admin,a=b=plan *=read", "PLANNER_HOST": "0.0.0.0"}
+    with pytest.raises(SettingsError, match="PLANNER_TRUSTED_PROXIES"):
+        Settings.from_environment({**roles, "PLANNER_TRUSTED_PROXIES": "*"})
+    given = Settings.from_environment({**roles, "PLANNER_TRUSTED_PROXIES": "10.0.0.1,::1"})
+    assert given.group_roles == {"role:sre": "admin", "a=b": "plan", "*": "read"}
+    assert (given.hosts, given.rate) == (set(), 1200)
 
 
 def test_every_setting_is_documented_with_its_default() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,11 +20,17 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from api.app import create_app
+from api.settings import Settings
+from cost_models.plans import ParallelPlan
+from planner.client import Client
 from planner.commands.failures import BAD_INPUT, FINE, OUR_FAULT
+from planner.jobs.settings import JobSettings
 from planner.version import __version__
 from tests.fixtures.commands import Planner
-from tests.fixtures.job_server import SWEEP, TINY, Place
+from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, Place, eventually
 from tests.fixtures.service import listening
+from tests.fixtures.signals import interruptible
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "scripts" / "few_micro_batches.sh")
@@ -164,6 +174,19 @@ def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     assert (code, err) == (OUR_FAULT, f"{address} refuses: Not found: no site has this name.\n")
 
 
+def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
+    log = str(ROOT / "fixtures" / "logs" / "megatron_gpt_8_nodes.log")
+    learn = ("learn", log, "--cluster", "128x4xv100", "--site", "lab")
+    here, there = both(planner, address, learn)
+    assert there == here
+    code, out, err = planner("--server", address, *learn, "--yes")
+    assert (code, err) == (FINE, "")
+    assert "Kept: site lab has 1 run now." in out
+    shown = json.loads(planner("--server", address, "sites", "show", "lab", "--json")[1])
+    assert len(shown["runs"]) == 1
+    assert "Nothing new: site lab has 1 run" in planner("--server", address, *learn, "--yes")[1]
+
+
 def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP))
     answers = [
@@ -182,6 +205,79 @@ def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
     code, _, err = planner("--server", address, "sweep", "grid.json", "--shard", "1/2")
     assert code == BAD_INPUT
     assert "of this machine" in err
+
+
+class Running:
+    """A command in a process of its own, for Ctrl-C."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "planner.cli", *words], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, preexec_fn=interruptible,
+        )  # fmt: skip
+
+    def interrupt(self) -> tuple[int, str, str]:
+        """Press Ctrl-C: the exit code, and what it said then."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=300)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_a_sweep_and_prints_its_rows(tmp_path: Path, address: str) -> None:
+    grid, client = tmp_path / "grid.json", Client(address)
+    grid.write_text(json.dumps(ENDLESS))
+    running = Running("--server", address, "sweep", str(grid), "--json")
+    eventually(lambda: client.jobs(kind="sweeps", state="running").rows, "the job")
+    (job,) = client.jobs(kind="sweeps", state="running").rows
+    eventually(lambda: client.get_sweeps(job.id).progress.done, "an answer")
+    code, out, err = running.interrupt()
+    assert code == OUR_FAULT
+    outcomes = json.loads(out)["outcomes"]
+    assert outcomes["fits"] > 0
+    assert outcomes["not_asked"] > 0
+    assert f"Stopped: cancelling job {job.id}" in err
+    assert client.get_sweeps(job.id).state == "cancelled"
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_a_job_that_waits(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.json"
+    grid.write_text(json.dumps(SWEEP))
+    with listening(create_app(Settings(jobs=JobSettings(max_runs=0)))) as port:
+        client = Client(f"http://127.0.0.1:{port}")
+        running = Running("--server", client.url, "sweep", str(grid), "--json")
+        assert running.process.stderr is not None
+        id = running.process.stderr.readline().split()[1]
+        code, out, err = running.interrupt()
+        assert (code, out) == (128 + signal.SIGINT, "")
+        assert f"cancelling job {id}" in err
+        assert client.get_sweeps(id).state == "cancelled"
+
+
+@pytest.mark.slow
+def test_ctrl_c_tells_the_best_so_far() -> None:
+    """Of a search whose service sends progress until its caller leaves."""
+    plan = ParallelPlan(tp=2, dp=4)
+    best = {"plan": plan.model_dump(mode="json"), "iteration_time_s": 12.5, "peak_bytes": 1.0}
+    told = json.dumps({"done": 1, "total": 9, "best": best}).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        running = Running("--server", address, "plan", *SMALL)
+        listener.settimeout(300)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 20)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+            running.process.send_signal(signal.SIGINT)
+            with suppress(OSError):  # the command has left
+                while running.process.poll() is None:
+                    connection.sendall(b"event: progress\ndata: " + told + b"\n\n")
+                    time.sleep(0.1)
+        out, err = running.process.communicate(timeout=300)
+    assert (running.process.returncode, out) == (128 + signal.SIGINT, "")
+    assert "Stopped. Best so far: tp 2 · pp 1 · dp 4" in err
+    assert "12.5 s per iteration" in err
 
 
 @pytest.mark.slow
@@ -265,7 +361,7 @@ def test_keys(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("PLANNER_API_KEY", "key-of-reader")
         code, _, err = planner(*ask)
         assert code == OUR_FAULT
-        assert "the key of reader has the role 'read'; this needs 'plan'" in err
+        assert "reader has the role 'read'; this needs 'plan'" in err
         monkeypatch.delenv("PLANNER_API_KEY")
         Path("key").write_text("key-of-user\n")
         monkeypatch.setenv("PLANNER_API_KEY_FILE", "key")

@@ -31,6 +31,27 @@ for rank in ranks:
 """
 
 
+CORES = """
+import os, subprocess, sys
+from planner.validate.priority import give_way
+give_way(int(sys.argv[1]))
+count = "import os; print(len(os.sched_getaffinity(0)))"
+subprocess.run([sys.executable, "-c", count], start_new_session=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux")
+@pytest.mark.parametrize("nice", [0, 19])
+def test_a_core_is_left_free(nice: int) -> None:
+    def cores_left(*own: str) -> int:
+        command = [*own, sys.executable, "-c", CORES, str(nice)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    usable = os.sched_getaffinity(0)
+    assert cores_left() == max(1, len(usable) - (nice > 0))
+    assert cores_left("taskset", "--cpu-list", str(min(usable))) == 1
+
+
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux with autogroups")
 @pytest.mark.slow
 def test_eight_ranks_leave_a_core_to_others() -> None:
