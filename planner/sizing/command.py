@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Sizing"
 # Options of the sizing itself: field, help.
-_LISTS = ("accelerators", "sizes")
+_LISTS = ("accelerators", "sizes", "clusters")
 
 
 def _option(name: str, what: str, metavar: str = "NUMBER") -> Any:
@@ -47,6 +47,9 @@ def size(
         str | None, _option("accelerators", "kinds to compare", "NAMES")
     ] = None,
     sizes: Annotated[str | None, _option("sizes", "numbers of accelerators", "INTS")] = None,
+    clusters: Annotated[
+        str | None, _option("clusters", "these alone, such as 256xh100-sxm,128xb200-sxm", "NAMES")
+    ] = None,
     deadline_days: Annotated[str | None, _option("deadline_days", "latest end")] = None,
     budget_usd: Annotated[str | None, _option("budget_usd", "most to spend")] = None,
     power_watts: Annotated[str | None, _option("power_watts", "most that the site gives")] = None,
@@ -81,7 +84,8 @@ def size(
     from planner.terminal import output
 
     own = {
-        "accelerators": accelerators, "sizes": sizes, "deadline_days": deadline_days,
+        "accelerators": accelerators, "sizes": sizes, "clusters": clusters,
+        "deadline_days": deadline_days,
         "budget_usd": budget_usd, "power_watts": power_watts,
         "failures_per_1000_node_days": failures_per_1000_node_days, "checkpoint_s": checkpoint_s,
         "restart_s": restart_s, "critical_batch_size": critical_batch_size,
