@@ -123,6 +123,7 @@ function Headline({ shown }) {
         })}
       </div>
       <${Layers} shown=${shown} />
+      ${shown === best && answer.value.no_launch && html`<p class="notice" role="note"><b>No framework here can launch this plan.</b> ${answer.value.no_launch}.</p>`}
     </div>`;
 }
 
@@ -206,7 +207,6 @@ function Footing({ shown }) {
           <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
-      ${found?.best && shown === found.best && !found.launch && html`<span>No framework here runs this plan.</span>`}
       ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
       <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
       ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}

@@ -41,6 +41,7 @@ from planner.documents.answer import (
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.frameworks.able import obstacles, runners
+from planner.frameworks.devices import WRITTEN, other_stack, preferred
 from planner.progress import NothingYet, within_a_step
 from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, Rule, passing, violations
@@ -108,6 +109,7 @@ def _explained(
         rival=rival(request, model, space, best, outcome) if best else None,
         rank_orders=rank_orders(model, request, best.plan) if best else (),
         launch=_launch(first.framework, best),
+        no_launch=_no_launch(request, best) if best and first.framework is None else None,
         frameworks=_others(request, model, entries, best),
         picks=picks(request, model, outcome, plans, front),
         held_fixed=held_fixed(request, first, best) if best else (),
@@ -191,6 +193,16 @@ def _launch(framework: str | None, best: PlanReport | None) -> Launch | None:
     if framework is None or best is None:
         return None
     return Launch(framework=framework, slower_by=0.0, plan=best)
+
+
+def _no_launch(request: PlanRequest, best: PlanReport) -> str:
+    """Why no framework can start a plan: the accelerators' own stack, or the usual framework's."""
+    if stack := other_stack(request.cluster, WRITTEN):
+        return f"{stack}, which no framework here writes for"
+    name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
+    framework = frameworks.get(name)
+    reason, *_ = framework.reasons(request, best.plan)
+    return f"{framework.title} cannot run this plan: {reason.text}"
 
 
 def _others(

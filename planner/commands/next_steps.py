@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner import frameworks
 from planner.answers import solve
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
@@ -23,7 +22,7 @@ def after_plan(
     lines = [f"planner plan {command_line(given, source, ())} --json"]
     if answer.best is not None:
         lines = [
-            _emit(answer, request, command_line(given, source, ("framework",))),
+            _emit(answer, command_line(given, source, ("framework",))),
             _why(request, answer.best.plan, source, given),
             *lines,
         ]
@@ -38,14 +37,11 @@ def after_plan(
     return lines
 
 
-def _emit(answer: PlanAnswer, request: PlanRequest, options: str) -> str:
+def _emit(answer: PlanAnswer, options: str) -> str:
     """How to get launch files, or why there are none."""
     if answer.launch is not None:
         return f"planner emit {options} --framework {answer.launch.framework} > run.sh"
-    assert answer.best is not None
-    framework = frameworks.get(request.search.framework or frameworks.PREFERRED)
-    reason, *_ = framework.reasons(request, answer.best.plan)
-    return f"no launch files: {framework.title} cannot run this plan: {reason.text}"
+    return f"no launch files: {answer.no_launch}"
 
 
 def _why(

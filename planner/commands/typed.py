@@ -50,7 +50,8 @@ def _line(problem: Problem, words: Sequence[str]) -> str:
     if problem.did_you_mean:
         text += f"; did you mean {' or '.join(problem.did_you_mean)}?"
     if problem.code == "unknown_name" and len(problem.allowed) > _MOST_CHOICES and option:
-        kind = "accelerators" if "accelerator" in problem.pointer else f"{option[2:]}s"
+        of_kinds = "accelerator" in problem.pointer or problem.pointer.startswith("/sizing")
+        kind = "accelerators" if of_kinds else f"{option[2:]}s"
         text += f"; planner catalog {kind} lists all {len(problem.allowed)}"
     if option in _EXAMPLES and problem.code != "missing" and not problem.did_you_mean:
         text += f"; for example {option} {_EXAMPLES[option]}"

@@ -333,8 +333,9 @@ class Rival(Document):
 class PlanAnswer(Document):
     """The answer to `planner plan` and POST /v1/plans.
 
-    best: of the framework whose best is the fastest, which `launch` names; frameworks: the best of
-    each, the fastest first.  picks: the fastest, the one to start with, the one with most room.
+    best: of the framework whose best is the fastest, which `launch` names; no_launch: why no
+    framework can start it, where none can.  frameworks: the best of each, in the order of the
+    objective.  picks: the fastest, the one to start with, the one with most room.
     held_fixed: what the search left as it is, and what another value there would save.
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
     ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
@@ -353,6 +354,7 @@ class PlanAnswer(Document):
     rival: Rival | None = None
     rank_orders: tuple[RankOrder, ...] = ()
     launch: Launch | None
+    no_launch: str | None = None
     frameworks: tuple[Launch, ...] = ()
     picks: tuple[Pick, ...] = ()
     held_fixed: tuple[HeldFixed, ...] = ()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
     from planner.frameworks.launch_files import Given
     from planner.frameworks.reading import Setting
-    from planner.lint.findings import LintAnswer, ReadAnswer
-    from planner.lint.mending import Mended
+    from planner.lint.findings import Better, LintAnswer, ReadAnswer
 
 Files = Annotated[
     list[str],
@@ -89,8 +88,7 @@ def lint(
         answers.append(answer)
         better = mending.wanted(answer) if fix or diff else None
         if better is not None:
-            found = mending.mended(texts, better.changes)
-            _write(launch, texts, found, fix, diff)
+            _write(launch, texts, better, fix, diff)
         if not (sarif or diff):
             _show(answer, texts, json)
     if sarif:
@@ -124,20 +122,20 @@ def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
 
 
 def _write(
-    paths: Sequence[str], texts: Mapping[str, str], found: Mended, fix: bool, diff: bool
+    paths: Sequence[str], texts: Mapping[str, str], better: Better, fix: bool, diff: bool
 ) -> None:
     """Shows or writes mended files; what must be done by hand goes to standard error."""
     from planner.lint.mending import difference
 
     if diff:
-        print(difference(texts, found.files), end="")
-    for change in found.left:
+        print(difference(texts, {**texts, **better.files}), end="")
+    for change in better.by_hand:
         value = f" {change.after}" if change.after else ""
         what = "remove" if change.after is None else "set"
         print(f"by hand: {what} {change.option}{value}: {change.why}", file=sys.stderr)
     for path, name in zip(paths, texts, strict=True):
-        if fix and found.files[name] != texts[name]:
-            Path(path).write_text(found.files[name], encoding="utf-8")
+        if fix and name in better.files:
+            Path(path).write_text(better.files[name], encoding="utf-8")
 
 
 def read(

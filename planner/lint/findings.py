@@ -98,12 +98,15 @@ class Gain(Document):
 class Better(Document):
     """A plan that the framework accepts and that fits, and the options that lead there.
 
-    global_batch_size: where it takes another batch than the script's.
+    global_batch_size: where it takes another batch than the script's.  files: those that change,
+    by name, with the changes written in.  by_hand: the changes that could not be written.
     """
 
     report: PlanReport
     changes: tuple[FlagChange, ...]
     global_batch_size: int | None = None
+    files: dict[str, str] = Field({})
+    by_hand: tuple[FlagChange, ...] = ()
 
 
 class LintAnswer(Document):

@@ -27,6 +27,7 @@ from planner.lint.findings import (
     ReadAnswer,
     Verdict,
 )
+from planner.lint.mending import written
 from planner.lint.sources import framework_of, launch_files, reading_of
 from planner.uncertainty.error_band import SURE
 from planner.version import __version__
@@ -103,8 +104,8 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
-        mended=fewest,
-        best=better,
+        mended=written(files, fewest),
+        best=written(files, better),
         nearest=nearest(case) if possible and not (runs or better or fewest) else (),
         gain=_gain(case, own, better.report) if runs and own and better is not None else None,
         assumed=case.reading.assumed,

@@ -66,6 +66,15 @@ def mended(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Mended:
     return Mended(texts, tuple(left))
 
 
+def written(files: Mapping[str, str], better: Better | None) -> Better | None:
+    """A better plan with the files that change for it."""
+    if better is None:
+        return None
+    found = mended(files, better.changes)
+    changed = {name: text for name, text in found.files.items() if text != files[name]}
+    return better.model_copy(update={"files": changed, "by_hand": found.left})
+
+
 def _usual_place(lines: Mapping[str, list[str]]) -> tuple[str, int] | None:
     """The line of an option that every launch has."""
     for name, rows in lines.items():

@@ -6,6 +6,7 @@ SizingSpec.  Everything wrong with it is collected and raised once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -14,7 +15,15 @@ from pydantic import Field, model_validator
 from cost_models.catalog import hardware
 from cost_models.fields import Spec
 from planner.documents.loading import plain
-from planner.documents.problems import Problem, RequestError, join, unknown_field, wrong_type
+from planner.documents.problems import (
+    Problem,
+    RequestError,
+    join,
+    refuse,
+    shown,
+    unknown_field,
+    wrong_type,
+)
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up, validate
 from planner.intake.parsing import parse_request
@@ -50,6 +59,11 @@ class SizingSpec(Spec):
         SIZES, min_length=1, max_length=MOST_SIZES,
         description="numbers of accelerators; each is rounded up to whole nodes",
     )  # fmt: skip
+    clusters: tuple[Annotated[str, Field(max_length=100)], ...] = Field(
+        (), max_length=MOST_KINDS,
+        description="a number of one kind each, such as 256xh100-sxm; these alone are compared, "
+        "instead of every kind in every number",
+    )  # fmt: skip
     deadline_days: Positive | None = Field(None, description="latest end")
     budget_usd: Positive | None = Field(None, description="most to spend")
     power_watts: Positive | None = Field(None, description="most that the site gives, PUE included")
@@ -73,7 +87,7 @@ class SizingSpec(Spec):
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        rows = len(self.accelerators) * len(self.sizes)
+        rows = len(self.clusters) or len(self.accelerators) * len(self.sizes)
         if rows > MOST_ROWS:
             raise ValueError(f"{rows} clusters to size, at most {MOST_ROWS}")
         return self
@@ -151,6 +165,14 @@ def _sizing(value: Any) -> SizingSpec:
     if not isinstance(value, dict):
         raise RequestError([wrong_type("/sizing", "an object", value)])
     spec = validate("/sizing", value, SizingSpec)
+    if spec.clusters:
+        pairs = [_pair(join("/sizing/clusters", i), text) for i, text in enumerate(spec.clusters)]
+        update = {
+            "clusters": tuple(dict.fromkeys(f"{number}x{kind}" for number, kind in pairs)),
+            "accelerators": tuple(kind for _, kind in pairs),
+            "sizes": tuple(number for number, _ in pairs),
+        }
+        spec = spec.model_copy(update=update)
     kinds = tuple(
         _kind(join("/sizing/accelerators", i), name) for i, name in enumerate(spec.accelerators)
     )
@@ -167,6 +189,15 @@ def _sizing(value: Any) -> SizingSpec:
             "prices_usd_per_accelerator_hour": prices,
         }
     )
+
+
+def _pair(pointer: str, text: str) -> tuple[int, str]:
+    """The number and the kind of '256xh100-sxm' or '256 h100'.  Raises RequestError."""
+    match = re.fullmatch(r"\s*(\d{1,7})\s*[x×*\s]\s*(\S.*?)\s*", text)
+    if match is None or not int(match[1]):
+        detail = "must be a number and a kind, such as 256xh100-sxm"
+        raise refuse(pointer, "wrong_value", f"{detail}, got {shown(text)!r}", text)
+    return int(match[1]), _kind(pointer, match[2])
 
 
 def _kind(pointer: str, name: str) -> str:

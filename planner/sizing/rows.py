@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -36,16 +37,17 @@ MOST_KEPT = 2000  # best plans, a few kilobytes each
 
 
 def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
-    """Each kind in whole nodes of its own, or a part of one; no number twice."""
-    for kind in sizing.accelerators:
+    """The named clusters, or each kind in each number: whole nodes or a part of one, none twice."""
+    named = (text.split("x", 1) for text in sizing.clusters)
+    pairs = [(kind, int(number)) for number, kind in named]
+    seen = set()
+    for kind, count in pairs or product(sizing.accelerators, sizing.sizes):
         typical = hardware.accelerator_entry(kind).node.accelerators
-        seen = set()
-        for count in sizing.sizes:
-            nodes, per_node = ceil(count / typical), min(count, typical)
-            if (nodes, per_node) in seen:
-                continue
-            seen.add((nodes, per_node))
-            yield cluster_of_kind(kind, nodes, per_node, sizing)
+        nodes, per_node = ceil(count / typical), min(count, typical)
+        if (kind, nodes, per_node) in seen:
+            continue
+        seen.add((kind, nodes, per_node))
+        yield cluster_of_kind(kind, nodes, per_node, sizing)
 
 
 def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) -> ClusterSpec:

@@ -40,6 +40,7 @@ def sizing_screen(
         *_choices(answer, asked),
     ]  # fmt: skip
     rows += _rivals(answer)
+    every_row = every_row or bool(asked.sizing.clusters)
     shown = range(len(answer.rows)) if every_row else answer.front
     if shown:
         rows += [Text(), Text("All" if every_row else "Days against cost", style="bold")]

@@ -14,6 +14,7 @@ from planner.documents.answer import (
     Baseline,
     ErrorBand,
     EstimateAnswer,
+    Launch,
     Memory,
     Pipeline,
     PlanAnswer,
@@ -78,6 +79,9 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.best is None:
         rows += nothing_fits_rows(answer)
         return Group(*rows, Text(), *count_rows(answer))
+    if answer.no_launch is not None:
+        rows.append(Text("No framework here can launch this plan", style="bold yellow"))
+        rows += [prose(answer.no_launch, 2, 2), Text()]
     rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
@@ -86,7 +90,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
-    rows += _frameworks(answer)
+    rows += _frameworks(answer, asked.request.search.objective)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     rows += _held_fixed(answer)
     if len(answer.plans) > 1:
@@ -141,18 +145,24 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
     return rows
 
 
-def _frameworks(answer: PlanAnswer) -> list[RenderableType]:
-    """Who runs the best plan, and how much slower the best of the next is."""
+def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
+    """Who runs the best plan, and how far behind the best of the next is by the objective."""
     if len(answer.frameworks) < 2:
         return []
+    by_memory = objective == "memory_headroom"
     first = answer.frameworks[:MOST_FRAMEWORKS]
-    words = [
-        f"{one.framework} {100 * one.slower_by:.1f} % slower" if one.slower_by else one.framework
-        for one in first
-    ]
+    words = [f"{one.framework} {_behind(one, by_memory)}".rstrip() for one in first]
     if more := len(answer.frameworks) - len(first):
         words.append(f"{more} more")
     return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
+
+
+def _behind(one: Launch, by_memory: bool) -> str:
+    """The free memory of a framework's best plan, or how much slower it is than the best."""
+    if by_memory:
+        memory = one.plan.memory
+        return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
+    return f"{100 * one.slower_by:.1f} % slower" if one.slower_by else ""
 
 
 def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:

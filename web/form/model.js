@@ -74,6 +74,7 @@ export function Model() {
     if (event.dataTransfer.files.length) file(event.dataTransfer.files);
     else if (event.dataTransfer.getData("text")) read(event.dataTransfer.getData("text"));
   };
+  usePasted(read);
   const options = models.map(({ id, parameters }) => ({ value: id, label: `${id} · ${big(parameters)}`, group: title(family(id)) }))
     .sort((a, b) => a.group.localeCompare(b.group));
   const spec = resolved.value?.model;
@@ -128,6 +129,22 @@ export function Model() {
 
 /* The name that a file gives its model; a config.json gives none. */
 const nameOf = (file) => (/^config\b/i.test(file) ? undefined : file.replace(/\.json$/i, ""));
+
+/* A config.json that is pasted anywhere but into a field is read. */
+function usePasted(read) {
+  const latest = useRef(read);
+  latest.current = read;
+  useEffect(() => {
+    const onPaste = (event) => {
+      const text = event.clipboardData?.getData("text") ?? "";
+      if (event.target.closest?.("input, textarea, select, dialog") || !text.trim().startsWith("{")) return;
+      event.preventDefault();
+      latest.current(text);
+    };
+    addEventListener("paste", onPaste);
+    return () => removeEventListener("paste", onPaste);
+  }, []);
+}
 
 const PAUSE_MS = 300;
 

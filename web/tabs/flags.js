@@ -3,7 +3,8 @@
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { blob, call, download } from "../api.js";
-import { count, shellWord } from "../format.js";
+import { flagsText, words } from "../flags_text.js";
+import { count } from "../format.js";
 import { change, framework, persist, pick, question, report } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
@@ -92,15 +93,6 @@ function Launch({ of, launchers }) {
       ${answer.notes.length > 0 && html`<div class="notice"><ul>${answer.notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>`}
       ${of.read_back && html`<${FlagsDiff} framework=${id} title=${title} />`}`}
   </div>`;
-}
-
-const words = ({ value }) => (value === null ? [] : [value].flat());
-
-/* The options as they stand on a command line; where a framework has none, its settings. */
-function flagsText({ flags }) {
-  const options = flags.filter(({ name }) => name.startsWith("-"));
-  if (options.length) return options.map((flag) => [flag.name, ...words(flag).map(shellWord)].join(" ")).join(" \\\n") + "\n";
-  return flags.map((flag) => `${flag.name} = ${words(flag).join(" ")}`).join("\n") + "\n";
 }
 
 function Flags({ flags }) {

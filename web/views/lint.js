@@ -3,10 +3,11 @@
 import { html } from "htm/preact";
 import { batch, effect, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
-import { post } from "../api.js";
+import { download, post } from "../api.js";
 import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
-import { open, picked, replace, request, units } from "../state.js";
+import { openRun } from "../opened.js";
+import { request, units } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { EXAMPLE } from "./lint_example.js";
@@ -157,18 +158,9 @@ function Verdict({ found }) {
 }
 
 /* What the script says, in the Plan view. */
-function openPlan(found, plan, batchSize = null) {
-  const { model, training: said, cluster } = found.request;
-  const training = batchSize === null ? said : { ...said, global_batch_size: batchSize };
-  const [group] = cluster.groups;
-  const { nodes, accelerators_per_node } = group;
-  const own = request.peek().cluster;
-  const place = typeof own === "object" && !own.groups ? own : { accelerator: group.accelerator.id };
-  batch(() => {
-    replace({ model, training, cluster: { ...place, nodes, accelerators_per_node }, search: { framework: found.request.search.framework } }, "Read from the launch");
-    picked.value = plan;
-    open("plan");
-  });
+function openPlan({ request: asked }, plan, batchSize = null) {
+  const training = batchSize === null ? asked.training : { ...asked.training, global_batch_size: batchSize };
+  openRun({ ...asked, training }, { plan, said: "Read from the launch" });
 }
 
 function Report({ title, report }) {
@@ -194,6 +186,7 @@ function Better({ title, better, gain }) {
       <header class="card-head"><h2>${title}</h2><span class="spring"></span>
         ${flags && html`<${CopyButton} text=${flags} label="Copy these flags" />`}
         <button type="button" onClick=${() => openPlan(answer.value, better.report.plan, better.global_batch_size)}>Open this plan</button></header>
+      <${Mended} better=${better} />
       ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${percent(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
       <${Report} report=${better.report} />
       <table class="flag-changes"><caption class="for-readers">${title}: options to change</caption>
@@ -207,6 +200,19 @@ function Better({ title, better, gain }) {
         })}</tbody>
       </table>
     </section>`;
+}
+
+/* The files with the changes written in: to copy, to save, or to go on with here. */
+function Mended({ better: { files: changed, by_hand: left } }) {
+  const names = Object.keys(changed);
+  const use = () => { files.value = files.peek().map((one) => ({ ...one, text: changed[one.name] ?? one.text })); };
+  return html`
+    ${names.length > 0 && html`<div class="actions">
+      ${names.map((name) => html`<${CopyButton} key=${name} kind="primary" text=${changed[name]} label=${`Copy the mended ${name}`} />
+        <button type="button" onClick=${() => download(name, changed[name], "text/plain")}><${Icon} name="download" /> Save ${name}</button>`)}
+      <button type="button" onClick=${use} disabled=${changedSince()}>Check it here</button>
+    </div>`}
+    ${left.length > 0 && html`<p class="muted">To change by hand: ${left.map((one, i) => html`${i > 0 && ", "}<code>${flag(one)}</code>`)}</p>`}`;
 }
 
 function Findings({ found }) {

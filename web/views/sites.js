@@ -6,6 +6,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call, post } from "../api.js";
 import { signed } from "../charts/measured.js";
 import { count, percent, planLine, seconds } from "../format.js";
+import { openRun } from "../opened.js";
 import { change, request, resolved } from "../state.js";
 import { TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
@@ -94,6 +95,13 @@ const send = (name, keep) => told(async () => {
   await load();
 });
 
+/* The last run of the log with the best plan that the site's runs now tell, its own plan pinned. */
+async function keepAndPlan({ site, runs }) {
+  const { run } = runs.at(-1);
+  await send(site, true);
+  if (!trouble.peek().length) openRun(run.request, { own: run.request.plan, site, said: `Planning ${run.request.model.name} with ${site}` });
+}
+
 /* What a log says, before it is kept. */
 function Lesson({ of }) {
   const fresh = of.runs.filter(({ known }) => !known).length;
@@ -111,7 +119,8 @@ function Lesson({ of }) {
       ${of.runs.length > 5 && html`<p class="muted">and ${count(of.runs.length - 5)} more</p>`}
       ${of.refused.map(({ name, why }) => html`<p class="muted" key=${name}>Not learned: ${why}</p>`)}
       <div class="actions">
-        <button type="button" class="primary" disabled=${busy.value || fresh === 0} onClick=${() => send(of.site, true)}>Keep with ${of.site}</button>
+        <button type="button" class="primary" disabled=${busy.value || fresh === 0} onClick=${() => keepAndPlan(of)}>Keep it and find a better plan</button>
+        <button type="button" disabled=${busy.value || fresh === 0} onClick=${() => send(of.site, true)}>Keep with ${of.site}</button>
         <button type="button" onClick=${leave}>Leave it</button>
       </div>
     </div>`;

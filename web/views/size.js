@@ -92,6 +92,7 @@ function Choices({ found }) {
   return html`
     <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
     <${Surely} row=${first} spec=${request.sizing} />
+    <${Apart} found=${found} />
     <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
     <ul class="choices">
       ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
@@ -114,6 +115,17 @@ function Surely({ row, spec }) {
 }
 const SAFE = 0.8; // chance below which a limit is at risk
 const unseen = ({ error_band: band }) => / no run on /.test(band.basis);
+
+const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
+
+/* Which other kinds may be the better buy after all. */
+function Apart({ found }) {
+  const close = found.rivals.filter(({ chance_cheaper, chance_sooner }) => within(chance_cheaper ?? chance_sooner));
+  if (close.length === 0) return null;
+  const one = ({ row, chance_sooner, chance_cheaper }) =>
+    `${name(found.rows[row])} (sooner with a chance of ${chance(chance_sooner)}${chance_cheaper === null ? "" : `, cheaper with ${chance(chance_cheaper)}`})`;
+  return html`<p class="apart">It cannot be told apart from ${close.map(one).join(", or ")}: their intervals overlap, so measure both, or choose by price and delivery.</p>`;
+}
 
 /* The best of every kind that was asked for, whichever of them is chosen. */
 function Kinds({ found, chosen }) {

@@ -6,7 +6,7 @@ import { count } from "../format.js";
 import { Model } from "../form/model.js";
 import { Section, useCatalog } from "../form/section.js";
 import { change, field } from "../state.js";
-import { NumberField } from "../ui/field.js";
+import { NumberField, TextField } from "../ui/field.js";
 import { changeSizing, refusedAt, sizes, sizing, sizingField } from "./size_state.js";
 
 const bound = (name, more) => ({
@@ -36,11 +36,13 @@ export function SizeForm() {
         <${NumberField} ...${bound("power_watts", { label: "Power", unit: "kW", scale: 1000, title: "most that the site gives, PUE included" })} />
       <//>
       <${Section} title="To rent">
-        <${Kinds} used=${used?.sizing.accelerators ?? []} />
-        <${Sizes} used=${used?.sizing.sizes ?? []} />
+        <${Clusters} />
+        ${!sizingField("clusters") && html`
+          <${Kinds} used=${used?.sizing.accelerators ?? []} />
+          <${Sizes} used=${used?.sizing.sizes ?? []} />`}
       <//>
       <${Section} title="Assumptions">
-        <${NumberField} ...${bound("failures_per_1000_node_days", { label: "Failures", unit: "/1000 node-days", usual: assumed.failures_per_1000_node_days, title: "of nodes; 0: nothing fails" })} />
+        <${NumberField} ...${bound("failures_per_1000_node_days", { label: "Failures per 1,000 node-days", usual: assumed.failures_per_1000_node_days, title: "of nodes; 0: nothing fails" })} />
         <${NumberField} ...${bound("detect_s", { label: "Found after", unit: "s", usual: assumed.detect_s })} />
         <${NumberField} ...${bound("restart_s", { label: "Restart", unit: "s", usual: assumed.restart_s })} />
         <${NumberField} ...${bound("checkpoint_s", { label: "Checkpoint", unit: "s", usual: "computed", title: "training stands still for one; empty: computed from the model's size and the host link" })} />
@@ -48,6 +50,18 @@ export function SizeForm() {
         <${NumberField} ...${bound("critical_batch_size", { label: "Critical batch", unit: "seq.", length: true, usual: "not considered", title: "sequences at which twice the tokens are needed (arXiv 1812.06162)" })} />
       <//>
     </form>`;
+}
+
+/* "256 H100 or 128 B200": exactly these clusters instead of every kind in every number. */
+function Clusters() {
+  const given = sizingField("clusters");
+  const split = (text) => text?.split(/,|;|\bor\b|\n/).map((one) => one.trim()).filter(Boolean);
+  const problems = (given ?? []).flatMap((_, i) => refusedAt(`/sizing/clusters/${i}`)).map(({ detail, did_you_mean: meant = [] }) => ({
+    detail: meant.length ? `${detail}; did you mean ${meant.join(" or ")}?` : detail,
+  }));
+  return html`<${TextField} id="size-clusters" label="Only these clusters" usual="256 H100 or 128 B200" value=${given?.join(" or ")}
+    title="numbers of one kind each; empty: every kind and number chosen below" problems=${[...problems, ...refusedAt("/sizing/clusters")]}
+    onChange=${(text) => changeSizing("clusters", split(text))} />`;
 }
 
 const PRICE = "prices_usd_per_accelerator_hour";

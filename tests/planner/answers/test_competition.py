@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
@@ -48,6 +50,37 @@ def test_the_headline_is_the_fastest_of_all_frameworks(answer: PlanAnswer) -> No
     found = {one.framework: one.plan.iteration_time_s for one in answer.frameworks}
     assert found == pytest.approx(seconds)
     assert list(found.values()) == sorted(found.values())
+
+
+def test_by_memory_the_frameworks_stand_in_the_order_of_their_free_memory() -> None:
+    answer = find(asked(objective="memory_headroom", top_k=1))
+    peaks = [one.plan.memory.peak_bytes for one in answer.frameworks]
+    assert len(set(peaks)) > 2
+    assert peaks == sorted(peaks)
+    # Their times are in another order.
+    assert min(one.slower_by for one in answer.frameworks) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "why"),
+    [
+        ("falcon-40b", "8x8xh100-sxm", "Megatron-LM cannot run this plan: attention and MLP"),
+        ("llama-3.1-8b", "2x8xgaudi3", "Gaudi 3 .* needs .*, which no framework here writes for"),
+    ],
+)
+def test_a_plan_that_no_framework_launches_says_why(model: str, cluster: str, why: str) -> None:
+    request = PlanRequest(
+        model=preset(model), cluster=parse_shorthand(cluster),
+        training=TrainingSpec(seq_length=2048, global_batch_size=64), search=SearchSpec(top_k=1),
+    )  # fmt: skip
+    found = find(request)
+    assert found.best is not None
+    assert found.launch is None
+    assert re.match(why, found.no_launch or "")
+
+
+def test_a_plan_that_is_launched_says_no_such_thing(answer: PlanAnswer) -> None:
+    assert answer.no_launch is None
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])

@@ -236,6 +236,9 @@ class TestAssumptions:
         (asked(accelerators=[]), "/sizing/accelerators"),
         (asked(sizes=[0]), "/sizing/sizes/0"),
         (asked(sizes=list(range(1, 400))), "/sizing/sizes"),
+        (asked(clusters=["64xh1000"]), "/sizing/clusters/0"),
+        (asked(clusters=["64xh100", "h100"]), "/sizing/clusters/1"),
+        (asked(clusters=["0xh100"]), "/sizing/clusters/0"),
         (asked(deadline_days=float("nan")), "/sizing/deadline_days"),
         (asked(budget_usd=-1), "/sizing/budget_usd"),
         (asked(dead_line=3), "/sizing/dead_line"),
@@ -249,6 +252,16 @@ def test_bad_input_is_named_by_its_place(document: Any, pointer: str) -> None:
     with pytest.raises(RequestError) as error:
         parse_sizing(document)
     assert pointer in [problem.pointer for problem in error.value.problems]
+
+
+def test_named_clusters_alone_are_compared() -> None:
+    request = parse_sizing(asked(clusters=["64 h100", "8xMI300X", "64xh100-sxm"]))
+    assert request.sizing.clusters == ("64xh100-sxm-80gb", "8xmi300x")
+    assert parse_sizing(request.document()).sizing == request.sizing
+    found = compute(request)
+    rows = [(row.accelerators, row.accelerator) for row in found.rows]
+    assert rows == [(64, "h100-sxm-80gb"), (8, "mi300x")]
+    assert set(found.best_of_kind) == {"h100-sxm-80gb", "mi300x"}
 
 
 def test_the_command_prints_the_same_document(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -265,6 +266,22 @@ def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
     assert "Recommended, 0.40 % slower" in text
     assert "Frameworks: megatron · torchtitan 25.0 % slower" in text
+    search = ASKED.request.search.model_copy(update={"objective": "memory_headroom"})
+    lean = replace(ASKED, request=ASKED.request.model_copy(update={"search": search}))
+    text = drawn(lambda console: screens.plan_screen(answer, lean, console), 100)
+    free = share(1 - best.memory.peak_bytes / best.memory.capacity_bytes)
+    assert f"Frameworks: megatron {free} free · torchtitan {free} free" in text
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_headline_that_cannot_be_launched_says_so_first(width: int) -> None:
+    answer = answers.plan_answer().model_copy(update={"no_launch": "nothing starts there"})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
+    before, said, _ = text.partition(
+        "No framework here can launch this plan\n  nothing starts there"
+    )
+    assert said
+    assert "Best plan" not in before
 
 
 def test_the_evidence_and_the_rival_are_told() -> None:
