@@ -72,7 +72,9 @@ def offload_needless(case: Case) -> Iterator[Finding]:
     ):
         if getattr(case.plan, field):
             text = f"{field.replace('_', ' ')}, and everything fits without"
-            yield from slow(case, "offload_needless", "warning", text, [off], (field,))
+            yield from slow(
+                case, "offload_needless", "warning", text, [off], (field,), same_work=True
+            )
 
 
 def micro_batch_small(case: Case) -> Iterator[Finding]:

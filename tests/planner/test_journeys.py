@@ -44,7 +44,7 @@ def test_256_of_one_kind_or_128_of_another(planner: Planner) -> None:
         "--sizes", "128,256", "--all",
     )  # fmt: skip
     assert code == 0, err
-    rows = re.findall(r"^ +(\d+) (h100|b200)-sxm\S+ +([\d.]+) \$", out, re.MULTILINE)
+    rows = re.findall(r"^ +(\d+) (h100|b200)-sxm\S+ +([\d.]+) +\$", out, re.MULTILINE)
     days = {(int(number), kind): float(value) for number, kind, value in rows}
     assert days[256, "h100"] < days[128, "h100"]
     assert days[128, "b200"] < days[128, "h100"]
