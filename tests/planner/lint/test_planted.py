@@ -26,6 +26,7 @@ LAUNCHES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "titan": ("torchtitan", ("planted/titan_70b.toml",), "32x8xh100-sxm"),
     "bridge": ("megatron-bridge", ("planted/bridge_70b.sh",), "8x8xh100-sxm"),
     "fsdp": ("accelerate", ("planted/fsdp_8b.sh", "planted/fsdp_8b.yaml"), "2x8xh100-sxm"),
+    "fsdp on H200": ("accelerate", ("planted/fsdp_8b.sh", "planted/fsdp_8b.yaml"), "2x8xh200"),
     "nanotron": ("nanotron", ("planted/nanotron_8b.yaml",), "4x8xh100-sxm"),
 }
 RECOMPUTE = "(--recompute-granularity selective --recompute-modules layernorm mlp)"
@@ -162,8 +163,8 @@ FAULTS: dict[str, Fault] = {
                               "error", "dp_shard_size"),
     "accelerate: whole copies": Fault("fsdp", "type: FSDP", "type: MULTI_GPU", "memory", "error",
                                       "distributed_type"),
-    "accelerate: offload": Fault("fsdp", "params: false", "params: true", "offload_needless",
-                                 "warning", "fsdp_offload_params"),
+    "accelerate: offload": Fault("fsdp on H200", "params: false", "params: true",
+                                 "offload_needless", "warning", "fsdp_offload_params"),
     "nanotron: heads": Fault("nanotron", "tp: 2", "tp: 3", "heads_not_divisible", "error", "tp: 3"),
     "nanotron: no optimizer shards": Fault("nanotron", "zero_stage: 1", "zero_stage: 0",
                                            "distributed_optimizer_off", "warning", "zero_stage"),
