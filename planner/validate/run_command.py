@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.commands.server import Client
     from planner.documents.request import PlanRequest
     from planner.validate.process import RunFailed, Stopped
+    from planner.validate.run import Options
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
 _RUN, _LIMITS, _ELSEWHERE = "The run", "Limits of the run", "On other machines"
@@ -85,14 +86,10 @@ def validate(
     With --site that site learns from the run, where it is one of its accelerators.
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
-    from planner.terminal import output as outputs
-    from planner.validate import remote_command, results
-    from planner.validate.learning import learn
-    from planner.validate.process import Limits, RunFailed, Stopped, stoppable
+    from planner.validate import remote_command
+    from planner.validate.process import Limits
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
-    from planner.validate.run import validate as run
-    from planner.validate.screen import validation_screen
 
     if submit and launcher is None:
         raise typer.BadParameter("--submit needs --launcher")
@@ -121,6 +118,18 @@ def validate(
     if launcher is not None:
         away = remote_command.submit if submit else remote_command.write
         return away(launcher, asked, options, output, image, json)
+    return _here(asked, options, output, json)
+
+
+def _here(asked: PlanRequest, options: Options, output: Path | None, json: bool) -> int:
+    """A validation on this machine; its report is kept, and a site learns from it."""
+    from planner.terminal import output as outputs
+    from planner.validate import results
+    from planner.validate.learning import learn
+    from planner.validate.process import RunFailed, Stopped, stoppable
+    from planner.validate.run import validate as run
+    from planner.validate.screen import validation_screen
+
     try:
         with stoppable(), progress_lines() as progress:
             report = run(asked, options, output=output, progress=progress)
@@ -130,7 +139,7 @@ def validate(
         return stopped(by)
     kept = results.keep(asked, report.model_dump(mode="json"))
     lines = [f"\nkept with the plan as {kept.id}"]
-    if said := learn(asked, report, warmup_steps):
+    if said := learn(asked, report, options.warmup_steps):
         lines.append(said)
     outputs.show(report, json, partial(validation_screen, report), lines)
     return OUTSIDE if report.verdict == "outside" else FINE

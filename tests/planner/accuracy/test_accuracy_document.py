@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.accuracy.document import AccuracyAnswer, answer_of, ratio_words
+from planner.accuracy.answer import answer_of
+from planner.accuracy.document import AccuracyAnswer, ratio_words
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.suspects import assumptions, suspects, worst
