@@ -87,3 +87,16 @@ def test_the_two_commands() -> None:
     second = f"{start}-e '.[test]' && .venv/bin/python -m pytest"
     assert f"\n{second}\n" in README
     assert second in (Path(__file__).parent.parent / ".ci/run").read_text()
+
+
+def test_the_answer_that_the_readme_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it but for how long the search took, and what to type next."""
+    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` then prints:$", README, re.MULTILINE)
+    (shown,) = re.findall(r"^```\n(llama.*?)\n^```", README, re.DOTALL | re.MULTILINE)
+    monkeypatch.setenv("COLUMNS", "88")
+    assert cli.run(shlex.split(line)[1:]) == 0
+    printed = capsys.readouterr().out.partition("\nNext\n")[0]
+    took = re.compile(r"priced in [\d.]+ m?s")
+    assert took.sub("", printed).strip() == took.sub("", shown).strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
 
 from rich.console import Console, RenderableType
@@ -58,8 +58,8 @@ def memory_bars(memory: Memory, console: Console) -> list[RenderableType]:
     hidden = len(memory.stages) - len(stages)
     if hidden:
         title.append(f"; {hidden} more stages need no more", style="")
-    least = 0.5 * scale / width  # what is drawn nowhere needs no letter
-    used = [n for n in MEMORY_PARTS if any(s.parts.get(n, 0) > least for s in memory.stages)]
+    drawn = [cells(stage.parts, scale, width, MEMORY_PARTS) for stage in stages]
+    used = [name for name in MEMORY_PARTS if any(one[name] for one in drawn)]
     return [title, grid, legend({name: name for name in used}, _MEMORY_STYLES, console)]
 
 
@@ -96,15 +96,25 @@ def bar(
     width: int,
     console: Console,
 ) -> Text:
-    """Parts side by side; cumulative rounding keeps the whole within one cell of exact."""
-    line, end, filled = Text(), 0.0, 0
-    for name, (letter, colour) in styles.items():
-        end += parts.get(name, 0.0)
-        cells = round(width * end / scale) - filled
-        line.append(_glyph(letter, console) * cells, style=colour)
-        filled += cells
-    line.append(" " * (width - filled))
+    """Parts side by side."""
+    line = Text()
+    for name, count in cells(parts, scale, width, styles).items():
+        letter, colour = styles[name]
+        line.append(_glyph(letter, console) * count, style=colour)
+    line.append(" " * (width - len(line)))
     return line
+
+
+def cells(
+    parts: Mapping[str, float], scale: float, width: int, names: Iterable[str]
+) -> dict[str, int]:
+    """How many characters each part takes: cumulative rounding keeps the whole within one."""
+    found, end, filled = {}, 0.0, 0
+    for name in names:
+        end += parts.get(name, 0.0)
+        found[name] = round(width * end / scale) - filled
+        filled += found[name]
+    return found
 
 
 def _glyph(letter: str, console: Console) -> str:

@@ -108,8 +108,10 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
         saves = f"{value_words(first.other)} would save {share(first.saves)}"
         words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
     if others and first.saves >= WORTH_OPENING:
-        most = share(others[0].saves) if others[0].saves >= WORTH_OPENING else "nothing"
-        words.append(f"{len(others)} others, at most {most}")
+        most = (
+            f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "nothing"
+        )
+        words.append(f"each of {len(others)} others would save {most}")
     return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
 
 
