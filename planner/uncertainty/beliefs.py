@@ -27,9 +27,10 @@ class Belief:
     def draws(self) -> Array:
         """Times that are as likely as any other, the same at every call; shape (DRAWS, n)."""
         values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        # The symmetric root: eigenvectors of values that are nearly equal differ by machine.
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
         normal = np.random.default_rng(SEED).standard_normal((DRAWS, len(self.mean)))
-        return np.asarray(self.mean + normal @ root.T)
+        return np.asarray(self.mean + normal @ root)
 
 
 def chances_fastest(drawn: Array) -> Array:
