@@ -87,7 +87,6 @@ class PipelineSchedule:
     allowed: Callable[[int, int, int], str]
     route: Callable[[int, int, int], Route]
     order: Callable[[int, int, int], Order]
-    frameworks: tuple[str, ...]
     chunk_counts: tuple[int, ...] = (1,)
     splits_backward: bool = False
     freed_at: str = "weight gradient"

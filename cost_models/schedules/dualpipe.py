@@ -108,7 +108,6 @@ DUALPIPE = PipelineSchedule(
     allowed=refusal,
     route=route,
     order=order,
-    frameworks=(),
     chunk_counts=(2,),
     splits_backward=True,
     placement="two-way",

@@ -120,7 +120,6 @@ DUALPIPE_V = PipelineSchedule(
     allowed=refusal,
     route=routes.wave,
     order=order,
-    frameworks=("torch", "torchtitan", "mindspeed"),
     chunk_counts=(2,),
     splits_backward=True,
     placement="wave",

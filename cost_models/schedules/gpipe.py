@@ -70,6 +70,5 @@ GPIPE = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: one_chunk("gpipe", chunks),
     route=routes.loop,
     order=order,
-    frameworks=("torch", "torchtitan", "nanotron"),
     keeps_all=True,
 )

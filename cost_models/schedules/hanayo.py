@@ -102,7 +102,6 @@ HANAYO = PipelineSchedule(
     allowed=refusal,
     route=routes.wave,
     order=order,
-    frameworks=(),
     chunk_counts=CHUNK_COUNTS,
     placement="wave",
 )

@@ -106,6 +106,5 @@ INTERLEAVED = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: rounds_refusal(stages, micro_batches),
     route=routes.loop,
     order=order,
-    frameworks=("megatron", "torch", "torchtitan", "colossalai", "mindspeed"),
     chunk_counts=(),
 )

@@ -82,7 +82,6 @@ INTERLEAVED_ZERO_BUBBLE = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: rounds_refusal(stages, micro_batches),
     route=routes.loop,
     order=order,
-    frameworks=("torch", "torchtitan"),
     chunk_counts=(),
     splits_backward=True,
 )

@@ -37,7 +37,6 @@ LOOPED_BFS = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: "",
     route=routes.loop,
     order=order,
-    frameworks=("torch", "torchtitan"),
     chunk_counts=(),
     keeps_all=True,
 )

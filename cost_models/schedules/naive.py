@@ -57,5 +57,4 @@ NAIVE = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: one_chunk("naive", chunks),
     route=routes.loop,
     order=order,
-    frameworks=(),
 )

@@ -60,7 +60,4 @@ ONE_F_ONE_B = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: one_chunk("1f1b", chunks),
     route=routes.loop,
     order=order,
-    frameworks=(
-        "megatron", "deepspeed", "torch", "torchtitan", "colossalai", "mindspeed", "nanotron",
-    ),
 )  # fmt: skip

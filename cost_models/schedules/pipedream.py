@@ -42,7 +42,6 @@ PIPEDREAM = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: one_chunk("pipedream", chunks),
     route=routes.loop,
     order=one_f_one_b.order,
-    frameworks=(),
     staleness=(
         "Each rank updates its weights after every micro-batch and keeps the version a "
         "micro-batch came with for its backward: on rank r of p its gradient is p-1-r updates "

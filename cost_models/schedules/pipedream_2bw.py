@@ -39,7 +39,6 @@ PIPEDREAM_2BW = PipelineSchedule(
     ),
     route=routes.loop,
     order=one_f_one_b.order,
-    frameworks=(),
     staleness=(
         "All ranks use weights one update old, whatever the number of stages: "
         "W(t+1) = W(t) - lr gradient(W(t-1))."

@@ -67,7 +67,6 @@ V_HALF = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: two_chunks("v-half", chunks),
     route=routes.wave,
     order=order,
-    frameworks=(),
     chunk_counts=(2,),
     splits_backward=True,
     placement="wave",

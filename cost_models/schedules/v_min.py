@@ -52,7 +52,6 @@ V_MIN = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: two_chunks("v-min", chunks),
     route=routes.wave,
     order=order,
-    frameworks=(),
     chunk_counts=(2,),
     splits_backward=True,
     placement="wave",

@@ -103,6 +103,5 @@ ZB_H1 = PipelineSchedule(
     ),
     route=routes.loop,
     order=lambda stages, chunks, micro_batches: limited_order(stages, micro_batches, 1),
-    frameworks=("megatron-deepspeed",),
     splits_backward=True,
 )

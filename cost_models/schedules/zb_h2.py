@@ -45,6 +45,5 @@ ZB_H2 = PipelineSchedule(
     ),
     route=routes.loop,
     order=lambda stages, chunks, micro_batches: limited_order(stages, micro_batches, 2),
-    frameworks=(),
     splits_backward=True,
 )

@@ -174,7 +174,6 @@ ZB_V = PipelineSchedule(
     allowed=lambda stages, chunks, micro_batches: two_chunks("zb-v", chunks),
     route=routes.wave,
     order=order,
-    frameworks=("torch", "torchtitan", "colossalai"),
     chunk_counts=(2,),
     splits_backward=True,
     placement="wave",

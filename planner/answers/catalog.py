@@ -183,7 +183,7 @@ def schedule_entries() -> tuple[ScheduleEntry, ...]:
             synchronous=schedule.synchronous,
             staleness=schedule.staleness,
             holds=schedule.holds,
-            frameworks=schedule.frameworks,
+            frameworks=frameworks.running(schedule.id),
             source=SOURCES.get(schedule.citation, schedule.citation),
         )
         for schedule in SCHEDULES.values()

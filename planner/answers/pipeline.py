@@ -8,6 +8,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.makespan import makespan_s
 from cost_models.schedules.simulate import Links, Times
+from planner import frameworks
 from planner.documents.answer import Pipeline
 
 # Orders longer than this take seconds to run.
@@ -35,7 +36,7 @@ def pipeline(
         title=schedule.title,
         synchronous=schedule.synchronous,
         staleness=schedule.staleness,
-        frameworks=schedule.frameworks,
+        frameworks=frameworks.running(schedule.id),
         closed_form=schedule.holds,
         shown="scaled simulation" if schedule.extra_s is None else "closed form",
         simulated_iteration_time_s=None if stages_s is None else stages_s + outside,

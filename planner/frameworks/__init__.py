@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,12 @@ ALIASES: dict[str, str] = {
     "torch": "pytorch",
 }
 PREFERRED = next(iter(FRAMEWORKS))
+
+
+@cache
+def running(schedule: str) -> tuple[str, ...]:
+    """The frameworks that can run a pipeline schedule."""
+    return tuple(name for name in FRAMEWORKS if schedule in get(name).axes.get("schedule", ()))
 
 
 def get(name: str) -> Framework:

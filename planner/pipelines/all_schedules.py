@@ -12,6 +12,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import PipelineSchedule
 from cost_models.schedules.simulate import FloatArray, Links, Times, simulate
 from cost_models.sources import SOURCES
+from planner import frameworks
 from planner.documents.answer import Document
 from planner.documents.request import PlanRequest
 from planner.pipelines.timeline import (
@@ -144,7 +145,7 @@ def _row(
         "weight_copies": float(np.max(schedule.weight_copies(ranks, float(stages)))),
         "synchronous": schedule.synchronous,
         "staleness": schedule.staleness,
-        "frameworks": schedule.frameworks,
+        "frameworks": frameworks.running(schedule.id),
         "citation": SOURCES.get(schedule.citation, schedule.citation),
     }
     if reason:

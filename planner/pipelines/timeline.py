@@ -28,6 +28,7 @@ from cost_models.schedules.simulate import (
     simulate,
 )
 from cost_models.sources import SOURCES
+from planner import frameworks
 from planner.documents.answer import Document
 from planner.documents.loading import plain
 from planner.documents.problems import RequestError, from_validation, refuse, shown, wrong_type
@@ -213,7 +214,7 @@ def simulate_timeline(
         messages_per_micro_batch=schedule.messages(stages, chunks),
         synchronous=schedule.synchronous,
         staleness=schedule.staleness,
-        frameworks=schedule.frameworks,
+        frameworks=frameworks.running(schedule.id),
         citation=SOURCES.get(schedule.citation, schedule.citation),
         actions=_actions(result),
         waits=waits,
