@@ -32,8 +32,9 @@ SIMULATED = 12  # of the pipelines that the closed form ranks first
 DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
 REFINED = 2  # of these, whose layers the simulator moves further
 MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
-Placed = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
-_PLACED = ("world_size", "layers_not_divisible")
+PlacedPlan = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
+# These hold for the whole pipeline, not for each group: groups have different ranks and layers.
+_RULES_NOT_APPLIED = ("world_size", "layers_not_divisible")
 
 
 def find(request: PlanRequest) -> MixedAnswer:
@@ -153,7 +154,7 @@ def _equal(
 
 
 def _pipelines(
-    request: PlanRequest, groups: Groups, placed: Sequence[Placed], total: int
+    request: PlanRequest, groups: Groups, placed: Sequence[PlacedPlan], total: int
 ) -> Iterator[Option]:
     """The best pipeline whose stages stand on one group each; total: steps of the whole work."""
     ranked = []
@@ -174,7 +175,7 @@ def _pipelines(
         yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
 
 
-def _promising(request: PlanRequest, groups: Groups) -> Iterator[Placed]:
+def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
     The first DEALT by the time that the groups' rates add up to, layers dealt evenly.
@@ -188,7 +189,7 @@ def _promising(request: PlanRequest, groups: Groups) -> Iterator[Placed]:
         alone = request.cluster.model_copy(update={"groups": (group,)})
         context = Context(request.model, alone, request.training)
         for rule in RULES:
-            if rule.code not in _PLACED:
+            if rule.code not in _RULES_NOT_APPLIED:
                 legal &= np.asarray(rule.legal(context, plans))
     kept = np.flatnonzero(legal)
     if not len(kept):
