@@ -40,8 +40,8 @@ from planner.documents.answer import (
 )
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
-from planner.frameworks.able import obstacles, runners
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
+from planner.frameworks.supported import obstacles, runners
 from planner.progress import NothingYet, within_a_step
 from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, Rule, passing, violations

@@ -17,7 +17,7 @@ from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.primus.experiment import YAML, Experiment, Told, experiment
-from planner.frameworks.primus.named import adapted
+from planner.frameworks.primus.model_by_name import adapted
 from planner.frameworks.primus.names import MODEL, OWN, PRESETS, SHAPING
 from planner.frameworks.primus.settings import ALGORITHMS
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
