@@ -15,7 +15,7 @@ from planner.answers.explain import plan_id
 from planner.documents.answer import Contender, PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Priced
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to

@@ -14,7 +14,7 @@ from typing import Any
 import cost_models
 from cost_models import profiles
 from cost_models.catalog.names import UnknownName
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.version import __version__
 
 _DECIDING = (".py", ".json")  # files of the packages that an answer follows from

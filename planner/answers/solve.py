@@ -48,7 +48,7 @@ from planner.search.constraints import RULES, Context, Rule, passing, violations
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reasons
 from planner.search.space import Space
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.uncertainty.memory_risk import room_of
 from planner.uncertainty.nearest_runs import evidence
 from planner.version import __version__

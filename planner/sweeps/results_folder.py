@@ -17,13 +17,13 @@ from planner.documents.problems import refuse, shown
 from planner.sweeps.question import Result
 
 
-class Folder:
+class ResultsFolder:
     """A folder of results by the keys of their questions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def opened(self) -> Folder:
+    def opened(self) -> ResultsFolder:
         """The same, there to be written to; RequestError where that cannot be."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
