@@ -17,7 +17,7 @@ from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.shares import simulated_extra_s
+from cost_models.schedules.simulated_bubble import simulated_extra_s
 from cost_models.sources import Array, formula
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 

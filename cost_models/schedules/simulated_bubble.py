@@ -1,4 +1,4 @@
-"""Waiting of schedules without a closed form: simulated small, at about the right costs, scaled.
+"""Bubble time of schedules without a closed form, from scaled-down simulations.
 
 The search needs it for thousands of plans; the short list is simulated with its own stage times.
 """
