@@ -11,7 +11,8 @@ import numpy as np
 
 from planner.documents.formats import share
 from planner.documents.problems import refuse
-from planner.drawing.layout import (
+from planner.drawing.theme import COLOURS, Mode
+from planner.drawing.timeline_lanes import (
     KINDS,
     WAIT,
     FloatArray,
@@ -25,7 +26,6 @@ from planner.drawing.layout import (
     mean_s,
     unit,
 )
-from planner.drawing.theme import COLOURS, Mode
 from planner.pipelines.timeline import TimelineAnswer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.text import Text
 from planner.answers.links import Traffic
 from planner.documents.answer import RankOrder
 from planner.documents.formats import amount, seconds, share
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 SVG_LINE = 18
 

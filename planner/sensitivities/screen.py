@@ -10,10 +10,10 @@ from rich.text import Text
 from planner.documents.answer import PlanReport
 from planner.documents.formats import memory_words, plan_words, size
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
+from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.sensitivities.words import change_place, difference, factor_words
-from planner.terminal.flow import Flow, prose
 from planner.terminal.screens import Asked, header, speed, whole_run
+from planner.terminal.text_wrap import Flow, prose
 
 _WIDE, _WIDEST = 100, 120
 _LONGEST_NAME = 25  # cells, where there are few

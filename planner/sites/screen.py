@@ -16,7 +16,7 @@ from planner.documents.request import PlanRequest
 from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one
 _MOST_NOTES = 6

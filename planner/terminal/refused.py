@@ -16,7 +16,7 @@ from planner.documents.formats import (
     size,
     value_words,
 )
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _MOST_REASONS = 3
 

@@ -44,9 +44,9 @@ from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.terminal.bars import memory_bars, time_bar
 from planner.terminal.evidence_rows import evidence_rows
-from planner.terminal.flow import Flow, prose
 from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
+from planner.terminal.text_wrap import Flow, prose
 
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001

@@ -39,7 +39,7 @@ from planner.documents.formats import (
 )
 from planner.documents.request import SearchSpec
 from planner.intake.model_import import ModelAnswer
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 
 # Columns of the ranking, and those that are there even when every plan has the default.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate import contract
+from planner.validate import run_files
 from planner.validate.agent import die_with_parent
 from planner.validate.calibrate import layers, together
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, folder: Path, say: Voice) -> None:
         self.folder, self.say = folder, say
-        self.job = Job.model_validate_json((folder / contract.JOB).read_bytes())
+        self.job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
         self.base = {**layers.ON, "precision": self.job.precision}
         ranks = int(os.environ["WORLD_SIZE"])
         self.world = {"dp_replicate": ranks, "global_batch_size": ranks}  # nothing is split
@@ -42,7 +42,7 @@ class Worker:
 
     def script(self, **words: Any) -> Any:
         """The training script with entries of its CONFIG replaced, at its place in the plan."""
-        script = load_script(self.folder / contract.SCRIPT)
+        script = load_script(self.folder / run_files.SCRIPT)
         script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
         script.setup(script.own_device())
         return script
@@ -156,7 +156,7 @@ def main(folder: Path) -> int:
         worker = Worker(folder, Voice(folder, rank))
         found = worker.run()
         if rank == 0:
-            contract.write(folder / RESULT, found)
+            run_files.write(folder / RESULT, found)
         dist.barrier()
         dist.destroy_process_group()
     except OSError as error:

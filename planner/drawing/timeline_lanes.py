@@ -1,4 +1,4 @@
-"""What every picture of a timeline shares: kinds, lanes as arrays, columns, ticks, words."""
+"""What every picture of a timeline needs: kinds of actions, lanes as arrays, columns and ticks."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _lane(answer: TimelineAnswer, rank: int) -> Lane:
     )
 
 
-def usual_s(drawn: list[Lane]) -> float:
-    """Seconds that nine of ten actions take at least; those of no length apart."""
+def p10_action_s(drawn: list[Lane]) -> float:
+    """The 10th percentile of the seconds of all actions that take any time."""
     lengths = _lengths(drawn)
     return float(np.quantile(lengths[lengths > 0], 0.1))
 

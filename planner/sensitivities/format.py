@@ -1,4 +1,4 @@
-"""Sensitivities in words: values with their units, changes, plans that differ."""
+"""Formats sensitivities as text: values with units, changes, and plan fields that differ."""
 
 from __future__ import annotations
 
