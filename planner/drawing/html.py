@@ -98,7 +98,7 @@ def _table(answer: TimelineAnswer, drawn: list[Lane]) -> str:
 
 
 def _data(answer: TimelineAnswer, drawn: list[Lane]) -> str:
-    """What the script points at: per rank kind, micro-batch, chunk, gap before, length; flat."""
+    """The page script's data: per rank a flat list of kind, micro-batch, chunk, gap and length."""
     scale, sign = unit(answer.makespan_s)
     shortest = min(float((lane.end_s - lane.start_s)[lane.kind != WAIT].min()) for lane in drawn)
     document = {

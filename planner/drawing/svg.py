@@ -121,7 +121,7 @@ def _caveat(answer: TimelineAnswer) -> list[str]:
 
 
 def _legend(answer: TimelineAnswer, dense: bool, p10_px: float) -> str:
-    """What the swatches do not say."""
+    """The notes of the legend beside its colour swatches."""
     notes = [f"activations held, full height {max(answer.peak_in_flight):.4g}"]
     if dense:
         notes.append("height of a colour: its share of the time")

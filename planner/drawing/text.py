@@ -46,7 +46,7 @@ _WIDEST = 160
 
 @dataclass(frozen=True)
 class _Page:
-    """What a row needs to know: cells, how many seconds they are, and what may be printed."""
+    """The layout of a row: its cells, the seconds they stand for, and the signs it may use."""
 
     cells: int
     makespan_s: float

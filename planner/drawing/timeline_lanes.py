@@ -158,7 +158,7 @@ def headline(answer: TimelineAnswer) -> str:
 
 
 def facts(answer: TimelineAnswer) -> list[str]:
-    """What came out, in a few words each."""
+    """Short texts of the results: makespan, bubble, peak activations, messages."""
     peak = max(answer.peak_in_flight)
     worst = answer.peak_in_flight.index(peak)
     return [
@@ -170,7 +170,7 @@ def facts(answer: TimelineAnswer) -> list[str]:
 
 
 def basis(answer: TimelineAnswer) -> list[str]:
-    """What the numbers rest on and what they mean."""
+    """Short texts of how the timeline was computed and what it assumes."""
     parts = []
     if answer.closed_form_extra_s is None:
         parts.append("simulated; no closed form")

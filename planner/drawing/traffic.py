@@ -19,7 +19,7 @@ SVG_LINE = 18
 
 
 def traffic_lines(traffic: Traffic) -> Iterator[RenderableType]:
-    """What each kind of group sends, what each tier carries, and what that costs."""
+    """Rows of the bytes of each kind of group, the load of each network tier, and its time."""
     if not traffic.tiers:
         yield Text("Nothing crosses a link")
         return

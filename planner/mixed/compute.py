@@ -38,7 +38,7 @@ _RULES_NOT_APPLIED = ("world_size", "layers_not_divisible")
 
 
 def find(request: PlanRequest) -> MixedAnswer:
-    """The ways to train on a mixed cluster that fit, the fastest first."""
+    """Options to train on a mixed cluster that fit in memory, the fastest first."""
     began = time.perf_counter()
     groups = request.cluster.groups
     alike: list[Callable[[PlanRequest], Iterator[Option]]] = [
@@ -264,7 +264,7 @@ def _option(
 
 
 def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
-    """Whether all or a part is best, in a sentence."""
+    """One sentence: whether the whole cluster or a part of it is fastest."""
     if not options:
         return "Nothing fits, on a part or on all of the cluster"
     best = options[0]
@@ -284,7 +284,7 @@ def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
 
 
 def _notes(request: PlanRequest) -> Iterator[Note]:
-    """What the ways rest on, in sentences."""
+    """Notes on the assumptions of each kind of option."""
     yield Note(
         code="pipeline",
         text="pipelines over groups: 1F1B, each stage on nodes of one kind, sequence parallel with "

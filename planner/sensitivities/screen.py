@@ -53,7 +53,7 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
 def _plan(
     title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
 ) -> Iterator[RenderableType]:
-    """What a plan is and gives at the base; the one held fixed is told so."""
+    """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)
     plan = report.plan.model_dump()
     first, *words = [*plan_words(plan), *memory_words(plan)]

@@ -90,7 +90,7 @@ def _lesson(logs: Sequence[str], asked: Asked) -> Lesson:
 
 
 def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
-    """What a service is sent to read a log.  Raises RequestError."""
+    """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
     if len(asked.files or ()) > 1:

@@ -50,7 +50,7 @@ class Lesson(Document):
 
     @property
     def new(self) -> tuple[LearnedRun, ...]:
-        """What the site does not have."""
+        """The runs that the site does not have yet."""
         return tuple(one.run for one in self.runs if not one.known)
 
 

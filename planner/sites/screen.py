@@ -80,7 +80,7 @@ def _in_full(one: ReadRun) -> Iterator[RenderableType]:
 
 
 def _open_in(runs: Sequence[ReadRun]) -> Iterator[str]:
-    """What runs leave open, and in how many of them."""
+    """The settings that runs leave open, each with the number of such runs."""
     for text, count in Counter(chain(*(one.run.left_open for one in runs))).items():
         yield f"left open in {count} of {len(runs)}: {text}"
     if any(one.run.assumed for one in runs):

@@ -87,7 +87,7 @@ class SharedFiles:
 def _chosen(
     name: Name, ours: Version | None, theirs: Version | None, agreed: str | None
 ) -> Version:
-    """What both have from now on; agreed: the digest when they last were alike."""
+    """The version that both sides take; agreed: the digest when they last were equal."""
     if theirs is None:
         assert ours is not None
         return ours

@@ -24,7 +24,7 @@ class ResultsFolder:
         self.path = path
 
     def opened(self) -> ResultsFolder:
-        """The same, there to be written to; RequestError where that cannot be."""
+        """This folder, created if it is missing.  Raises RequestError if it cannot be created."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

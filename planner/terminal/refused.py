@@ -87,7 +87,7 @@ def nearest_rows(nearest: Nearest) -> list[RenderableType]:
 
 
 def change_row(change: Change) -> RenderableType:
-    """What to set, and what the plan then needs and reaches."""
+    """A row of the fields to change, with the peak memory and tokens/s after the change."""
     *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
     words = [
         *(Text(field, "bold green") for field in fields),

@@ -60,7 +60,7 @@ MOST_RUNTIMES = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked."""
+    """The request, with the number of the model's parameters."""
 
     request: PlanRequest
     parameters: float
@@ -99,7 +99,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
 
 
 def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
-    """What the search left as it is, and what another value there would save."""
+    """A row of the fields that the search held fixed, and what another value would save."""
     if not answer.held_fixed:
         return []
     first, *others = answer.held_fixed
@@ -226,7 +226,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
 
 
 def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
-    """What was asked, and what the numbers rest on."""
+    """The request, and the calibration that its estimates rest on."""
     request, mark = asked.request, asked.mark
     groups = " + ".join(
         f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
@@ -304,7 +304,7 @@ def _report(
 
 
 def _headroom(memory: Memory) -> RenderableType:
-    """How full the worst stage is, marked where little is left."""
+    """The memory of the fullest stage, marked as tight if little is free."""
     free = 1 - memory.peak_bytes / memory.capacity_bytes
     if free < 0:
         return Flow([Text(overflow(memory), "bold red")])

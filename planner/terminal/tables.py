@@ -218,7 +218,7 @@ def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
 
 
 def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
-    """What stands beside the name; the last one is cut where the terminal ends."""
+    """The columns beside the name; the last column is cut at the terminal's width."""
     aliases = ", ".join(entry.aliases)
     if isinstance(entry, ModelEntry):
         active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""

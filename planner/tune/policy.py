@@ -50,7 +50,7 @@ class Advice:
 
     @property
     def ends(self) -> bool:
-        """Whether a run is hardly worth it any more."""
+        """Whether tuning ends: no plan is left, or none is likely to be faster."""
         return self.next is None or self.chance < UNLIKELY
 
 

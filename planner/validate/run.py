@@ -270,7 +270,7 @@ def compare(
     errors: dict[str, float],
     tolerance: Tolerance,
 ) -> ValidationReport:
-    """What was predicted beside what was measured, and the verdict."""
+    """The report: predictions beside measurements, and the verdict."""
     estimate, measured = answer.estimate, spread(results)
     most = fullest(results)
     in_time = time_terms(estimate, results, measured.median)
@@ -323,7 +323,7 @@ def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, floa
 
 
 def environment(results: list[RankResult]) -> dict[str, Any]:
-    """What ran it."""
+    """The hosts, devices, processes and versions of a run."""
     return {
         "hosts": sorted({rank.host for rank in results}),
         "devices": sorted({rank.device for rank in results}),
@@ -337,7 +337,7 @@ def environment(results: list[RankResult]) -> dict[str, Any]:
 
 
 def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
-    """What the run does not show, or shows otherwise."""
+    """Notes on what the run does not show, or shows differently from the asked plan."""
     for one in as_native.differences:
         yield f"{one.field}: {_words(one.asked)} ran as {_words(one.used)}: {one.why}"
     for change in small.changes:

@@ -77,7 +77,7 @@ def _block(block: Sublayer, scale: Scale) -> Sublayer:
 
 
 def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
-    """What a block has otherwise."""
+    """The fields that a scaled-down block changes."""
     if isinstance(block, Attention):
         return _attention(block, scale)
     if isinstance(block, LatentAttention):

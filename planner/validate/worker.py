@@ -30,14 +30,14 @@ from planner.validate.traced import Amounts
 Say = Callable[[str], None]
 
 
-class Voice:
-    """Says where this rank is, in the file that the parent watches."""
+class ProgressReporter:
+    """Reports this rank's progress in the file that the parent watches."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.count = folder / run_files.heartbeat_file(rank), 0
 
     def __call__(self, words: str) -> None:
-        """Say it, to whoever looks."""
+        """Write the next heartbeat."""
         self.count += 1
         run_files.write(self.path, Heartbeat(words=words, count=self.count, pid=os.getpid()))
 
@@ -175,7 +175,7 @@ def main(folder: Path) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])
     try:
-        say = Voice(folder, rank)
+        say = ProgressReporter(folder, rank)
         say("starting")
         job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
         run_files.write(folder / run_files.result_file(rank), run(folder, job, rank, say))

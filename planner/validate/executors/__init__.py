@@ -254,7 +254,7 @@ def missing(folder: Path, ranks: int) -> list[int]:
 
 
 def left(folder: Path, ranks: int) -> Status:
-    """How a run that is over ended, by what its ranks left."""
+    """The final status of a run, by the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")
     some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
