@@ -188,5 +188,5 @@ class CostModel:
         return self.needed_bytes_of(self.gathered(plans))
 
     def needed_bytes_of(self, gathered: KeyedPlans) -> FloatArray:
-        """The same of gathered plans."""
+        """The least memory that the worst stage runs with, of plans with their keys."""
         return StageMemory(self.setting, gathered, False).needed_bytes

@@ -103,7 +103,7 @@ class KeyedPlans:
 
     @cached_property
     def trained_layer_parameters(self) -> LayerParameters:
-        """Those of them that are trained."""
+        """(plain, expert) trained parameters of one layer of each kind, per plan."""
         return self._per_layer(self.trained)
 
     @cached_property
@@ -113,7 +113,7 @@ class KeyedPlans:
 
     @cached_property
     def trained_stage_parameters(self) -> Sequence[tuple[Array, Array]]:
-        """Those of them that are trained."""
+        """(plain, expert) trained parameters a rank of each stage slot holds, per plan."""
         if self.trained is self.held:
             return self.stage_parameters
         return self._per_stage(self.trained, self.trained_layer_parameters)

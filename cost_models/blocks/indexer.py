@@ -67,7 +67,7 @@ class Indexer(Spec):
         return "" if not self.head_weights else "an indexer of blocks has no head_weights"
 
     def span(self, seq_length: float) -> float:
-        """As attention_span."""
+        """Keys per query, as attention_span counts them."""
         return attention_span(self.top_k, seq_length, float(self.block_size or 0))
 
     @property

@@ -66,7 +66,7 @@ def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Compar
 
 
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
-    """The same of plans of which only the times are known."""
+    """As `compared`, for plans of which only the times are known."""
     (mine, my_lean), (theirs, their_lean) = (
         (sum(priced.parts_s.values()), _leaning(request, priced)) for priced in (one, other)
     )

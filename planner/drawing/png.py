@@ -113,7 +113,7 @@ def _actions(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, st
 
 
 def _columns(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, str]) -> None:
-    """As high as its share of the time, where single actions would be too narrow."""
+    """Draw columns of many actions each; a colour's height is its share of the column's time."""
     scale, _ = unit(answer.makespan_s)
     edges = column_edges(answer, _MOST_COLUMNS)
     tops = np.cumsum(lane.shares(edges), axis=1) * _BAR

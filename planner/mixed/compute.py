@@ -28,10 +28,10 @@ from planner.search.constraints import RULES, Context
 from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
-SIMULATED = 12  # of the pipelines that the closed form ranks first
-DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
-REFINED = 2  # of these, whose layers the simulator moves further
-MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
+SIMULATED = 12  # pipelines that are simulated: the first by the closed form
+DEALT = 60  # plans whose layers are split over the groups: the first by the groups' rates
+REFINED = 2  # simulated pipelines whose layer split the simulator improves further
+MOST_ORDERED = 4  # with up to so many groups, every order along the pipeline is tried
 PlacedPlan = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
 # These hold for the whole pipeline, not for each group: groups have different ranks and layers.
 _RULES_NOT_APPLIED = ("world_size", "layers_not_divisible")

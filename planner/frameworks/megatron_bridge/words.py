@@ -85,7 +85,7 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+\.[\w.]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Said:
-    """A value of the launch and where it stands."""
+    """A value of the launch with its file and line."""
 
     value: Any
     file: str
