@@ -12,8 +12,8 @@ from typing import Any
 from planner.progress import Step
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# A search stops looking at this share, so that what it found is explained within the rest.
-LOOKING = 0.5
+# A search stops at this share of the CPU seconds; the rest is for explaining its best plan.
+SEARCH_SHARE = 0.5
 ADVICE = (
     "bound what is searched: `search.limits` of pp, vpp, schedule or micro_batch_size, or "
     "`search.framework`; or state a larger budget within the service's"
@@ -33,7 +33,7 @@ class Budget:
 class Spent:
     """The limit at which a request was stopped: its name, its value, and what was used.
 
-    A search that stops looking in time for its answer has used less than it was allowed.
+    A search that stops early to explain its answer has used less than it was allowed.
     """
 
     bound: str
@@ -85,8 +85,8 @@ class Bounds:
         return None
 
 
-class Looking:
-    """Tells a search to stop early, by what its own process has used since this was made."""
+class SearchMonitor:
+    """Tells a search to stop early, by what its process has used since this monitor was made."""
 
     def __init__(self, budget: Budget, show: Callable[[Step], None]) -> None:
         self.budget, self._show = budget, show
@@ -101,7 +101,7 @@ class Looking:
     def enough(self) -> bool:
         """Whether a limit is almost reached; `spent` then says which."""
         budget = self.budget
-        if (used_s := time.process_time() - self._began_s) > LOOKING * budget.cpu_s:
+        if (used_s := time.process_time() - self._began_s) > SEARCH_SHARE * budget.cpu_s:
             self.spent = Spent("cpu_s", budget.cpu_s, used_s)
         elif self._plans >= budget.candidates:
             self.spent = Spent("candidates", budget.candidates, self._plans)

@@ -43,7 +43,7 @@ async def share_sites(request: Request) -> None:
     """Synchronise profiles and sites with the other servers, if the store is available."""
     store: Store = request.app.state.store
     with suppress(Unavailable):
-        await in_store(store.library.sync)
+        await in_store(store.shared_files.sync)
 
 
 async def _read(request: Request, longest: int) -> Any:

@@ -20,7 +20,7 @@ from structlog.typing import Processor
 from api.addresses import Addresses
 from api.problem_types import TYPES
 from api.problems import MEDIA_TYPE, respond
-from api.work import where
+from api.work import error_location
 from planner.documents.problems import internal_document
 
 _HEADERS = {
@@ -87,7 +87,7 @@ class RequestLog:
         except ClientDisconnect:
             status = _CLIENT_LEFT
         except Exception as error:
-            fault = where(error)
+            fault = error_location(error)
             if status:  # too late for another answer
                 raise
             await respond(Request(scope), internal_document())(scope, receive, send_noting)
@@ -144,5 +144,5 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         error = record.exc_info[1] if record.exc_info else None
-        fault = {"fault": where(error)} if error else {}
+        fault = {"fault": error_location(error)} if error else {}
         _log.log(record.levelno, record.getMessage(), logger=record.name, **fault)

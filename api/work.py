@@ -1,7 +1,7 @@
 """The worker processes: each runs pieces of work for its server until the server is gone.
 
-Between two pieces a process gets ready what most searches need: times of small pipelines.  This
-file is all that such a process has of the service.
+While idle, a process computes what most searches need: times of small pipelines.  Of the service
+it imports only api.budget and api.fields beside this file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from api.budget import Budget, Looking, OverBudget
+from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
 from planner.answers import solve
-from planner.answers.identity import answer_id, build
+from planner.answers.identity import answer_id, build_id
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
@@ -30,9 +30,9 @@ from planner.pipelines.requested import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.search.exhaustive import SpaceTooLarge
 
-build()  # once, before the processes that share it are forked
+build_id()  # once, before the processes that share it are forked
 # Errors of the request; every other exception is a bug of the planner.
-_ANSWERS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
+_REQUEST_ERRORS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
 _IDLE_S = 0.5  # time without work after which a process prepares for searches
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
@@ -41,8 +41,8 @@ class Fault(Exception):
     """A bug, raised in another process; the text has the exception's type and its lines of code."""
 
 
-def where(error: BaseException) -> str:
-    """The kind of an error and the lines it passed; not its message, which may repeat a request."""
+def error_location(error: BaseException) -> str:
+    """An error's type and traceback lines; not its message, which may quote the request."""
     if isinstance(error, Fault):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)[-8:]
@@ -54,7 +54,7 @@ def dumped(find: Callable[..., BaseModel], *asked: Any) -> bytes:
     return find(*asked).model_dump_json().encode()
 
 
-class Estimate(NamedTuple):
+class EstimateRequest(NamedTuple):
     """A request for an estimate: its document, the ids that its caller knows, and the fields."""
 
     document: Any
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
     fields: Fields = ()
 
 
-def estimates(asked: Sequence[Estimate]) -> list[tuple[str, Any]]:
+def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     """For each one its id and its document (None if it is known), or the error; see `serve`.
 
     Those that differ in nothing but the plan are priced together.
@@ -79,7 +79,7 @@ def estimates(asked: Sequence[Estimate]) -> list[tuple[str, Any]]:
             if reasons := solve.illegal(request, request.named_plan):
                 raise IllegalPlan(reasons)
         except Exception as error:
-            found[i] = "error", _told(error)
+            found[i] = "error", _portable_error(error)
         else:
             alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
             together.setdefault(alike, []).append((i, id, request))
@@ -95,7 +95,7 @@ def estimates(asked: Sequence[Estimate]) -> list[tuple[str, Any]]:
             if len(group) > 1:  # one may have failed for all
                 groups += [[one] for one in group]
             else:
-                found[group[0][0]] = "error", _told(error)
+                found[group[0][0]] = "error", _portable_error(error)
     return found
 
 
@@ -115,14 +115,14 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
     try:
         while True:
             if typical and not connection.poll(_IDLE_S):
-                _try(typical.pop(0), connection)
+                _warm_up(typical.pop(0), connection)
             elif (piece := connection.recv()) is not None:  # None: a stop that came too late
                 connection.send(_done(connection, *piece))
     except (EOFError, OSError):
         return
 
 
-def _try(typical: tuple[str, str, int, int], connection: Connection) -> None:
+def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None:
     model, cluster, seq_length, batch = typical
     training = {"seq_length": seq_length, "global_batch_size": batch}
     document = {"model": model, "cluster": cluster, "training": training}
@@ -136,19 +136,19 @@ def _try(typical: tuple[str, str, int, int], connection: Connection) -> None:
 def _done(
     connection: Connection, work: Callable[..., Any], asked: tuple[Any, ...], budget: Budget
 ) -> tuple[str, Any]:
-    looking = Looking(budget, lambda step: connection.send(("step", step)))
+    monitor = SearchMonitor(budget, lambda step: connection.send(("step", step)))
     try:
         # While it works, all that can come is the word to stop.
-        with watched(Watch(looking.show, connection.poll, looking.enough)):
+        with watched(Watch(monitor.show, connection.poll, monitor.enough)):
             content = work(*asked)
-            return "answer", (content, looking.spent)
+            return "answer", (content, monitor.spent)
     except NothingYet:
-        assert looking.spent is not None
-        return "error", OverBudget(looking.spent)
+        assert monitor.spent is not None
+        return "error", OverBudget(monitor.spent)
     except Exception as error:
-        return "error", _told(error)
+        return "error", _portable_error(error)
 
 
-def _told(error: Exception) -> Exception:
-    """An error as the server is told of it."""
-    return error if isinstance(error, _ANSWERS) else Fault(where(error))
+def _portable_error(error: Exception) -> Exception:
+    """An error that can be sent to the server's process."""
+    return error if isinstance(error, _REQUEST_ERRORS) else Fault(error_location(error))

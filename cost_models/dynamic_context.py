@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import micro_batch
 from cost_models.blocks.records import Kernel
-from cost_models.gathered import Setting
+from cost_models.keyed_plans import Setting
 from cost_models.keys import KeyView
 from cost_models.layer_costs import MicroBatchSeconds, micro_batch_seconds
 from cost_models.packing import FloatArray, lengths_of

@@ -14,7 +14,7 @@ from cost_models.blocks.norm import norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Collective,
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -72,7 +72,7 @@ class Encoder(End):
                 yield record
         if spec.final_norm:
             size = positions * hidden
-            yield Pass("encoder norm", 4.0 * size, 6.0 * size)
+            yield MemoryBoundKernel("encoder norm", 4.0 * size, 6.0 * size)
             yield SavedTensor("norm input", size, d.activation_bytes)
             yield replace(norm_statistics(spec, d, "", positions), name="norm statistics")
         yield from self._projector(model, own)
@@ -87,7 +87,7 @@ class Encoder(End):
             yield SavedTensor("projector input", rows * product.inputs, own.input_bytes)
             if place < len(spec.projector):
                 size = rows * product.outputs
-                yield Pass("projector activation", 4.0 * size, 6.0 * size)
+                yield MemoryBoundKernel("projector activation", 4.0 * size, 6.0 * size)
                 yield SavedTensor("projector output", size, own.activation_bytes)
         size = own.tokens / spec.merge * model.hidden_size * own.activation_bytes
         sharded = 1.0 * (own.sharded_tokens < own.tokens)

@@ -14,8 +14,8 @@ import numpy as np
 from cost_models.arrays import sum_of
 from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
-from cost_models.gathered import FloatArray, Gathered, Setting, gather
 from cost_models.kernel_times import KernelTime, Machine
+from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
 from cost_models.parts import TIME_PARTS
@@ -54,14 +54,14 @@ class Estimates:
     needed_bytes: FloatArray
     memory: StageMemory
     num_micro_batches: FloatArray
-    gathered: Gathered
+    gathered: KeyedPlans
     times: BlockTimes
     dp: DataParallelSeconds
     corrected: FloatArray | None = None
 
     @property
     def kernels(self) -> tuple[tuple[KernelTime, ...], ...]:
-        """Of each kind of layer, arrays by the layer keys of `gathered`."""
+        """Of each kind of layer, arrays by the layer keys of `keyed_plans`."""
         return self.times.kernels
 
     def stage_times(self, plan: ParallelPlan, row: int = 0) -> tuple[Times, Links]:
@@ -179,7 +179,7 @@ class CostModel:
         seconds = least_step_s(self.setting, gather(self.setting, plans, mean_stages))
         return np.broadcast_to(seconds, (len(plans),))
 
-    def gathered(self, plans: Plans) -> Gathered:
+    def gathered(self, plans: Plans) -> KeyedPlans:
         """The distinct keys of some plans and what they hold."""
         return gather(self.setting, plans)
 
@@ -187,6 +187,6 @@ class CostModel:
         """The least memory that the worst stage runs with, without the times."""
         return self.needed_bytes_of(self.gathered(plans))
 
-    def needed_bytes_of(self, gathered: Gathered) -> FloatArray:
-        """The same of gathered plans."""
+    def needed_bytes_of(self, gathered: KeyedPlans) -> FloatArray:
+        """The least memory that the worst stage runs with, of plans with their keys."""
         return StageMemory(self.setting, gathered, False).needed_bytes

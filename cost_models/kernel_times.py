@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.blocks.records import FlashAttention, Gemm, Kernel, Pass, Record, Scan
+from cost_models.blocks.records import FlashAttention, Gemm, Kernel, MemoryBoundKernel, Record, Scan
 from cost_models.dims import Dims
 from cost_models.fitted import Fitted
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
@@ -105,9 +105,9 @@ def kernel_time(kernel: Kernel, machine: Machine, d: Dims) -> KernelTime:
 
     own = _measured_s(kernel, machine)
     if own is not None:
-        flop = 0.0 if isinstance(kernel, Pass) else _forward_flop(kernel)
+        flop = 0.0 if isinstance(kernel, MemoryBoundKernel) else _forward_flop(kernel)
         return _time(kernel, *own, flop)
-    if isinstance(kernel, Pass):
+    if isinstance(kernel, MemoryBoundKernel):
         # Passes are counted in half precision.
         wider = d.activation_bytes / HALF_BYTES
         forward = memory_s(kernel.forward_bytes * wider)
@@ -137,7 +137,7 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
     if measured is None:
         return None
     precision = machine.precision
-    if isinstance(kernel, Pass):
+    if isinstance(kernel, MemoryBoundKernel):
         if kernel.kind == "repeat kv" and (precision, "forward") in measured.attention:
             return 0.0, 0.0, 0.0  # inside the measured attention
         slower = measured.slowdown("memory", machine.neighbours)
@@ -212,12 +212,12 @@ def _attention_time(kernel: FlashAttention, machine: Machine) -> tuple[Array, Ar
 
     def both(name: str, share: float) -> Array:
         newest = seconds("flash", name, share)
-        if not np.any(kernel.version2) and not np.any(kernel.version1):
+        if not np.any(kernel.flash2) and not np.any(kernel.flash1):
             return newest
         own = ("flash2", name, True) in profile.attention
         second = seconds("flash2", name, share) if own else newest
         first = second * FLASH1_SLOWDOWN[name]
-        return np.where(kernel.version1 > 0, first, np.where(kernel.version2 > 0, second, newest))
+        return np.where(kernel.flash1 > 0, first, np.where(kernel.flash2 > 0, second, newest))
 
     backward = both("backward", FLASH_BACKWARD_FLOP) / kernel.rate
     forward = both("forward", 1.0) / kernel.rate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import sum_of
-from cost_models.gathered import FloatArray, Setting, gather
+from cost_models.keyed_plans import FloatArray, Setting, gather
 from cost_models.plans import Plans
 from cost_models.sources import Array
 from cost_models.stage_memory import StageMemory

@@ -101,7 +101,7 @@ class _Priced:
         times = kernel_times(records, self._machine, d)
         operators = d.recomputed("op")
         again = sum_of(
-            t.forward_s * np.maximum(d.recomputed(k.module), operators * k.redone)
+            t.forward_s * np.maximum(d.recomputed(k.module), operators * k.recomputed)
             for k, t in times.items()
         )
         tp, cp, sent = self._network.of(records, times)

@@ -20,9 +20,9 @@ from cost_models.arrays import max_of, sum_of
 from cost_models.blocks.embedding import Embedding
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split, Weight
-from cost_models.gathered import Gathered, Setting
 from cost_models.kernel_times import HALF_BYTES, Machine
 from cost_models.kernels import gemm_s
+from cost_models.keyed_plans import KeyedPlans, Setting
 from cost_models.matrices import Matrix, factors, matrices, newton_schulz_products
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.placement import Axis, Placement
@@ -50,7 +50,7 @@ class MatrixStep:
 class MatrixOptimizer:
     """The matrices of each stage slot under the training's optimizer; (plain, expert) pairs."""
 
-    def __init__(self, s: Setting, g: Gathered) -> None:
+    def __init__(self, s: Setting, g: KeyedPlans) -> None:
         self._s, self._g = s, g
         self.rule = OPTIMIZERS[s.training.optimizer]
         self._element_bytes = state_memory.element_bytes(s.training, g.runtime).optimizer

@@ -12,7 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.arrays import sum_of
-from cost_models.blocks.records import Collective, Gemm, Pass, Record, SavedTensor, Working
+from cost_models.blocks.records import (
+    Collective,
+    Gemm,
+    MemoryBoundKernel,
+    Record,
+    SavedTensor,
+    Working,
+)
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
@@ -64,7 +71,7 @@ def head_records(records: Iterable[Record], training: TrainingSpec) -> Iterator[
         if training.loss == "distillation":
             yield record
             # The divergence reads both distributions where cross-entropy reads one.
-            if isinstance(record, Pass) and record.name == "cross-entropy":
+            if isinstance(record, MemoryBoundKernel) and record.name == "cross-entropy":
                 yield replace(record, name="divergence")
             elif isinstance(record, SavedTensor) and record.name == "logits":
                 yield replace(record, name="teacher logits")

@@ -43,7 +43,7 @@ class Curve:
             raise ValueError("the points of a curve must increase strictly")
 
     def moved(self, x: float) -> Curve:
-        """The same curve, `x` further to the right."""
+        """The curve with every point moved by `x` to the right."""
         return Curve(_array(self.x + x), self.y)
 
 

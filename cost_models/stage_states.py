@@ -11,13 +11,13 @@ import numpy as np
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.data_parallel import HeldParameters
-from cost_models.gathered import Gathered, LayerParameters, Setting, by_schedule
+from cost_models.keyed_plans import KeyedPlans, LayerParameters, Setting, by_schedule
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
 
 
 def stage_states(
-    s: Setting, g: Gathered, slot: int, matrix_states: Array
+    s: Setting, g: KeyedPlans, slot: int, matrix_states: Array
 ) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of one stage slot."""
     weights, gradients, optimizer = state_parts(
@@ -31,13 +31,13 @@ def stage_states(
     return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
 
 
-def copies_of(g: Gathered) -> Array:
+def copies_of(g: KeyedPlans) -> Array:
     """Both directions of DualPipe keep a whole stage each; PipeDream stashes weights only."""
     return by_schedule(g.plans, lambda schedule: 1.0 + (schedule.placement == "two-way"))
 
 
 def state_parts(
-    s: Setting, g: Gathered, trained: tuple[Array, Array], frozen: tuple[Array, Array]
+    s: Setting, g: KeyedPlans, trained: tuple[Array, Array], frozen: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
     trained, and of the bytes of those that are not.
@@ -65,7 +65,7 @@ def state_parts(
     return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
-def flat_step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+def flat_step_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """What flat buckets (DeepSpeed) and their optimizer step need beside the states of a slot."""
     flat = g.runtime.flat_buckets
     if not np.any(flat):
@@ -85,7 +85,7 @@ def flat_step_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
 
 
-def placeholder_bytes(g: Gathered, slot: int) -> Array:
+def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
     placeholders = g.runtime.placeholder_gradients
     if not np.any(placeholders):
@@ -98,7 +98,7 @@ def placeholder_bytes(g: Gathered, slot: int) -> Array:
     return total * overheads.WEIGHT_BYTES * placeholders
 
 
-def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """Bytes of weights that one stage slot has gathered.
 
     FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
@@ -123,7 +123,7 @@ def gathered_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
 
 
-def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
+def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """Bytes of gradients on their way to where they are kept.
 
     ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
@@ -145,7 +145,7 @@ def bucket_bytes(s: Setting, g: Gathered, slot: int) -> Array:
     return buckets
 
 
-def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) -> Array:
+def _gathered_layer(g: KeyedPlans, held: HeldParameters, layers: LayerParameters) -> Array:
     """Parameters that are gathered together: of a layer, or of a word table that is larger."""
     layer = max_of(plain + expert for plain, expert in layers)
     with_table = np.maximum(layer, g.state.spread(held.embedding))
@@ -154,7 +154,7 @@ def _gathered_layer(g: Gathered, held: HeldParameters, layers: LayerParameters) 
     return together
 
 
-def _at_once(g: Gathered, layer: Array) -> Array:
+def _at_once(g: KeyedPlans, layer: Array) -> Array:
     """Parameters in use of a gathered layer, or of its widest matrix."""
     together = np.asarray(g.runtime.gathers_experts_together) > 0
     matrix = np.where(
@@ -165,7 +165,7 @@ def _at_once(g: Gathered, layer: Array) -> Array:
     return used
 
 
-def _whole_table_bytes(g: Gathered, slot: int, stored_bytes: Array) -> Array:
+def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:
     """What DTensor holds of the word table's gradient beyond the rank's own rows.
 
     Its backward of a table split by rows (vocabulary parallel) makes the gradient of all rows; the

@@ -9,7 +9,7 @@ from cost_models.arrays import sum_of
 from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
-from cost_models.gathered import FloatArray, Gathered, Setting, by_schedule
+from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, by_schedule
 from cost_models.layer_costs import BlockSeconds, MicroBatchSeconds, micro_batch_seconds
 from cost_models.layers import layers_of
 from cost_models.objectives import forward_share, with_reference
@@ -17,7 +17,7 @@ from cost_models.packing import expected_maximum, lengths_of, variation
 from cost_models.placement import Placement
 from cost_models.plans import Plans, code
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.shares import simulated_extra_s
+from cost_models.schedules.simulated_bubble import simulated_extra_s
 from cost_models.sources import Array, formula
 from cost_models.synchronisation import Sharded, activation_offload_s, step_seconds
 
@@ -34,7 +34,7 @@ class BlockTimes:
     WITHIN = ("weight_gradient_s", "forward_comm_s")
     BESIDE = ("ep_hidden_s",)
 
-    def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
@@ -73,12 +73,12 @@ class BlockTimes:
         )
 
 
-def _by_key(s: Setting, g: Gathered) -> MicroBatchSeconds:
+def _by_key(s: Setting, g: KeyedPlans) -> MicroBatchSeconds:
     whole = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
     return by_sample(s, g.layer_plans, whole)
 
 
-def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
+def stage_s(s: Setting, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
     """Seconds of one micro-batch through a stage, forward and backward with its collectives."""
     at_stage, table = g.stages.spread, g.table
     seconds: Array = at_stage(table.first[slot]) * times.whole_ends_s[0]
@@ -89,7 +89,7 @@ def stage_s(s: Setting, g: Gathered, times: BlockTimes, slot: int) -> Array:
     return seconds
 
 
-def least_step_s(s: Setting, g: Gathered) -> Array:
+def least_step_s(s: Setting, g: KeyedPlans) -> Array:
     """Seconds that a step takes at least, whatever stage holds which layers: a bound.
 
     The mean stage's kernels and exchanges of all micro-batches; without what full recompute adds,
@@ -102,7 +102,7 @@ def least_step_s(s: Setting, g: Gathered) -> Array:
     return g.micro_batches * every / g.plans.pp
 
 
-def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
+def data_parallel(s: Setting, g: KeyedPlans) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     zero = frozenset(np.unique(g.plans.zero_stage).tolist())
     return s.memo.of(
@@ -115,7 +115,7 @@ def data_parallel(s: Setting, g: Gathered) -> DataParallelSeconds:
 
 
 def step_time(
-    s: Setting, g: Gathered, dp: DataParallelSeconds, times: BlockTimes
+    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, times: BlockTimes
 ) -> dict[str, FloatArray]:
     """TIME_PARTS of one optimizer step; they add up to it."""
     plans, m = g.plans, g.micro_batches
@@ -141,7 +141,7 @@ def step_time(
     return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}
 
 
-def _all_stages_s(s: Setting, g: Gathered, times: BlockTimes) -> Array:
+def _all_stages_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> Array:
     """Seconds of one micro-batch through all stages."""
     at_stage, table = g.stages.spread, g.table
     per_embedding, per_head = times.whole_ends_s
@@ -158,7 +158,7 @@ class _BusiestStage:
     seconds: of one micro-batch through it.
     """
 
-    def __init__(self, s: Setting, g: Gathered, times: BlockTimes) -> None:
+    def __init__(self, s: Setting, g: KeyedPlans, times: BlockTimes) -> None:
         self._g, self._times = g, times
         self.seconds = stage_s(s, g, times, 0)
         self._slot: NDArray[np.int64] = np.zeros((), dtype=np.int64)
@@ -248,7 +248,7 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
 
 
 @formula("s", "derived")
-def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
+def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
     """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
 
     They meet once a step, with ZeRO-2 and 3 in every micro-batch; over the packs between, their
@@ -273,7 +273,7 @@ def imbalance_s(s: Setting, g: Gathered, times: BlockTimes) -> FloatArray:
     return np.broadcast_to(lost, (len(plans),))
 
 
-def _extra_s(g: Gathered, costs: Costs) -> Array:
+def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
     """Seconds the busiest rank waits for the others, by each schedule's closed form.
 
     Where a schedule has none, a small simulation at about the same costs is scaled (shares.py).
@@ -294,7 +294,7 @@ def _extra_s(g: Gathered, costs: Costs) -> Array:
     return np.where(plans.pp == 1, 0.0, by_schedule(plans, extra))
 
 
-def message_s(g: Gathered, dp: DataParallelSeconds) -> Array:
+def message_s(g: KeyedPlans, dp: DataParallelSeconds) -> Array:
     """Seconds of one pipeline message over the slowest hop."""
     at_state = g.state.spread
     on_link = g.layers.spread(g.bytes.message) * at_state(dp.message_s_per_byte)
@@ -302,7 +302,7 @@ def message_s(g: Gathered, dp: DataParallelSeconds) -> Array:
     return seconds
 
 
-def messages(g: Gathered) -> Array:
+def messages(g: KeyedPlans) -> Array:
     """Pipeline messages that a rank sends per step: activations on and gradients back, by chunk.
 
     The ends of the pipeline send fewer; the price is that of a stage between them.
@@ -312,7 +312,7 @@ def messages(g: Gathered) -> Array:
 
 
 def _pipeline_s(
-    s: Setting, g: Gathered, dp: DataParallelSeconds, forward: Array, backward: Array
+    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> Array:
     """Pipeline messages nobody hides.
 

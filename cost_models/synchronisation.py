@@ -12,7 +12,7 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.ends import before_layers
-from cost_models.gathered import Gathered, Setting
+from cost_models.keyed_plans import KeyedPlans, Setting
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.measured import Linear, Measured
 from cost_models.objectives import forward_share
@@ -39,7 +39,7 @@ class Sharded:
     Prefetching hides them under the block's own kernels.
     """
 
-    def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
         # Kernels lose by the bytes that pass beside them, not by how long a slow link takes.
@@ -125,7 +125,7 @@ class _Wrapper:
     happen once per step (torch.distributed.pipelining stage.py).
     """
 
-    def __init__(self, measured: Measured, g: Gathered, neighbours: int) -> None:
+    def __init__(self, measured: Measured, g: KeyedPlans, neighbours: int) -> None:
         plans = g.plans
         self.lines, self.sharded = measured.wrapper, plans.zero_stage > 0
         self.slower = measured.slowdown("memory", neighbours)
@@ -164,7 +164,7 @@ class StepSeconds:
 
 
 def step_seconds(
-    s: Setting, g: Gathered, dp: DataParallelSeconds, forward: Array, backward: Array
+    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> StepSeconds:
     """What comes once per step.
 
@@ -225,7 +225,7 @@ def step_seconds(
     return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
 
-def _tensors(s: Setting, g: Gathered, slot: int) -> Array:
+def _tensors(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """Trained parameter tensors of a stage: its layers', and those of the ends it holds."""
     spread = g.stages.spread
     model, tuned = s.model, Tuned(s.model, s.training)
@@ -261,7 +261,7 @@ def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
 class StepCollectives:
     """Reduction and gathering of a stage's parameters once per step, by ZeRO stage."""
 
-    def __init__(self, s: Setting, g: Gathered, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         plans, spread = g.plans, g.state.spread
         zero = plans.zero_stage
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
@@ -311,7 +311,7 @@ def _offload_s(s: Setting, plans: Plans, owned: Array) -> Array:
     return plans.offload_optimizer * owned * (down + up + 1.0 / per_accelerator)
 
 
-def activation_offload_s(s: Setting, g: Gathered, forward: Array, backward: Array) -> Array:
+def activation_offload_s(s: Setting, g: KeyedPlans, forward: Array, backward: Array) -> Array:
     """Saved tensors to the host in forward and back in backward, beyond what compute hides."""
     plans = g.plans
     if not np.any(plans.offload_activations):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.data_parallel import EMBEDDING
-from cost_models.gathered import FloatArray, Gathered, Setting, gather
+from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.network import Fabric, crossings, link_bytes
 from cost_models.placement import AXES, Axis, members
@@ -123,7 +123,7 @@ def _only(s: Setting, name: str, measure: Measure) -> Setting:
     return replace(s, nodes=nodes, profile=profile, fabric=fabric, machine=machine)
 
 
-def _stages_s(s: Setting, g: Gathered) -> FloatArray:
+def _stages_s(s: Setting, g: KeyedPlans) -> FloatArray:
     """Seconds of a step for each stage: its micro-batches, its messages, and what comes once."""
     dp = data_parallel(s, g)
     times, step = BlockTimes(s, g, dp), StepCollectives(s, g, dp)

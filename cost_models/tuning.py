@@ -26,7 +26,7 @@ from cost_models.blocks.norm import MASK_BYTES, Norm
 from cost_models.blocks.records import (
     Collective,
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -188,7 +188,7 @@ class Tuned:
                     changed.append(replace(record, columns=columns, rows=rows))
                 case SavedTensor() if record.name in INPUTS:
                     changed += self._input(record, frozen, d)
-                case Pass(name="embedding") if not trained:
+                case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
                 case Working() if unpacked:
                     widest = max_of(g.k * g.n * d.activation_bytes for g in frozen.values())
@@ -233,8 +233,12 @@ class Tuned:
                 active=gemm.active,
             )  # fmt: skip
 
-        def memory_bound(what: str, forward_bytes: Array, backward_bytes: Array) -> Pass:
-            return Pass(f"{name} {what}", forward_bytes, backward_bytes, module, gemm.active)
+        def memory_bound(
+            what: str, forward_bytes: Array, backward_bytes: Array
+        ) -> MemoryBoundKernel:
+            return MemoryBoundKernel(
+                f"{name} {what}", forward_bytes, backward_bytes, module, gemm.active
+            )
 
         def saved(what: str, elements: Array, element_bytes: Array) -> SavedTensor:
             again = (module,) if module else ()
@@ -292,12 +296,12 @@ def _part(block: Block, name: str) -> str:
     return "routers" if name.startswith("router") else "feed_forwards"
 
 
-def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, Pass]:
+def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, MemoryBoundKernel]:
     """Weights in 4 bits are unpacked before each use (bitsandbytes, MatMul4Bit)."""
     # Passes are counted in half precision.
     moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
     sizes = {gemm.name: (gemm, moved * gemm.k * gemm.n * gemm.groups) for gemm in gemms}
     return {
-        name: Pass(f"{name} unpacking", size, size, gemm.module, gemm.active)
+        name: MemoryBoundKernel(f"{name} unpacking", size, size, gemm.module, gemm.active)
         for name, (gemm, size) in sizes.items()
     }

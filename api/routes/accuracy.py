@@ -12,7 +12,7 @@ from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
 from planner.documents.scored_runs import ScoredRun, scored_runs
 from planner.intake.parsing import parse_request
-from planner.sites import kept
+from planner.sites import storage
 from planner.uncertainty.nearest_runs import Evidence, evidence
 
 router = APIRouter(prefix="/accuracy", tags=["accuracy"])
@@ -47,5 +47,5 @@ async def nearest_runs(document: Body) -> Evidence:
 
 def _evidence(document: object) -> Evidence:
     asked = parse_request(document, need_plan=True)
-    own = kept.named(asked.site)
+    own = storage.named(asked.site)
     return evidence(asked.model, asked.cluster, asked.training, asked.named_plan, own)

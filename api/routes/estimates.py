@@ -14,7 +14,7 @@ from api.dependencies import Body, Stated, WantedFields, most, read_document
 from api.fields import Fields
 from api.problems import declare
 from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
-from api.work import Estimate
+from api.work import EstimateRequest
 from planner.documents.answer import EstimateAnswer
 
 router = APIRouter(prefix="/estimates", tags=["estimates"])
@@ -56,7 +56,7 @@ async def _plain(request: Request) -> Response:
 async def _estimated(request: Request, document: Any, budget: Budget, fields: Fields) -> Response:
     known = request.headers.get("if-none-match", "")
     estimates = request.app.state.estimates
-    question = Estimate(document, known, fields)
+    question = EstimateRequest(document, known, fields)
     id, content = await estimates.one(request.state.caller, budget, question)
     headers = {"ETag": results.etag(id)}
     if content is None:

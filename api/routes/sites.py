@@ -17,10 +17,10 @@ from api.problems import Refused, declare
 from api.schema import request_body
 from api.site_schema import SITE_EXAMPLES
 from cost_models.calibrations import PROFILE_NAME
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
-from planner.sites.posted import answer_of, posted
+from planner.sites.posted_runs import answer_of, posted_runs
 from planner.sites.site import Site
 
 
@@ -57,7 +57,7 @@ class SiteList(BaseModel):
 @router.get("")
 def sites() -> SiteList:
     """The sites that are kept."""
-    return SiteList(rows=tuple(_entry(name, one) for name, one in kept.everything()))
+    return SiteList(rows=tuple(_entry(name, one) for name, one in storage.everything()))
 
 
 def _entry(name: str, site: Site | str) -> SiteEntry:
@@ -85,7 +85,7 @@ async def site(name: Name, searches: Searches) -> Response:
 async def learn(request: Request, name: Name, document: Files, searches: Searches) -> Response:
     """What a training log says; kept with the site only where `keep` is true."""
     audit(request, "learn", name)
-    return Response(await searches.answer(posted, document, name), media_type=JSON)
+    return Response(await searches.answer(posted_runs, document, name), media_type=JSON)
 
 
 @router.delete("/{name}", status_code=204, responses=declare(404, 422))
@@ -93,10 +93,10 @@ def forget_site(request: Request, name: Name) -> None:
     """Forget a site with its calibration and all of its runs."""
     _check(name)
     audit(request, "forget", name)
-    kept.forget(name)
+    storage.forget(name)
 
 
 def _check(name: str) -> None:
     """Raise Refused where there is no such site."""
-    if name not in kept.names():
+    if name not in storage.names():
         raise Refused("not-found", "no site has this name")

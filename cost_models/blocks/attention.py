@@ -22,7 +22,7 @@ from cost_models.blocks.records import (
     Gemm,
     Kernel,
     KeyValues,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -43,7 +43,7 @@ ACTIVATION_ALIGNMENT = 8  # half-precision elements in 16 bytes (tensor-cores)
 def bias_gradient(width: Array, rows: Array, has: bool, name: str) -> Iterator[Kernel]:
     """The gradient of a bias: one reading of its output's gradient (the sum itself is fused)."""
     if has:
-        yield Pass(name, 0.0, 2.0 * rows * width, redone=0.0, kind="bias")
+        yield MemoryBoundKernel(name, 0.0, 2.0 * rows * width, recomputed=0.0, kind="bias")
 
 
 Gate = Literal["none", "head", "element"]
@@ -165,17 +165,19 @@ class Attention(Mixer):
         keys, _ = self._projected()
         # torch keeps every second product: queries and values, not keys (see `op` recompute).
         again = keys * kv_heads * head_dim / width
-        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, redone=again)
+        qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=again)
         yield qkv
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "qkv bias")
-        yield Pass("qkv split", 0.0, 4.0 * width * d.tokens, active=d.runtime.joins_qkv_gradients)
+        yield MemoryBoundKernel(
+            "qkv split", 0.0, 4.0 * width * d.tokens, active=d.runtime.joins_qkv_gradients
+        )
         rows = d.tokens * (heads + keys * kv_heads)
         normed = self._qk_norm(model) != "none"
         yield from position_and_norm(model, d, rows * head_dim, rope=self.rope, norm=normed)
         if groups < every:
             repeats = d.runtime.repeats_key_value_heads
             repeated = 2.0 * d.tokens * heads * head_dim * repeats
-            yield Pass(
+            yield MemoryBoundKernel(
                 "repeat kv", 2.0 * repeated, 2.0 * repeated, active=repeats, kind="repeat kv"
             )
         if normed:
@@ -198,7 +200,12 @@ class Attention(Mixer):
                 d, context, context if self.gate == "element" else d.tokens * heads
             )
         out = Gemm(
-            "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
+            "attention out",
+            d.tokens,
+            hidden,
+            heads * value_dim,
+            scattered_output=True,
+            recomputed=1.0,
         )
         yield from output(model, d, out)
         yield TensorParallel(hidden, (qkv,), (out,))
@@ -214,14 +221,16 @@ def output_weights(model: StackSpec, heads: Array, sinks: bool | None = None) ->
 
 def position_and_norm(
     model: StackSpec, d: Dims, rotated: Array, module: str = "", *, rope: bool, norm: bool
-) -> Iterator[Pass]:
+) -> Iterator[MemoryBoundKernel]:
     """Rotation and norm of queries and keys, `rotated` elements in all."""
     if rope and model.position == "rope":
         # Eager torch rotates in fp32: to fp32, complex product, back (5 bytes for each fused one).
         moved = 4.0 * rotated * (1.0 + 4.0 * d.eager)
-        yield Pass("rope", moved, moved, module, kind="" if module else "rope")
+        yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
-        yield Pass("qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated)
+        yield MemoryBoundKernel(
+            "qk norm", (4.0 + 32.0 * d.eager) * rotated, (6.0 + 66.0 * d.eager) * rotated
+        )
 
 
 def core_attention(
@@ -294,8 +303,8 @@ def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
             tensor_cores=aligned, active=core.unfused,
         )  # fmt: skip
 
-    def memory_bound(name: str, forward_bytes: Array, backward_bytes: Array) -> Pass:
-        return Pass(name, forward_bytes, backward_bytes, "core_attn", core.unfused)
+    def memory_bound(name: str, forward_bytes: Array, backward_bytes: Array) -> MemoryBoundKernel:
+        return MemoryBoundKernel(name, forward_bytes, backward_bytes, "core_attn", core.unfused)
 
     scores, context = core.scores, core.context
     yield product("q k^T", d.seq_length, head_dim)
@@ -340,7 +349,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
 def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:
     """The output of attention times its gates, element by element or head by head."""
     moved = 4.0 * context + 2.0 * gates
-    yield Pass("attention gate", moved, 2.0 * moved)
+    yield MemoryBoundKernel("attention gate", moved, 2.0 * moved)
     yield SavedTensor("attention gate input", gates, d.activation_bytes)
     yield SavedTensor("gated attention output", context, d.input_bytes)
 

@@ -13,7 +13,7 @@ from cost_models.blocks.indexer import attention_span
 from cost_models.blocks.norm import norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -104,7 +104,9 @@ class CompressedAttention(Mixer):
         yield SavedTensor("mla down output", d.sharded_tokens * down, d.activation_bytes)
         yield SavedTensor("mla norm output", d.sharded_tokens * rank, d.input_bytes)
         yield norm_statistics(model, d, "mla", 2.0 * d.sharded_tokens)
-        yield Pass("latent norms", 4.0 * d.sharded_tokens * down, 6.0 * d.sharded_tokens * down)
+        yield MemoryBoundKernel(
+            "latent norms", 4.0 * d.sharded_tokens * down, 6.0 * d.sharded_tokens * down
+        )
         up = Gemm("q up", d.tokens, heads * head_dim, float(rank))
         yield up
         context = d.tokens * heads * head_dim
@@ -143,7 +145,7 @@ class CompressedAttention(Mixer):
         wide = 2.0 * sum(self._compressors(model))
         yield Gemm("compressors", d.sharded_tokens, wide, float(model.hidden_size))
         size = d.sharded_tokens * wide
-        yield Pass("compression", 4.0 * size, 6.0 * size)
+        yield MemoryBoundKernel("compression", 4.0 * size, 6.0 * size)
         keys, chosen = (2.0 * width * d.sharded_tokens for width in self._compressors(model))
         yield SavedTensor("compressor outputs", keys, d.activation_bytes)
         if self.choice is None:
@@ -157,7 +159,7 @@ class CompressedAttention(Mixer):
             weights=False,
         )  # fmt: skip
         scores = d.sequences * rows * keys_seen
-        yield Pass("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
+        yield MemoryBoundKernel("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
         size = d.tokens * heads * (dim + 1.0) + chosen
         yield SavedTensor("indexer q + k", size, d.activation_bytes)
         picked = d.sequences * rows * min(float(self.choice.top_k), 2.0 * keys_seen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.blocks.recurrence import Recurrence, Shape, scanned_tokens
 from cost_models.fields import Count, Width
 from cost_models.sources import formula
@@ -108,7 +108,7 @@ class GatedDeltaNet(Recurrence):
             yield Gemm("gates up", d.tokens, width / d.tp, float(rank))
             yield SavedTensor("gates", d.tokens * (width / d.tp + rank), d.activation_bytes)
         keys = 2.0 * d.tokens * self._keys / d.tp
-        yield Pass("key norm", 4.0 * keys, 6.0 * keys)
+        yield MemoryBoundKernel("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
         # Of every chunk the inverse that corrects its values, one row for each token.
         rows = np.minimum(CHUNK, scanned_tokens(d))

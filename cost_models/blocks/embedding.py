@@ -9,7 +9,15 @@ import numpy as np
 
 from cost_models.blocks.base import End
 from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, norm_parameters
-from cost_models.blocks.records import Boundary, Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import (
+    Boundary,
+    Gemm,
+    MemoryBoundKernel,
+    Record,
+    SavedTensor,
+    Split,
+    Weight,
+)
 from cost_models.sources import Array, formula
 
 if TYPE_CHECKING:
@@ -60,12 +68,14 @@ class Embedding(End):
         """
         size = d.tokens * model.hidden_size
         positions = 1.0 if model.position == "learned" else 0.0
-        yield Pass("embedding", (4.0 + 4.0 * positions) * size, 10.0 * size, kind="embedding")
+        yield MemoryBoundKernel(
+            "embedding", (4.0 + 4.0 * positions) * size, 10.0 * size, kind="embedding"
+        )
         yield Boundary()
         if model.embedding_norm:
-            yield Pass("embedding norm", 4.0 * size, 6.0 * size)
+            yield MemoryBoundKernel("embedding norm", 4.0 * size, 6.0 * size)
         if model.hidden_dropout > 0:
-            yield Pass("embedding dropout", 5.0 * size, 5.0 * size)
+            yield MemoryBoundKernel("embedding dropout", 5.0 * size, 5.0 * size)
             mask = d.sharded_tokens * model.hidden_size
             yield SavedTensor("embedding dropout mask", mask, MASK_BYTES, by_operator=1.0)
         if model.per_layer_input_size is not None:
@@ -73,7 +83,7 @@ class Embedding(End):
             width = float(model.num_layers * model.per_layer_input_size)
             yield Gemm("per-layer projection", d.sharded_tokens, width, float(model.hidden_size))
             inputs = d.sharded_tokens * width
-            yield Pass("per-layer inputs", 12.0 * inputs, 20.0 * inputs)
+            yield MemoryBoundKernel("per-layer inputs", 12.0 * inputs, 20.0 * inputs)
             yield SavedTensor("per-layer inputs", 2.0 * inputs, d.activation_bytes)
             rows = d.sharded_tokens * float(model.num_layers) * d.runtime.keeps_norm_statistics
             yield SavedTensor("per-layer norm statistics", rows, FP32_BYTES)

@@ -16,7 +16,7 @@ from cost_models.blocks.records import (
     Dispatch,
     Gemm,
     HostWait,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -101,7 +101,7 @@ class Experts(FeedForward):
 
     def _biases(
         self, model: StackSpec, d: Dims, activated: Array, returned: Array
-    ) -> Iterator[Pass]:
+    ) -> Iterator[MemoryBoundKernel]:
         """Passes over the experts' activations and outputs, where nothing fuses the biases.
 
         The bias after the second product is scaled by the token's weight in fp32, added, joined
@@ -111,10 +111,12 @@ class Experts(FeedForward):
         if not self._spec(model).expert_bias or not np.any(d.runtime.adds_expert_bias_apart):
             return
         apart = d.runtime.adds_expert_bias_apart
-        yield Pass("expert bias", 28.0 * apart * returned, 40.0 * apart * returned, MODULE)
+        yield MemoryBoundKernel(
+            "expert bias", 28.0 * apart * returned, 40.0 * apart * returned, MODULE
+        )
         if model.gated_mlp:
             forward, backward = 16.0 * apart * activated, 20.0 * apart * activated
-            yield Pass("expert clamp", forward, backward, "moe_act")
+            yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act")
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
@@ -147,7 +149,7 @@ class Experts(FeedForward):
         yield HostWait(SYNC_LAUNCHES)
         scores = d.sharded_tokens * sent.routed
         # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
-        yield Pass("top-k", 16.0 * scores, 12.0 * scores, MODULE)
+        yield MemoryBoundKernel("top-k", 16.0 * scores, 12.0 * scores, MODULE)
         if moe.latent_size is not None:
             yield Gemm("expert latent in", d.sharded_tokens, outer, hidden, MODULE)
             yield Gemm("expert latent out", d.sharded_tokens, hidden, outer, MODULE)
@@ -155,7 +157,7 @@ class Experts(FeedForward):
             latents = d.sharded_tokens * outer
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
         moved = _permuted_bytes(d, sent)
-        yield Pass("permute", moved, moved, MODULE)
+        yield MemoryBoundKernel("permute", moved, moved, MODULE)
         experts = moe.num_experts / d.ep
         rows = copies / experts
         yield Gemm(
@@ -163,10 +165,10 @@ class Experts(FeedForward):
         )
         forward, backward = (2.0 * sent.inputs + 2.0) * size, (4.0 * sent.inputs + 2.0) * size
         apart = 1.0 - d.runtime.fuses_expert_activation
-        yield Pass("expert activation", apart * forward, apart * backward, "moe_act")
+        yield MemoryBoundKernel("expert activation", apart * forward, apart * backward, "moe_act")
         yield from self._biases(model, d, size, copies * outer)
         yield Gemm("expert fc2", rows, outer, width, MODULE, groups=experts, grouped=True)
-        yield Pass("unpermute", moved, moved, MODULE)
+        yield MemoryBoundKernel("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes
         yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)
         yield Dispatch(d.sharded_tokens * sent.load, outer, sent.top_k, moe.top_k_groups, MODULE)

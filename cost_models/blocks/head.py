@@ -14,7 +14,7 @@ from cost_models.blocks.records import (
     Boundary,
     Collective,
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -68,9 +68,9 @@ class Head(End):
             yield Gemm("stream sums", d.sharded_tokens, streams, streams * hidden, fp8=False)
             yield SavedTensor("last streams", streams * norm, d.activation_bytes)
         if model.final_norm:
-            yield Pass("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
+            yield MemoryBoundKernel("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
-        yield Pass(
+        yield MemoryBoundKernel(
             "cross-entropy",
             (38.0 - 12.0 * d.fused_loss) * logits,
             (12.0 - 2.0 * d.fused_loss) * logits,
@@ -79,7 +79,7 @@ class Head(End):
         if model.mtp_num_layers:
             share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
             yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
-            yield Pass("mtp norms", 8.0 * norm, 12.0 * norm, active=share)
+            yield MemoryBoundKernel("mtp norms", 8.0 * norm, 12.0 * norm, active=share)
         # The input is gathered and its gradient scattered; of each token the largest logit, the sum
         # of exponentials and the target's logit are summed.
         yield Boundary()

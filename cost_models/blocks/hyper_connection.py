@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cost_models.blocks.base import Block
 from cost_models.blocks.norm import FP32_BYTES
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Split, Weight
 
 if TYPE_CHECKING:
     from cost_models.dims import Dims
@@ -33,7 +33,7 @@ class HyperConnection(Block):
         width = streams * model.hidden_size
         yield Gemm("stream mixtures", d.sharded_tokens, mixtures, width, fp8=False)
         moved = (4.0 * streams + 2.0) * size
-        yield Pass("streams", 2.0 * moved, 4.0 * moved)
+        yield MemoryBoundKernel("streams", 2.0 * moved, 4.0 * moved)
         yield SavedTensor("streams", streams * size, d.activation_bytes)
         # All else is made again from the mixtures; their gradient needs what the block has added.
         yield SavedTensor("stream mixtures", d.sharded_tokens * mixtures, FP32_BYTES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Weight
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Weight
 from cost_models.fields import Count, Spec, Width
 from cost_models.sources import Array, formula
 
@@ -67,7 +67,7 @@ class Indexer(Spec):
         return "" if not self.head_weights else "an indexer of blocks has no head_weights"
 
     def span(self, seq_length: float) -> float:
-        """As attention_span."""
+        """Keys per query, as attention_span counts them."""
         return attention_span(self.top_k, seq_length, float(self.block_size or 0))
 
     @property
@@ -114,7 +114,7 @@ class Indexer(Spec):
         block = min(float(self.block_size or 1), d.seq_length)
         choices = heads if self.block_size else 1.0
         left = scores * choices / block
-        yield Pass("indexer top-k", 12.0 * left, 8.0 * left, "core_attn")
+        yield MemoryBoundKernel("indexer top-k", 12.0 * left, 8.0 * left, "core_attn")
         width = dim * (heads + 1.0) + heads * self.head_weights
         yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
         chosen = d.sequences * rows * choices * min(float(self.top_k), d.seq_length) / block

@@ -21,7 +21,7 @@ from cost_models.blocks.indexer import Indexer, attention_span
 from cost_models.blocks.norm import norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -111,10 +111,10 @@ class LatentAttention(Mixer):
         query_rank = float(mla.q_lora_rank or 0)
         latent = query_rank + mla.kv_lora_rank
         down = latent + mla.qk_rope_head_dim
-        yield Gemm("mla down", d.sharded_tokens, down, hidden, redone=0.5)
+        yield Gemm("mla down", d.sharded_tokens, down, hidden, recomputed=0.5)
         yield SavedTensor("mla down output", d.sharded_tokens * down, d.activation_bytes)
         size = d.sharded_tokens * latent
-        yield Pass("mla norms", 4.0 * size, 6.0 * size)
+        yield MemoryBoundKernel("mla norms", 4.0 * size, 6.0 * size)
         whole = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
         normed = d.sharded_tokens + whole
         yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
@@ -122,7 +122,7 @@ class LatentAttention(Mixer):
         yield norm_statistics(model, d, "mla", norms * d.sharded_tokens)
         query_up = Gemm("mla q up", d.tokens, heads * head_dim, query_rank or hidden, UP)
         kv_width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-        kv_up = Gemm("mla kv up", d.tokens, kv_width, float(mla.kv_lora_rank), UP, redone=1.0)
+        kv_up = Gemm("mla kv up", d.tokens, kv_width, float(mla.kv_lora_rank), UP, recomputed=1.0)
         yield query_up
         yield kv_up
         # Keys are joined from the up-projected part and the one rotary part that all heads share.
@@ -134,7 +134,7 @@ class LatentAttention(Mixer):
         joined = joined + one * (
             4.0 * mla.qk_rope_head_dim + 2.0 * (kv_width / heads + head_dim + value_dim)
         )
-        yield Pass("mla join", joined * each, joined * each, UP)
+        yield MemoryBoundKernel("mla join", joined * each, joined * each, UP)
         rotated, normed = 2.0 * each * head_dim, model.qk_norm != "none"
         yield from position_and_norm(model, d, (1.0 - one) * rotated, UP, rope=True, norm=False)
         yield from position_and_norm(model, d, rotated, UP, rope=False, norm=normed)
@@ -153,7 +153,12 @@ class LatentAttention(Mixer):
             yield Gemm("attention gate", d.tokens, gates, hidden)
             yield from output_gate(d, d.tokens * heads * value_dim, d.tokens * gates)
         out = Gemm(
-            "attention out", d.tokens, hidden, heads * value_dim, scattered_output=True, redone=1.0
+            "attention out",
+            d.tokens,
+            hidden,
+            heads * value_dim,
+            scattered_output=True,
+            recomputed=1.0,
         )
         yield from output(model, d, out)
         # With latent queries what is gathered is the latents, not the hidden state.

@@ -13,7 +13,7 @@ from cost_models.blocks.base import FeedForward
 from cost_models.blocks.norm import row_parallel_sum
 from cost_models.blocks.records import (
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -71,17 +71,17 @@ class MLP(FeedForward):
         prefix, hidden = self.prefix, float(model.hidden_size)
         width = self._width(model) / d.tp
         inputs, bias = float(self._inputs(model)), self._bias(model)
-        # torch keeps every second product: one of the two gated ones is redone.
+        # torch keeps every second product: one of the two gated ones is recomputed.
         into = Gemm(
             f"{prefix}fc1", d.tokens, inputs * width, hidden, self.module, gathered_input=True,
-            redone=0.5 * (inputs - 1.0),
+            recomputed=0.5 * (inputs - 1.0),
         )  # fmt: skip
         out = Gemm(f"{prefix}fc2", d.tokens, hidden, width, self.module, scattered_output=True)
         yield into
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
         apart = (inputs - 1.0) * np.maximum(d.eager, d.runtime.eager_activation)
-        yield Pass(
+        yield MemoryBoundKernel(
             f"{prefix}activation",
             (2.0 * inputs + 2.0 + 4.0 * apart) * local,
             (4.0 * inputs + 2.0 + 8.0 * apart) * local,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from cost_models.blocks.base import Block
-from cost_models.blocks.records import Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.sources import Array
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Norm(Block):
         count, hidden, name = self._count(model), model.hidden_size, self.name
         size = d.sharded_tokens * hidden * count
         forward, backward = (36.0, 72.0) if model.norm == "rmsnorm" else (4.0, 10.0)
-        yield Pass(
+        yield MemoryBoundKernel(
             f"{name} norm",
             (4.0 + (forward - 4.0) * d.eager) * size,
             (6.0 + (backward - 6.0) * d.eager) * size,
@@ -117,7 +117,7 @@ class Residual(Block):
         size = d.sharded_tokens * model.hidden_size
         mask = 1.0 if model.hidden_dropout > 0 else 0.0
         apart = 4.0 * mask * d.eager
-        yield Pass(
+        yield MemoryBoundKernel(
             f"{self.name} dropout + add",
             (6.0 + mask + apart - 4.0 * d.compiled) * size,
             (6.0 + 5.0 * mask - 4.0 * d.compiled) * size,

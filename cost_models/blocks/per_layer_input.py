@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cost_models.blocks.base import FeedForward
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.fields import Width
 
 if TYPE_CHECKING:
@@ -30,6 +30,6 @@ class PerLayerInput(FeedForward):
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, size, tokens = float(model.hidden_size), float(self.size), d.sharded_tokens
         yield Gemm("per-layer gate", tokens, size, hidden)
-        yield Pass("per-layer gate", 6.0 * tokens * size, 10.0 * tokens * size)
+        yield MemoryBoundKernel("per-layer gate", 6.0 * tokens * size, 10.0 * tokens * size)
         yield SavedTensor("per-layer gate", 3.0 * tokens * size, d.activation_bytes)
         yield Gemm("per-layer projection", tokens, hidden, size)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from cost_models.blocks.base import Sublayer
-from cost_models.blocks.records import Gemm, Pass, Record, SavedTensor, Split, Weight
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.fields import Spec, Width
 
 if TYPE_CHECKING:
@@ -66,5 +66,5 @@ class Products(Sublayer):
             outputs += float(product.outputs * product.times)
         moved = d.sharded_tokens * outputs
         if self.products:
-            yield Pass("product outputs", 4.0 * moved, 6.0 * moved)
+            yield MemoryBoundKernel("product outputs", 4.0 * moved, 6.0 * moved)
             yield SavedTensor("product outputs", moved, d.activation_bytes)

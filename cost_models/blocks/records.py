@@ -55,7 +55,7 @@ class Gemm:
     False: its weights are frozen, so that the backward pass has no wgrad.
     gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
     input or the gradient of the output.
-    redone: share that per-operator recompute ("op") runs again.
+    recomputed: share of the forward pass that per-operator recompute ("op") repeats.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Gemm:
     scattered_output: bool = False
     grouped: bool = False
     active: Array = 1.0
-    redone: Array = 0.0
+    recomputed: Array = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,7 @@ class FlashAttention:
     """A fused attention kernel: executed FLOP of the forward pass (causal: half of the square).
 
     query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
+    flash1, flash2: 1 where version 1 or 2 of FlashAttention runs instead of the newest.
     rate: of the dense kernel's, where single blocks of keys are chosen.
     """
 
@@ -89,13 +90,13 @@ class FlashAttention:
     head_dim: float
     query_rows: Array
     unequal: bool = False
-    version1: Array = 0.0
-    version2: Array = 0.0
+    flash1: Array = 0.0
+    flash2: Array = 0.0
     causal: bool = True
     rate: float = 1.0
     module: str = "core_attn"
     active: Array = 1.0
-    redone: Array = 0.0
+    recomputed: Array = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +116,11 @@ class Scan:
     matrices: bool = True
     module: str = ""
     active: Array = 1.0
-    redone: Array = 1.0
+    recomputed: Array = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class MemoryBoundKernel:
     """A memory-bound kernel: bytes read and written, forward and backward.
 
     kind: by which it was measured; empty for what no calibration runs.
@@ -130,11 +131,11 @@ class Pass:
     backward_bytes: Array
     module: str = ""
     active: Array = 1.0
-    redone: Array = 1.0
+    recomputed: Array = 1.0
     kind: str = ""
 
 
-Kernel = Gemm | FlashAttention | Scan | Pass
+Kernel = Gemm | FlashAttention | Scan | MemoryBoundKernel
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from cost_models.blocks.base import Mixer
 from cost_models.blocks.records import (
     Collective,
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Scan,
@@ -120,7 +120,7 @@ class Recurrence(Mixer):
         if shape.convolved:
             # Read and written; backward reads both and writes the input's gradient.
             moved = tokens * convolved
-            yield Pass("convolution", 4.0 * moved, 6.0 * moved)
+            yield MemoryBoundKernel("convolution", 4.0 * moved, 6.0 * moved)
             if not shape.fused_convolution:
                 yield SavedTensor("convolution output", moved, d.activation_bytes)
         yield from self.inner_records(model, d)
@@ -128,9 +128,9 @@ class Recurrence(Mixer):
         yield SavedTensor("scan output", tokens * inner, d.activation_bytes)
         # A norm over the output, times the gate.
         moved = tokens * (2.0 * inner + gate)
-        yield Pass("gated norm", 2.0 * moved, 4.0 * moved)
+        yield MemoryBoundKernel("gated norm", 2.0 * moved, 4.0 * moved)
         yield SavedTensor("mixer out input", tokens * inner, d.input_bytes)
-        out = Gemm("mixer out", tokens, hidden, inner, scattered_output=True, redone=1.0)
+        out = Gemm("mixer out", tokens, hidden, inner, scattered_output=True, recomputed=1.0)
         yield out
         yield TensorParallel(hidden, (into,), (out,))
 
@@ -164,7 +164,7 @@ class Recurrence(Mixer):
             payload = d.tokens * width * d.activation_bytes
             yield Collective(("all_to_all",), payload, "cp", times=on)
         copied = d.tokens * (12.0 * sum_of(widths) + 8.0 * inner)
-        yield Pass("exchange copies", copied, copied, active=on)
+        yield MemoryBoundKernel("exchange copies", copied, copied, active=on)
 
 
 def scanned_tokens(d: Dims) -> Array:

@@ -11,7 +11,7 @@ from pydantic import Field
 from cost_models.blocks.base import FeedForward
 from cost_models.blocks.records import (
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -65,7 +65,7 @@ class TimeMix(Recurrence):
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         yield from _token_before(float(model.hidden_size), d)
         shifted = 3.0 * d.tokens * model.hidden_size
-        yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)
+        yield MemoryBoundKernel("token shift", 4.0 * shifted, 6.0 * shifted)
         yield SavedTensor("shifted inputs", shifted, d.activation_bytes)
 
 
@@ -90,17 +90,17 @@ class ChannelMix(FeedForward):
         hidden, width = float(model.hidden_size), self._width(model) / d.tp
         shifted, inner = 2.0 * d.tokens * hidden, d.tokens * width
         yield from _token_before(hidden, d)
-        yield Pass("token shift", 4.0 * shifted, 6.0 * shifted)
+        yield MemoryBoundKernel("token shift", 4.0 * shifted, 6.0 * shifted)
         yield SavedTensor("shifted inputs", shifted, d.activation_bytes)
         into = Gemm("fc1", d.tokens, width, hidden, gathered_input=True)
         out = Gemm("fc2", d.tokens, hidden, width, scattered_output=True)
         yield into
-        yield Pass("activation", 4.0 * inner, 6.0 * inner)
+        yield MemoryBoundKernel("activation", 4.0 * inner, 6.0 * inner)
         yield SavedTensor("fc1 output", inner, d.activation_bytes)
         yield SavedTensor("activation output", inner, d.input_bytes)
         yield out
         yield Gemm("receptance", d.sharded_tokens, hidden, hidden)
         gated = d.sharded_tokens * hidden
-        yield Pass("receptance gate", 6.0 * gated, 10.0 * gated)
+        yield MemoryBoundKernel("receptance gate", 6.0 * gated, 10.0 * gated)
         yield SavedTensor("receptance and fc2 output", 2.0 * gated, d.activation_bytes)
         yield TensorParallel(hidden, (into,), (out,))

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.records import (
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -49,14 +49,14 @@ class ShortConvolution(Mixer):
         into = Gemm("mixer in", d.tokens, 3.0 * width, hidden, gathered_input=True)
         yield into
         yield SavedTensor("mixer in output", 3.0 * size, d.activation_bytes)
-        yield Pass("input gate", 6.0 * size, 10.0 * size)
+        yield MemoryBoundKernel("input gate", 6.0 * size, 10.0 * size)
         before = tokens_before(width, self.taps - 1, d)
         yield from gathered_before(before, d)
-        yield Pass("convolution", 4.0 * size, 6.0 * size)
-        yield Pass("output gate", 6.0 * size, 10.0 * size)
+        yield MemoryBoundKernel("convolution", 4.0 * size, 6.0 * size)
+        yield MemoryBoundKernel("output gate", 6.0 * size, 10.0 * size)
         yield SavedTensor("convolution input", size + before, d.activation_bytes)
         yield SavedTensor("convolution output", size, d.activation_bytes)
         yield SavedTensor("mixer out input", size, d.input_bytes)
-        out = Gemm("mixer out", d.tokens, hidden, width, scattered_output=True, redone=1.0)
+        out = Gemm("mixer out", d.tokens, hidden, width, scattered_output=True, recomputed=1.0)
         yield out
         yield TensorParallel(hidden, (into,), (out,))

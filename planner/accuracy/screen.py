@@ -21,7 +21,7 @@ from planner.accuracy.document import (
 )
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.documents.formats import gib, seconds, share
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
 _BAR = 24  # cells

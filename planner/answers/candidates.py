@@ -75,7 +75,7 @@ class Candidates:
         )
 
     def dump(self) -> bytes:
-        """As bytes to keep."""
+        """The candidates as compressed JSON, for `load`."""
         document = [self.status, self.sort, self.total, self.columns]
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1)
 

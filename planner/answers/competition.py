@@ -7,8 +7,8 @@ from typing import Any
 
 from planner import frameworks
 from planner.documents.request import Bounds, PlanRequest
-from planner.frameworks.able import runners
 from planner.frameworks.devices import usual
+from planner.frameworks.supported import runners
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.constraints import Context, Rule

@@ -15,7 +15,7 @@ from planner.answers.explain import plan_id
 from planner.documents.answer import Contender, PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Priced
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
@@ -66,7 +66,7 @@ def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Compar
 
 
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
-    """The same of plans of which only the times are known."""
+    """As `compared`, for plans of which only the times are known."""
     (mine, my_lean), (theirs, their_lean) = (
         (sum(priced.parts_s.values()), _leaning(request, priced)) for priced in (one, other)
     )

@@ -24,7 +24,7 @@ from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_exchange import recomputed_exchange_s
 from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.uncertainty.error_band import band
 from planner.uncertainty.leaning import leaning
 from planner.uncertainty.memory_risk import peaks

@@ -14,14 +14,14 @@ from typing import Any
 import cost_models
 from cost_models import profiles
 from cost_models.catalog.names import UnknownName
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.version import __version__
 
 _DECIDING = (".py", ".json")  # files of the packages that an answer follows from
 
 
 @cache
-def build() -> str:
+def build_id() -> str:
     """A digest of the code and the catalog, which two builds of one version may not share."""
     return digest(Path(cost_models.__file__).parent, Path(__file__).parents[1])
 
@@ -67,7 +67,7 @@ def _digest(site: str) -> str | None:
 def basis(question: Any) -> list[Any]:
     """All that decides an answer: the build, the question, and what its sites have learned."""
     learned = {name: _digest(name) for name in sites_of(question)}
-    return [build(), question, learned] if learned else [build(), question]
+    return [build_id(), question, learned] if learned else [build_id(), question]
 
 
 def packed(request: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
-from cost_models.blocks.records import FlashAttention, Gemm, Kernel, Pass, SavedTensor
+from cost_models.blocks.records import FlashAttention, Gemm, Kernel, MemoryBoundKernel, SavedTensor
 from cost_models.dims import Dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.kernel_times import KernelTime
@@ -154,7 +154,7 @@ def _kernel(
 ) -> KernelRow:
     kernel, machine = time.kernel, model.setting.machine
     forward_s, flop = own(time.forward_s), own(time.forward_flop)
-    moved = own(kernel.forward_bytes) if isinstance(kernel, Pass) else 0.0
+    moved = own(kernel.forward_bytes) if isinstance(kernel, MemoryBoundKernel) else 0.0
     peak = machine.accelerator.memory_bytes_per_s if moved else machine.matrix_flop_per_s
     if isinstance(kernel, Gemm) and kernel.fp8:
         peak = machine.accelerator.peak_flop_per_s(machine.precision) or peak
@@ -192,7 +192,7 @@ def _words(kernel: Kernel, own: Callable[[Array], float]) -> tuple[str, str]:
             f"{rows:,.0f} query rows x {span:,.0f} keys x {kernel.head_dim:g}",
             f"{halved} rows keys width FLOP",
         )
-    if isinstance(kernel, Pass):
+    if isinstance(kernel, MemoryBoundKernel):
         return f"{own(kernel.forward_bytes):,.0f} bytes", "bytes read and written"
     tokens, sequences = own(kernel.tokens), own(kernel.sequences)
     return f"{sequences:,.0f} sequences of {tokens:,.0f} tokens", "FLOP of its chunks"

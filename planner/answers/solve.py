@@ -40,15 +40,15 @@ from planner.documents.answer import (
 )
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
-from planner.frameworks.able import obstacles, runners
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
+from planner.frameworks.supported import obstacles, runners
 from planner.progress import NothingYet, within_a_step
 from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, Rule, passing, violations
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reasons
 from planner.search.space import Space
-from planner.sites import kept as sites
+from planner.sites import storage as sites
 from planner.uncertainty.memory_risk import room_of
 from planner.uncertainty.nearest_runs import evidence
 from planner.version import __version__

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from planner.documents.formats import seconds, share
-from planner.drawing.layout import KINDS, WAIT, Lane, headline, lanes, unit, usual_s
 from planner.drawing.svg import LEFT, SEPARATED_PX, SPAN, Rows, svg, top
 from planner.drawing.theme import Theme, colours
+from planner.drawing.timeline_lanes import KINDS, WAIT, Lane, headline, lanes, p10_action_s, unit
 from planner.pipelines.timeline import TimelineAnswer
 
 # Above this many actions the picture is columns, also when magnified.
@@ -98,7 +98,7 @@ def _table(answer: TimelineAnswer, drawn: list[Lane]) -> str:
 
 
 def _data(answer: TimelineAnswer, drawn: list[Lane]) -> str:
-    """What the script points at: per rank kind, micro-batch, chunk, gap before, length; flat."""
+    """The page script's data: per rank a flat list of kind, micro-batch, chunk, gap and length."""
     scale, sign = unit(answer.makespan_s)
     shortest = min(float((lane.end_s - lane.start_s)[lane.kind != WAIT].min()) for lane in drawn)
     document = {
@@ -111,7 +111,7 @@ def _data(answer: TimelineAnswer, drawn: list[Lane]) -> str:
         "left": LEFT,
         "top": top(answer),
         "pitch": Rows.of(answer.stages).pitch,
-        "usual_px": usual_s(drawn) / answer.makespan_s * SPAN,
+        "usual_px": p10_action_s(drawn) / answer.makespan_s * SPAN,
         "separated_px": SEPARATED_PX,
         "ticks": _TICKS,
         # Enough to see the shortest action in half of the window, and no more.

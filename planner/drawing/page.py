@@ -58,7 +58,7 @@ def write_page(
 
 
 def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:
-    """The same as a piece of HTML."""
+    """The screen and its pictures as an HTML fragment."""
     console = paper()
     console.print(screen)
     text = console.export_html(theme=_INKS, inline_styles=True, code_format="<pre>{code}</pre>")

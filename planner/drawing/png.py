@@ -11,7 +11,8 @@ import numpy as np
 
 from planner.documents.formats import share
 from planner.documents.problems import refuse
-from planner.drawing.layout import (
+from planner.drawing.theme import COLOURS, Mode
+from planner.drawing.timeline_lanes import (
     KINDS,
     WAIT,
     FloatArray,
@@ -25,7 +26,6 @@ from planner.drawing.layout import (
     mean_s,
     unit,
 )
-from planner.drawing.theme import COLOURS, Mode
 from planner.pipelines.timeline import TimelineAnswer
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _actions(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, st
 
 
 def _columns(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, str]) -> None:
-    """As high as its share of the time, where single actions would be too narrow."""
+    """Draw columns of many actions each; a colour's height is its share of the column's time."""
     scale, _ = unit(answer.makespan_s)
     edges = column_edges(answer, _MOST_COLUMNS)
     tops = np.cumsum(lane.shares(edges), axis=1) * _BAR

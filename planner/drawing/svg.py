@@ -10,7 +10,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from planner.documents.formats import share
-from planner.drawing.layout import (
+from planner.drawing.theme import PATTERNS, STYLE, Theme, colours
+from planner.drawing.timeline_lanes import (
     KINDS,
     WAIT,
     Lane,
@@ -21,11 +22,10 @@ from planner.drawing.layout import (
     kinds_in,
     lanes,
     mean_s,
+    p10_action_s,
     ticks,
     unit,
-    usual_s,
 )
-from planner.drawing.theme import PATTERNS, STYLE, Theme, colours
 from planner.pipelines.timeline import TimelineAnswer
 
 WIDTH = 1200
@@ -72,11 +72,11 @@ def svg(
     rows = Rows.of(answer.stages)
     above = top(answer)
     height = above + rows.pitch * answer.stages + BOTTOM
-    usual_px = usual_s(drawn) / answer.makespan_s * SPAN
+    p10_px = p10_action_s(drawn) / answer.makespan_s * SPAN
     mean_px = mean_s(drawn) / answer.makespan_s * SPAN
     narrow = mean_px < _LEAST_PX and decimals == 1
     dense = narrow or sum(map(len, answer.actions)) > most_actions
-    apart = " apart" * (not dense and usual_px >= SEPARATED_PX)
+    apart = " apart" * (not dense and p10_px >= SEPARATED_PX)
     name = f"{answer.title}: {headline(answer)}"
     described = "; ".join([*facts(answer), *basis(answer)])
     parts = [
@@ -88,7 +88,7 @@ def svg(
         f"<style>{colours(theme)}{STYLE}</style>",
         f"<defs>{PATTERNS}</defs>",
         '<rect class="page" width="100%" height="100%"/>',
-        *_heading(answer, _legend(answer, dense, usual_px)),
+        *_heading(answer, _legend(answer, dense, p10_px)),
         *_axis(answer, above, height - BOTTOM),
     ]
     most = max(answer.peak_in_flight)
@@ -120,13 +120,13 @@ def _caveat(answer: TimelineAnswer) -> list[str]:
     return wrap(answer.staleness, _CHARACTERS)
 
 
-def _legend(answer: TimelineAnswer, dense: bool, usual_px: float) -> str:
-    """What the swatches do not say."""
+def _legend(answer: TimelineAnswer, dense: bool, p10_px: float) -> str:
+    """The notes of the legend beside its colour swatches."""
     notes = [f"activations held, full height {max(answer.peak_in_flight):.4g}"]
     if dense:
         notes.append("height of a colour: its share of the time")
     else:
-        notes += ["number: micro-batch"] * (usual_px > FONT)
+        notes += ["number: micro-batch"] * (p10_px > FONT)
         notes += ["fainter: odd chunks"] * (answer.chunks > 1)
     return "; ".join(notes)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.documents.formats import seconds, share
-from planner.drawing.layout import (
+from planner.drawing.timeline_lanes import (
     KINDS,
     WAIT,
     IntArray,
@@ -22,9 +22,9 @@ from planner.drawing.layout import (
     kinds_in,
     lanes,
     mean_s,
+    p10_action_s,
     ticks,
     unit,
-    usual_s,
 )
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
@@ -46,7 +46,7 @@ _WIDEST = 160
 
 @dataclass(frozen=True)
 class _Page:
-    """What a row needs to know: cells, how many seconds they are, and what may be printed."""
+    """The layout of a row: its cells, the seconds they stand for, and the signs it may use."""
 
     cells: int
     makespan_s: float
@@ -66,17 +66,17 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
     drawn = lanes(answer)
     names = max(2, len(str(answer.stages - 1)))
     side = max(6, *(len(f"peak {peak:.4g}") for peak in answer.peak_in_flight))
-    usual = usual_s(drawn) / answer.makespan_s
+    p10_share = p10_action_s(drawn) / answer.makespan_s
     cells = max(20, min(console.width, _WIDEST) - names - side - 2)
-    if cells * usual >= 1:
+    if cells * p10_share >= 1:
         # Whole cells per action: then equal actions look equal.
-        cells = round(int(cells * usual + 1e-9) / usual)
+        cells = round(int(cells * p10_share + 1e-9) / p10_share)
     page = _Page(
         cells=cells,
         makespan_s=answer.makespan_s,
         letters=console.options.ascii_only,
         colour=console.color_system is not None and not console.no_color,
-        numbered=cells * usual >= 2,
+        numbered=cells * p10_share >= 2,
         dense=cells * mean_s(drawn) / answer.makespan_s < 1,
     )
     rows: list[RenderableType] = [

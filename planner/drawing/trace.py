@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from planner.drawing.layout import KINDS, WAIT, Lane, basis, facts, headline, lanes
+from planner.drawing.timeline_lanes import KINDS, WAIT, Lane, basis, facts, headline, lanes
 from planner.pipelines.timeline import TimelineAnswer
 
 _US = 1e6

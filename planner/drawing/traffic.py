@@ -13,13 +13,13 @@ from rich.text import Text
 from planner.answers.links import Traffic
 from planner.documents.answer import RankOrder
 from planner.documents.formats import amount, seconds, share
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 SVG_LINE = 18
 
 
 def traffic_lines(traffic: Traffic) -> Iterator[RenderableType]:
-    """What each kind of group sends, what each tier carries, and what that costs."""
+    """Rows of the bytes of each kind of group, the load of each network tier, and its time."""
     if not traffic.tiers:
         yield Text("Nothing crosses a link")
         return

@@ -259,9 +259,9 @@ def _carried(framework: Framework) -> Rule:
         return framework.unsaid(model)
 
     def text(c: Context, p: ParallelPlan) -> str:
-        from planner.frameworks.able import able
+        from planner.frameworks.supported import framework_titles
 
-        others = able(c)
+        others = framework_titles(c)
         who = f"{', '.join(others)} can" if others else "no other framework known here can either"
         return f"{'; '.join(unsaid(c.model))}; {who}"
 

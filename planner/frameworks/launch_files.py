@@ -31,7 +31,7 @@ class Given:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those that a script could have in its environment."""
+        """The values whose names can be environment variables."""
         return {k: v for k, v in self.values.items() if re.fullmatch(r"[A-Za-z_]\w*", k, re.ASCII)}
 
     @property

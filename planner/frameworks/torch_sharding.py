@@ -14,7 +14,7 @@ def shard_degree(plan: ParallelPlan) -> int:
 
 
 def shard_degrees(p: Plans) -> IntArray:
-    """The same of many plans; 0 where a shard group holds no whole groups of cp."""
+    """The shard degree of each plan; 0 where cp does not divide the shard group."""
     spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
     whole = np.where(spanned % p.cp == 0, spanned // p.cp, 0)
     return np.where(p.zero_stage == 0, 1, whole)

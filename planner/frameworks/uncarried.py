@@ -93,7 +93,7 @@ def _words(value: Any) -> str:
 
 
 def notes(missing: Missing) -> Iterator[Note]:
-    """The same as notes of the bundle."""
+    """What the bundle does not carry, as its notes."""
     if missing.lost:
         yield Note(code="cannot_be_said", text=f"{_LOST}: {'; '.join(missing.lost)}.")
     if missing.rows:
@@ -105,7 +105,7 @@ def notes(missing: Missing) -> Iterator[Note]:
 
 
 def comments(missing: Missing) -> str:
-    """The same as comment lines."""
+    """What the bundle does not carry, as comment lines."""
     lines = [f"{_LOST}:", *(f"  {row}" for row in missing.lost)] if missing.lost else []
     if missing.rows:
         lines += [

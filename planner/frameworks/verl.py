@@ -68,7 +68,7 @@ def on_megatron(launch: Launch) -> bool:
 
 
 def on_fsdp(launch: Launch) -> bool:
-    """The same with an actor of FSDP, which is the usual one."""
+    """Whether a launch is verl's with an FSDP actor, its default."""
     return _is([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(launch)
 
 

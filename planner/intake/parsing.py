@@ -34,8 +34,8 @@ from planner.documents.typed_values import check_field, looked_up, require_objec
 from planner.frameworks.devices import usual
 from planner.intake.consistency import contradictions
 from planner.intake.models import is_config, parse_model
-from planner.sites import kept as sites
 from planner.sites import profiles
+from planner.sites import storage as sites
 
 T = TypeVar("T")
 

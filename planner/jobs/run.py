@@ -153,7 +153,7 @@ class Run:
 
     def _sync_library(self) -> None:
         """Synchronise profiles and sites with those of all servers."""
-        self.executor.retried(self.executor.store.library.sync)
+        self.executor.retried(self.executor.store.shared_files.sync)
 
     def here(self, phase: str, work: Callable[[], Any]) -> Any:
         """Run a short step in this process; its result."""

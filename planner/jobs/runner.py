@@ -96,15 +96,15 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.validate.process import RunFailed, Stopped
     from planner.validate.tracing import TraceFailed
 
-    def say(text: str, done: int, total: int) -> None:
+    def report_progress(text: str, done: int, total: int) -> None:
         _tell(answers, {"progress": {"text": text, "done": done, "total": total}})
 
-    def part(found: dict[str, Any]) -> None:
+    def keep_part(found: dict[str, Any]) -> None:
         _tell(answers, {"part": found})
 
     settings = JobSettings(**asked["settings"])
     folder = Path(asked["folder"])
-    task = Task(asked["request"], asked["arguments"], folder, settings, say, part)
+    task = Task(asked["request"], asked["arguments"], folder, settings, report_progress, keep_part)
     try:
         return {"result": STEPS[asked["step"]](task)}
     except RunFailed as error:

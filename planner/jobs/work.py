@@ -30,21 +30,21 @@ _DONE = "done"  # the file that says that a folder is whole
 class Task:
     """One step: its request, its arguments, its folder, and callbacks.
 
-    say: takes its progress.  part: takes a part of its result that is worth keeping without the
-    rest, where the job is cancelled.
+    report_progress: takes a text, the count done and the total.  keep_part: takes a part of the
+    result that is kept if the job is cancelled before the rest is found.
     """
 
     request: dict[str, Any]
     arguments: dict[str, Any]
     folder: Path
     settings: JobSettings
-    say: Callable[[str, int, int], None]
-    part: Callable[[dict[str, Any]], None]
+    report_progress: Callable[[str, int, int], None]
+    keep_part: Callable[[dict[str, Any]], None]
 
-    def says(self, text: str) -> None:
-        """Tell where the step is, and how far where the words count something."""
+    def report_text(self, text: str) -> None:
+        """Report a text as progress, with its counts if it ends in "N of M"."""
         counted = _COUNTED.search(text)
-        self.say(text, *(map(int, counted.groups()) if counted else (0, 0)))
+        self.report_progress(text, *(map(int, counted.groups()) if counted else (0, 0)))
 
 
 def reference(task: Task) -> None:
@@ -54,7 +54,7 @@ def reference(task: Task) -> None:
     prepared, options = _validation(task)
     shutil.rmtree(task.folder / REFERENCE, ignore_errors=True)
     with full_disk_told(task.folder):
-        run_reference(prepared, options, task.folder, task.says)
+        run_reference(prepared, options, task.folder, task.report_text)
         (task.folder / REFERENCE / _DONE).touch()
 
 
@@ -68,7 +68,7 @@ def run(task: Task) -> dict[str, Any]:
     if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
         reference(task)  # that of the step before lies on another machine
     with validating.full_disk_told(task.folder):
-        report = validating.run(prepared, options, task.folder, task.says)
+        report = validating.run(prepared, options, task.folder, task.report_text)
     return report.model_dump(mode="json")
 
 
@@ -83,7 +83,7 @@ def measure(task: Task) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     limits = asked.limits(spec.budget_s)
-    found = measured(folder, request, ranks, job, limits, task.says)
+    found = measured(folder, request, ranks, job, limits, task.report_text)
     return found.model_dump(mode="json")
 
 
@@ -101,7 +101,7 @@ def trace(task: Task) -> dict[str, Any]:
     )
     report = trace_rank(
         prepare(request, spec.ranks), rank, limits,
-        lambda share: task.say(f"rank {rank}", round(100 * share), 100),
+        lambda share: task.report_progress(f"rank {rank}", round(100 * share), 100),
     )  # fmt: skip
     return report.model_dump(mode="json")
 
@@ -112,8 +112,8 @@ def questions(task: Task) -> dict[str, Any]:
     results = {}
     for key, document in asked.items():
         results[key] = ask(document).model_dump(mode="json", exclude_none=True)
-        task.part({key: results[key]})
-        task.say("", len(results), len(asked))
+        task.keep_part({key: results[key]})
+        task.report_progress("", len(results), len(asked))
     return results
 
 

@@ -11,9 +11,9 @@ from planner.documents.answer import PlanReport
 from planner.documents.formats import gib, memory_words, plan_words, seconds, share, short
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
 from planner.terminal.bars import memory_bars
-from planner.terminal.flow import Flow, prose
 from planner.terminal.refused import nearest_rows
 from planner.terminal.screens import TIGHT
+from planner.terminal.text_wrap import Flow, prose
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),

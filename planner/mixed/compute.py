@@ -28,16 +28,17 @@ from planner.search.constraints import RULES, Context
 from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
-SIMULATED = 12  # of the pipelines that the closed form ranks first
-DEALT = 60  # plans whose layers are dealt out, of those that rates rank first
-REFINED = 2  # of these, whose layers the simulator moves further
-MOST_ORDERED = 4  # groups whose every order along the pipeline is tried
-Placed = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
-_PLACED = ("world_size", "layers_not_divisible")
+SIMULATED = 12  # pipelines that are simulated: the first by the closed form
+DEALT = 60  # plans whose layers are split over the groups: the first by the groups' rates
+REFINED = 2  # simulated pipelines whose layer split the simulator improves further
+MOST_ORDERED = 4  # with up to so many groups, every order along the pipeline is tried
+PlacedPlan = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
+# These hold for the whole pipeline, not for each group: groups have different ranks and layers.
+_RULES_NOT_APPLIED = ("world_size", "layers_not_divisible")
 
 
 def find(request: PlanRequest) -> MixedAnswer:
-    """The ways to train on a mixed cluster that fit, the fastest first."""
+    """Options to train on a mixed cluster that fit in memory, the fastest first."""
     began = time.perf_counter()
     groups = request.cluster.groups
     alike: list[Callable[[PlanRequest], Iterator[Option]]] = [
@@ -153,7 +154,7 @@ def _equal(
 
 
 def _pipelines(
-    request: PlanRequest, groups: Groups, placed: Sequence[Placed], total: int
+    request: PlanRequest, groups: Groups, placed: Sequence[PlacedPlan], total: int
 ) -> Iterator[Option]:
     """The best pipeline whose stages stand on one group each; total: steps of the whole work."""
     ranked = []
@@ -174,7 +175,7 @@ def _pipelines(
         yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
 
 
-def _promising(request: PlanRequest, groups: Groups) -> Iterator[Placed]:
+def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
     The first DEALT by the time that the groups' rates add up to, layers dealt evenly.
@@ -188,7 +189,7 @@ def _promising(request: PlanRequest, groups: Groups) -> Iterator[Placed]:
         alone = request.cluster.model_copy(update={"groups": (group,)})
         context = Context(request.model, alone, request.training)
         for rule in RULES:
-            if rule.code not in _PLACED:
+            if rule.code not in _RULES_NOT_APPLIED:
                 legal &= np.asarray(rule.legal(context, plans))
     kept = np.flatnonzero(legal)
     if not len(kept):
@@ -263,7 +264,7 @@ def _option(
 
 
 def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
-    """Whether all or a part is best, in a sentence."""
+    """One sentence: whether the whole cluster or a part of it is fastest."""
     if not options:
         return "Nothing fits, on a part or on all of the cluster"
     best = options[0]
@@ -283,7 +284,7 @@ def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
 
 
 def _notes(request: PlanRequest) -> Iterator[Note]:
-    """What the ways rest on, in sentences."""
+    """Notes on the assumptions of each kind of option."""
     yield Note(
         code="pipeline",
         text="pipelines over groups: 1F1B, each stage on nodes of one kind, sequence parallel with "

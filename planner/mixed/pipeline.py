@@ -60,7 +60,7 @@ class Groups:
         return np.array([group.accelerator.memory_bytes for group in self.cluster.groups])
 
     def room_bytes(self, plan: ParallelPlan) -> FloatArray:
-        """What a plan may need of the memory of each group."""
+        """Bytes that a plan may use per accelerator of each group."""
         return np.array(
             [room(size, self._memory_risk).of_plan(plan) for size in self.capacity_bytes]
         )

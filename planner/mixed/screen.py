@@ -9,7 +9,7 @@ from rich.text import Text
 
 from planner.documents.formats import days, dollars, gib, memory_words, plan_words, seconds
 from planner.mixed.answer import MixedAnswer, Option
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _WORDS = {
     "part": "these nodes alone", "slowest": "all, evenly", "pipeline": "all, layers by speed",

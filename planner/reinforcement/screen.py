@@ -16,8 +16,8 @@ from planner.reinforcement.document import (
     ReinforcementAnswer,
     ReinforcementRequest,
 )
-from planner.terminal.flow import Flow, prose
 from planner.terminal.screens import header
+from planner.terminal.text_wrap import Flow, prose
 
 _PHASES = {
     "training": "while training",

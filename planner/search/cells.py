@@ -54,13 +54,13 @@ class Cells:
     least_s: FloatArray
 
     def where(self, chosen: BoolArray) -> Cells:
-        """Some of them."""
+        """The chosen cells."""
         row = np.repeat(np.arange(len(self.counts)), self.counts)
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
     def by_promise(self, model: CostModel) -> Cells:
-        """The same, a row each, the most promising first."""
+        """One row for each cell, in the order of their least step time."""
         least_s = ROUNDING * model.least_s(self.plans) if len(self.plans.tp) else np.zeros(0)
         order = np.argsort(least_s, kind="stable")
         group = np.repeat(self.group, self.counts)[order]

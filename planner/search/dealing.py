@@ -85,7 +85,7 @@ class Stages:
 
     @cached_property
     def both_ways(self) -> FloatArray:
-        """The same of the pipeline and of the pipeline backwards."""
+        """`on_rank` of the pipeline and of the reversed pipeline, stacked."""
         return np.stack([self.on_rank, self.on_rank[::-1]])
 
 

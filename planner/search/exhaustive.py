@@ -28,8 +28,8 @@ from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
-from planner.sites import kept as sites
 from planner.sites import pricing
+from planner.sites import storage as sites
 from planner.uncertainty.memory_risk import Room, room_of
 
 __all__ = ["SpaceTooLarge", "cost_model", "search"]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel
-from cost_models.gathered import Gathered
+from cost_models.keyed_plans import KeyedPlans
 from cost_models.plans import IntArray, Plans, code, concatenate
 from planner.search.space import Space
 from planner.uncertainty.memory_risk import Room
@@ -54,7 +54,7 @@ def with_fewest_layers(
 
 
 def _fewest(
-    model: CostModel, gathered: Gathered, most: IntArray, needed: FloatArray, room: Room
+    model: CostModel, gathered: KeyedPlans, most: IntArray, needed: FloatArray, room: Room
 ) -> tuple[IntArray, FloatArray]:
     """The fewest layers of each plan that fit, and the bytes with them.
 

@@ -70,6 +70,6 @@ class Simplest:
             self._best[count] = min(self._best.get(count, found), found, key=lambda one: one[0])
 
     def plans(self) -> list[ParallelPlan]:
-        """Those near the fastest, the simplest first."""
+        """The plans within MOST_SLOWER of the fastest, the simplest first."""
         bound = self._fastest_s * (1.0 + MOST_SLOWER)
         return [plan for _, (seconds, plan) in sorted(self._best.items()) if seconds <= bound]

@@ -36,9 +36,9 @@ from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_ba
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
 from planner.search.process_groups import process_groups
-from planner.search.prospects import Prospects
 from planner.search.space_axes import space_axes
 from planner.search.switches import settled
+from planner.search.uneven_split_filter import UnevenSplitFilter
 
 # So many are drawn in one go whatever their schedules: a chunk of its own costs more than that.
 FEW_CANDIDATES = 1 << 17
@@ -135,7 +135,7 @@ class Space:
             self._count(cells, here, usual)
             for table in tables:
                 yield from self._laid_out(cells, table, size, most_s)
-            kept = self._hopeful(explicit, here)
+            kept = self._promising(explicit, here)
             self._count(cells, here, kept)
             yield from self._laid_out(cells, kept, size, most_s)
             if hopeless is not None:
@@ -275,27 +275,25 @@ class Space:
         return found
 
     @cached_property
-    def _prospects(self) -> Prospects | None:
-        """None where no layout is left out: the whole space is asked for, or a plan's own."""
+    def _uneven_split_filter(self) -> UnevenSplitFilter | None:
+        """None where no split is skipped: the whole space is asked for, or a plan's own."""
         if self._axes.full or self._axes.own is not None or not self._laid.deals:
             return None
-        return Prospects(self.groups, self._laid.dealt_share)
+        return UnevenSplitFilter(self.groups, self._laid.dealt_share)
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
-        """Take note of what plans that fit took: where usual splits are slow, dealing will not
-        save them.
-        """
-        if self._prospects is not None:
-            self._prospects.seen(plans, seconds)
+        """Record the step times of plans that fit, for the filter of uneven layer splits."""
+        if self._uneven_split_filter is not None:
+            self._uneven_split_filter.seen(plans, seconds)
 
-    def _hopeful(self, layouts: Ragged, drawn: IntArray) -> Ragged:
-        """Layouts by group, none where dealt layers cannot become as fast as the best so far.
+    def _promising(self, layouts: Ragged, drawn: IntArray) -> Ragged:
+        """Layouts by group, none where an uneven split cannot beat the best plan so far.
 
         drawn: cells of each group.
         """
-        if self._prospects is None:
+        if self._uneven_split_filter is None:
             return layouts
-        kept = np.where(self._prospects.hopeful(), layouts.counts, 0)
+        kept = np.where(self._uneven_split_filter.promising(), layouts.counts, 0)
         left_out = int(((layouts.counts - kept) * drawn).sum())
         self.dominated += left_out
         self.drawn += left_out

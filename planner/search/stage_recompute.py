@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cost_models.estimate import CostModel
-from cost_models.gathered import gather
+from cost_models.keyed_plans import gather
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.stage_memory import StageMemory

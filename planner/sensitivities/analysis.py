@@ -32,10 +32,10 @@ from planner.sensitivities.document import (
     SensitivityRequest,
     SensitivitySpec,
 )
+from planner.sensitivities.format import input_words
 from planner.sensitivities.inputs import Input, Variant, changed, held_in, inputs_of
 from planner.sensitivities.ranges import Range
 from planner.sensitivities.replan import Replanner
-from planner.sensitivities.words import input_words
 from planner.version import __version__
 
 PART = "sensitivity"

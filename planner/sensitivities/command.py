@@ -89,7 +89,7 @@ def sensitivity(
 def _spec(
     part: Any, names: str | None, factors: str | None, resolution: str | None
 ) -> SensitivitySpec:
-    """What the file says, with the options over it."""
+    """The sensitivity of the request file, overridden by the command line's options."""
     from planner.documents.loading import scalar
     from planner.sensitivities.analysis import PART, parse_spec
 

@@ -247,7 +247,7 @@ def _host(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
 
 
 def _money(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
-    """What moves cost and energy, and no time."""
+    """Inputs that change cost and energy but no time."""
     cluster, group = request.cluster, request.cluster.groups[0]
     rows: tuple[tuple[str, str, Unit, Any, list[Path], str], ...] = (
         ("price_usd_per_accelerator_hour", "price", "USD/h", group, _places(request), "price"),

@@ -89,7 +89,7 @@ class Replanner:
         return everything.within(ratio * at_end).priced(end).within(self._seconds(self.model))
 
     def _seconds(self, model: CostModel) -> float:
-        """What the best plan of the base takes."""
+        """Step time in seconds of the base's best plan under a cost model."""
         assert self.best is not None
         return float(model.evaluate(Plans.from_rows([self.best])).iteration_time_s[0])
 
@@ -112,6 +112,6 @@ class Replanner:
 
     @cached_property
     def _pool(self) -> Pool:
-        """What the first search kept."""
+        """The plans that the first search kept, with their seconds."""
         plans = reduce(concatenate, (plans for plans, _ in self._found))
         return Pool(plans, np.concatenate([seconds for _, seconds in self._found]))

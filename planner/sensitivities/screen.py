@@ -10,10 +10,10 @@ from rich.text import Text
 from planner.documents.answer import PlanReport
 from planner.documents.formats import memory_words, plan_words, size
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
+from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.sensitivities.words import change_place, difference, factor_words
-from planner.terminal.flow import Flow, prose
 from planner.terminal.screens import Asked, header, speed, whole_run
+from planner.terminal.text_wrap import Flow, prose
 
 _WIDE, _WIDEST = 100, 120
 _LONGEST_NAME = 25  # cells, where there are few
@@ -53,7 +53,7 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
 def _plan(
     title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
 ) -> Iterator[RenderableType]:
-    """What a plan is and gives at the base; the one held fixed is told so."""
+    """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)
     plan = report.plan.model_dump()
     first, *words = [*plan_words(plan), *memory_words(plan)]

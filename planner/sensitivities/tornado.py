@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.documents.formats import days, dollars, memory_words, plan_words, seconds, share, size
 from planner.sensitivities.document import InputSensitivity, Point, SensitivityAnswer
-from planner.sensitivities.words import factor_words, signed, value_of
+from planner.sensitivities.format import factor_words, signed, value_of
 
 _QUIET = 0.001  # inputs that move the measure by less are only named
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 33, 50, 100, 200, 400, 900)  # %

@@ -90,7 +90,7 @@ def _lesson(logs: Sequence[str], asked: Asked) -> Lesson:
 
 
 def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
-    """What a service is sent to read a log.  Raises RequestError."""
+    """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
     if len(asked.files or ()) > 1:
@@ -188,21 +188,21 @@ def forget(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="this run alone")] = None,
 ) -> int:
     """Forget a site with its calibration, or one of its runs."""
-    from planner.sites import kept
+    from planner.sites import storage
 
     if run is not None:
         only_here("to forget one run")
-    answered(lambda: kept.forget(name, run), lambda client: client.forget_site(name))
+    answered(lambda: storage.forget(name, run), lambda client: client.forget_site(name))
     print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
     return FINE
 
 
 def _here() -> tuple[list[SiteAnswer], list[str]]:
     """The sites of this machine, and what is wrong with the others."""
-    from planner.sites import kept
+    from planner.sites import storage
     from planner.sites.learned import site_answer
 
-    several = [one for _, one in kept.everything()]
+    several = [one for _, one in storage.everything()]
     found = [site_answer(one) for one in several if not isinstance(one, str)]
     return found, [one for one in several if isinstance(one, str)]
 
@@ -215,6 +215,6 @@ def _there(client: Client) -> tuple[list[SiteAnswer], list[str]]:
 
 def _found(name: str) -> Site:
     from planner.documents.typed_values import looked_up
-    from planner.sites import kept
+    from planner.sites import storage
 
-    return looked_up("/site", partial(kept.find, name))
+    return looked_up("/site", partial(storage.find, name))

@@ -107,7 +107,7 @@ def site_answer(site: Site) -> SiteAnswer:
 
 
 def _held_without(site: Site) -> Held:
-    """As anybody is answered."""
+    """How often runs lie within the intervals of the published posterior, without the site."""
     known = posterior()
     of_runs = [known.predictive(run.leaning) for run in site.runs]
     missed = [run.ln / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]

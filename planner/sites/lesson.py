@@ -9,7 +9,7 @@ from planner.documents.answer import Document
 from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.learning import Asked, learned_run
 from planner.sites.pricing import price
 from planner.sites.site import LearnedRun, Site
@@ -50,7 +50,7 @@ class Lesson(Document):
 
     @property
     def new(self) -> tuple[LearnedRun, ...]:
-        """What the site does not have."""
+        """The runs that the site does not have yet."""
         return tuple(one.run for one in self.runs if not one.known)
 
 
@@ -59,7 +59,7 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
 
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
     """
-    kept.check_name(asked.site)
+    storage.check_name(asked.site)
     if len(logs) > MOST_LOGS:
         raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
     site = _site(asked.site)
@@ -89,13 +89,13 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
 
 def keep(found: Lesson) -> Lesson:
     """Keep the runs that the site does not have yet.  Raises RequestError."""
-    site, _ = kept.learn(found.site, found.new)
+    site, _ = storage.learn(found.site, found.new)
     return found.model_copy(update={"kept": True, "site_runs": len(site.runs)})
 
 
 def _site(name: str) -> Site:
     try:
-        return kept.find_or_new(name)
+        return storage.find_or_new(name)
     except ValueError as error:
         raise refuse("/site", "inconsistent", str(error)) from None
 

@@ -51,7 +51,7 @@ def calibration_file(name: str) -> Stamped | None:
 
 @lru_cache(maxsize=16)
 def calibration(name: str, file: Stamped) -> Calibration:
-    """What a file holds.  Raises ValueError where it is no good."""
+    """The calibration in a file.  Raises ValueError if the file is invalid."""
     found = read_model(file, Calibration, _title(name), MOST_BYTES)
     return found.model_copy(update={"id": name})
 

@@ -16,7 +16,7 @@ from planner.documents.request import PlanRequest
 from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one
 _MOST_NOTES = 6
@@ -80,7 +80,7 @@ def _in_full(one: ReadRun) -> Iterator[RenderableType]:
 
 
 def _open_in(runs: Sequence[ReadRun]) -> Iterator[str]:
-    """What runs leave open, and in how many of them."""
+    """The settings that runs leave open, each with the number of such runs."""
     for text, count in Counter(chain(*(one.run.left_open for one in runs))).items():
         yield f"left open in {count} of {len(runs)}: {text}"
     if any(one.run.assumed for one in runs):

@@ -80,13 +80,13 @@ class Site(Spec):
     calibration: Annotated[Calibration | None, Field(exclude=True)] = None
 
     def with_runs(self, runs: tuple[LearnedRun, ...]) -> Site:
-        """The same with other runs."""
+        """This site with other runs."""
         # Not model_copy, which would copy what is cached of these runs.
         return Site(name=self.name, runs=runs, calibration=self.calibration)
 
     @cached_property
     def unlearned(self) -> Site:
-        """The same before any run."""
+        """This site without its runs."""
         return self.with_runs(())
 
     @property

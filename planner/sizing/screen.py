@@ -20,7 +20,7 @@ from planner.documents.formats import (
 )
 from planner.sizing.answer import Offer, Row, SizingAnswer
 from planner.sizing.request import SizingRequest
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 
 _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}

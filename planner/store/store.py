@@ -9,10 +9,10 @@ from planner.store.calls import Calls
 from planner.store.database import Database
 from planner.store.jobs import Jobs
 from planner.store.keys import Keys
-from planner.store.library import Library
 from planner.store.results import Results
 from planner.store.saved_plans import SavedPlans
 from planner.store.servers import Servers
+from planner.store.shared_files import SharedFiles
 
 RESULT_BYTES = 256 * 2**20
 
@@ -27,7 +27,7 @@ class Store:
     keys: Keys
     jobs: Jobs
     servers: Servers
-    library: Library
+    shared_files: SharedFiles
     calls: Calls
 
     @classmethod
@@ -44,7 +44,7 @@ class Store:
             Keys(database),
             Jobs(database),
             Servers(database),
-            Library(database),
+            SharedFiles(database),
             Calls(database),
         )
 

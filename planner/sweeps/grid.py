@@ -115,7 +115,7 @@ class Grid:
         return Question({name: given.get(name) for name in self.inputs}, document)
 
     def settings(self, digits: Sequence[int]) -> list[Setting]:
-        """What the axes set there, whole parts before their fields."""
+        """The settings of the axes at a point, whole parts before their fields."""
         chosen = [s for axis, i in zip(self.axes, digits, strict=True) for s in axis[i]]
         return sorted(chosen, key=lambda setting: len(setting.path))
 
@@ -239,7 +239,7 @@ def _placed(pointer: str, model_at: Callable[[str], Any], name: str) -> Any:
 
 
 def _moved(error: RequestError, place: Callable[[str], str]) -> RequestError:
-    """The same problems at other places."""
+    """The problems of an error with other pointers."""
     return RequestError(
         problem.model_copy(update={"pointer": place(problem.pointer)}) for problem in error.problems
     )

@@ -12,8 +12,8 @@ from typing import Any
 from planner.documents.answer import Document
 from planner.documents.problems import RequestError, choice, refuse, shown
 from planner.sweeps.grid import Grid, Question
-from planner.sweeps.kept import Folder
 from planner.sweeps.question import Outcome, Result
+from planner.sweeps.results_folder import ResultsFolder
 from planner.sweeps.table import Row, csv_bytes, parquet_bytes, row
 from planner.sweeps.workers import BACKENDS, answers
 from planner.version import __version__
@@ -88,7 +88,7 @@ def sweep(
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise refuse("/workers", "greater_than_equal", f"must be >= 1, got {shown(workers)}")
     questions = Shard.parse(shard).part(grid.questions())
-    kept = Folder(folder).opened() if folder else None
+    kept = ResultsFolder(folder).opened() if folder else None
     results = _kept([kept] if kept else [], questions)
     left = {one.key: one.document for one in questions if one.key not in results}
     if left:
@@ -103,10 +103,10 @@ def sweep(
 def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
     """All rows of a grid from the folders of its shards; what they lack is `not_asked`."""
     questions = list(grid.questions())
-    return _answer(grid, questions, _kept([Folder(path) for path in folders], questions))
+    return _answer(grid, questions, _kept([ResultsFolder(path) for path in folders], questions))
 
 
-def _kept(folders: Iterable[Folder], questions: Iterable[Question]) -> dict[str, Result]:
+def _kept(folders: Iterable[ResultsFolder], questions: Iterable[Question]) -> dict[str, Result]:
     wanted = {one.key for one in questions}
     results: dict[str, Result] = {}
     for folder in folders:

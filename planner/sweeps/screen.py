@@ -13,7 +13,7 @@ from planner.documents.formats import gib, plan_words, value_words
 from planner.sweeps.question import OUTCOMES
 from planner.sweeps.run import SweepAnswer
 from planner.sweeps.table import Row
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _MOST_ROWS = 10
 _LEAST_PLAN = 12  # cells

@@ -13,7 +13,7 @@ from rich.text import Text
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
 from planner.documents.answer import Memory, PlanReport, StageMemory
 from planner.documents.formats import gib, seconds, share
-from planner.terminal.flow import Flow
+from planner.terminal.text_wrap import Flow
 
 # The letter fills the bar where there is no colour.
 # By place; parts beyond them are white.

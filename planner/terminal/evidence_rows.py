@@ -10,7 +10,7 @@ from rich.text import Text
 from cost_models.catalog.hardware import accelerator
 from planner.documents.formats import seconds
 from planner.documents.scored_runs import Evidence, ScoredRun
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _STYLES = {"measured": "", "extrapolated": "yellow", "unseen": "bold yellow"}
 

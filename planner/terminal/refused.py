@@ -16,7 +16,7 @@ from planner.documents.formats import (
     size,
     value_words,
 )
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 
 _MOST_REASONS = 3
 
@@ -87,7 +87,7 @@ def nearest_rows(nearest: Nearest) -> list[RenderableType]:
 
 
 def change_row(change: Change) -> RenderableType:
-    """What to set, and what the plan then needs and reaches."""
+    """A row of the fields to change, with the peak memory and tokens/s after the change."""
     *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
     words = [
         *(Text(field, "bold green") for field in fields),

@@ -44,9 +44,9 @@ from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.terminal.bars import memory_bars, time_bar
 from planner.terminal.evidence_rows import evidence_rows
-from planner.terminal.flow import Flow, prose
 from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
+from planner.terminal.text_wrap import Flow, prose
 
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001
@@ -60,7 +60,7 @@ MOST_RUNTIMES = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked."""
+    """The request, with the number of the model's parameters."""
 
     request: PlanRequest
     parameters: float
@@ -99,7 +99,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
 
 
 def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
-    """What the search left as it is, and what another value there would save."""
+    """A row of the fields that the search held fixed, and what another value would save."""
     if not answer.held_fixed:
         return []
     first, *others = answer.held_fixed
@@ -228,7 +228,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
 
 
 def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
-    """What was asked, and what the numbers rest on."""
+    """The request, and the calibration that its estimates rest on."""
     request, mark = asked.request, asked.mark
     groups = " + ".join(
         f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
@@ -306,7 +306,7 @@ def _report(
 
 
 def _headroom(memory: Memory) -> RenderableType:
-    """How full the worst stage is, marked where little is left."""
+    """The memory of the fullest stage, marked as tight if little is free."""
     free = 1 - memory.peak_bytes / memory.capacity_bytes
     if free < 0:
         return Flow([Text(overflow(memory), "bold red")])

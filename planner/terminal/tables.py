@@ -39,7 +39,7 @@ from planner.documents.formats import (
 )
 from planner.documents.request import SearchSpec
 from planner.intake.model_import import ModelAnswer
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 
 # Columns of the ranking, and those that are there even when every plan has the default.
@@ -218,7 +218,7 @@ def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
 
 
 def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
-    """What stands beside the name; the last one is cut where the terminal ends."""
+    """The columns beside the name; the last column is cut at the terminal's width."""
     aliases = ", ".join(entry.aliases)
     if isinstance(entry, ModelEntry):
         active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""

@@ -100,15 +100,15 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     from planner.documents.problems import RequestError, refuse, wrong_type
     from planner.documents.typed_values import looked_up
     from planner.intake.parsing import parse_request
-    from planner.sites import kept
+    from planner.sites import storage
 
     name = document.pop("site", None)
     if name is None:
         raise refuse("/site", "missing", "is required: --site NAME, where its runs are kept")
     if not isinstance(name, str):
         raise RequestError([wrong_type("/site", "a string", name)])
-    site = looked_up("/site", partial(kept.find_or_new, name))
-    if site.name in kept.names():
+    site = looked_up("/site", partial(storage.find_or_new, name))
+    if site.name in storage.names():
         document["site"] = site.name
     return parse_request(document), site
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cost_models.plans import ParallelPlan
 from planner.documents.problems import refuse
 from planner.documents.request import Bounds, PlanRequest
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import TuneAnswer
 from planner.tune.screen import short_id
@@ -52,8 +52,8 @@ def tuned_here(
     """
     failed: dict[str, RunFailed] = {}
     while True:
-        found = kept.find_or_new(site)
-        named = found.name if found.name in kept.names() else None
+        found = storage.find_or_new(site)
+        named = found.name if found.name in storage.names() else None
         asked = request.model_copy(update={"site": named})
         known = question(asked, found, tuple(failed))
         if not known.plans and failed:
@@ -70,7 +70,7 @@ def tuned_here(
         except RunFailed as error:
             failed[following.id] = error
             continue
-        kept.learn(site, (learned,))
+        storage.learn(site, (learned,))
 
 
 def _named(progress: Callable[[str], None], name: str) -> Callable[[str], None]:

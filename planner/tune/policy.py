@@ -30,8 +30,8 @@ UNLIKELY = 0.05
 # differ by 2 % where the sizes of shares' differences add up to less than 0.02, by 5 to 6 % from
 # 0.05 on.
 ALIKE = 0.04
-# Deviation of ln(time) of one plan that is run twice on one machine (a judgement).
-AGAIN = 0.005
+# Standard deviation of ln(time) between two runs of one plan on one machine (a judgement).
+REPEAT_NOISE = 0.005
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Advice:
 
     @property
     def ends(self) -> bool:
-        """Whether a run is hardly worth it any more."""
+        """Whether tuning ends: no plan is left, or none is likely to be faster."""
         return self.next is None or self.chance < UNLIKELY
 
 
@@ -77,7 +77,7 @@ def believed(
     for _ in range(ROUNDS if at else 0):
         # A run far out of the others says less of them: it has more noise of its own.  Held against
         # all others, those of plans alike too, so that two that contradict each other both have.
-        whole = together + np.diag(np.diag(own) * more + AGAIN**2)
+        whole = together + np.diag(np.diag(own) * more + REPEAT_NOISE**2)
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
     whole = together + own * np.sqrt(np.outer(more, more))
@@ -100,7 +100,7 @@ def _given(before: Belief, at: Sequence[int], found: Array) -> Belief:
     """The belief once plans were measured."""
     if not at:
         return before
-    seen = before.covariance[np.ix_(at, at)] + AGAIN**2 * np.eye(len(at))
+    seen = before.covariance[np.ix_(at, at)] + REPEAT_NOISE**2 * np.eye(len(at))
     weights = np.linalg.solve(seen, before.covariance[at]).T
     mean = before.mean + weights @ (found - before.mean[at])
     return Belief(np.asarray(mean), before.covariance - weights @ before.covariance[at])

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.documents.formats import chance, memory_words, plan_words, seconds
 from planner.documents.request import PlanRequest
-from planner.terminal.flow import Flow, prose
+from planner.terminal.text_wrap import Flow, prose
 from planner.tune.answer import Candidate, TuneAnswer
 
 _MOST_ROWS = 8

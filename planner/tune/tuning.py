@@ -74,7 +74,7 @@ class Question:
 
     @property
     def runs(self) -> tuple[LearnedRun, ...]:
-        """Those of this question."""
+        """The site's runs that measured a candidate of this question."""
         return tuple(run for runs in self.measured_by.values() for run in runs)
 
     @cached_property
@@ -87,7 +87,7 @@ class Question:
 
     @cached_property
     def belief(self) -> Belief:
-        """What is expected of the candidates by the site's other runs, then by their own."""
+        """The posterior of the candidates' times, given the site's other runs and their own."""
         own = {run.id for run in self.runs}
         others = tuple(run for run in self.site.runs if run.id not in own)
         known = Site(name=self.site.name, runs=others).correction
@@ -250,7 +250,7 @@ def _place(
 
 
 def tune(asked: Question, budget: Budget) -> TuneAnswer:
-    """What is known by now, and the next run or why there is none."""
+    """The results so far, and the next run or the reason why tuning ends."""
     advice = advised(asked.belief, asked.measured)
     best = min(asked.measured, key=lambda i: asked.measured[i], default=None)
     ending = _ending(asked, advice, budget)

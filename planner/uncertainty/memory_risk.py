@@ -96,7 +96,7 @@ def room_of(request: PlanRequest) -> Room:
 
 @cache
 def peaks() -> Peaks:
-    """Those of the published runs."""
+    """The errors of peak memory in the published runs."""
     document = json.loads(FILE.read_text(encoding="utf-8"))
     above = {name: np.array(values) for name, values in document["above_ln"].items()}
     return Peaks(np.array(document["chances"]), above, document["rows"], document["sources"])

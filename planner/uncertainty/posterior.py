@@ -100,7 +100,7 @@ class Posterior:
         return Posterior(self.scales, (*self.runs, *runs), self.quantiles)
 
     def as_answered(self) -> Posterior:
-        """As if these runs had missed nothing: how sure an estimate is, which stays as it is."""
+        """The posterior with every run's error set to 0, which corrects no estimate."""
         right = tuple(SeenRun(run.leaning, 0.0, run.noise) for run in self.runs)
         return Posterior(self.scales, right, self.quantiles)
 
@@ -117,7 +117,7 @@ class Posterior:
         )
 
     def without(self, level: str, group: str) -> Posterior:
-        """As if the runs of a group had not been seen."""
+        """The posterior without the runs of a group."""
         at = LEVELS.index(level) - 1
         kept = tuple(run for run in self.runs if run.leaning.groups[at] != group)
         return Posterior(self.scales, kept, self.quantiles)

@@ -158,7 +158,7 @@ def assemble(ready: Prepared, reports: Sequence[RankReport]) -> DryRunReport:
 
 
 def _caveats(request: PlanRequest) -> tuple[str, ...]:
-    """What no trace shows."""
+    """Notes on what a trace does not show."""
     experts = ("every expert gets as many tokens as any other",) if request.model.moe else ()
     return (
         "tensors are counted: not what the allocator cannot use, nor NCCL's and cuBLAS's buffers",

@@ -105,7 +105,7 @@ def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
 
     from cost_models.plans import ParallelPlan
     from planner.documents.formats import plan_words, value_words
-    from planner.terminal.flow import Flow
+    from planner.terminal.text_wrap import Flow
 
     plan = ParallelPlan.model_validate(report.plan).model_dump()
     yield Flow([Text("Dry run", "bold"), *plan_words(plan)], " · ", indent=2)

@@ -17,7 +17,7 @@ from cost_models.activation_memory import (
     tensor_bytes,
 )
 from cost_models.blocks.records import Record
-from cost_models.gathered import Gathered, Setting, gather
+from cost_models.keyed_plans import KeyedPlans, Setting, gather
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
@@ -79,7 +79,7 @@ def layout(request: PlanRequest) -> VirtualStages:
     return plan_stages(request.model, request.plan)
 
 
-def _ends(g: Gathered, plan: ParallelPlan, slot: int, in_flight: float) -> float:
+def _ends(g: KeyedPlans, plan: ParallelPlan, slot: int, in_flight: float) -> float:
     """Bytes saved by the embedding and by head and loss.
 
     A loss is followed by its backward pass at once, unless a schedule runs all forwards first.
@@ -91,7 +91,7 @@ def _ends(g: Gathered, plan: ParallelPlan, slot: int, in_flight: float) -> float
 
 
 def _saved(
-    s: Setting, g: Gathered, stages: VirtualStages, index: int
+    s: Setting, g: KeyedPlans, stages: VirtualStages, index: int
 ) -> Iterator[tuple[str, float]]:
     """Rows of one stage: bytes of all its layers, for one micro-batch."""
     d = g.micro.d

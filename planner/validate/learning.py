@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.pricing import learned
 from planner.sites.site import LearnedRun, Site
 from planner.validate.report import ValidationReport
@@ -49,8 +49,8 @@ def learn(asked: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -
     why = f"it ran on {ran}, the site's plan is for {wanted}"
     if ran == wanted:
         try:
-            own = measured_run(report, kept.find(asked.site), "planner validate", warmup_steps)
-            site, _ = kept.learn(asked.site, (own,))
+            own = measured_run(report, storage.find(asked.site), "planner validate", warmup_steps)
+            site, _ = storage.learn(asked.site, (own,))
         except RequestError as error:
             why = "; ".join(problem.detail for problem in error.problems)
         except ValueError as error:

@@ -20,7 +20,7 @@ from torch._C._autograd import DeviceType
 from torch.distributed.pipelining import schedules, stage
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from planner.validate.contract import PARTS
+from planner.validate.run_files import PARTS
 
 _MARK = "planner:"
 _WAIT_OPERATOR = "_c10d_functional::wait_tensor"  # where DTensor, and all that compiles, blocks

@@ -273,7 +273,7 @@ class _Kept:
 
 
 class _Aside:
-    """What happens within it is not counted."""
+    """A context in which allocations are not counted."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory

@@ -21,10 +21,10 @@ from planner.frameworks import shell
 from planner.frameworks.rules import on_cpus
 from planner.intake.parsing import parse_request
 from planner.validate import remote
-from planner.validate.contract import RankResult, result_file
 from planner.validate.native import Difference, Native, native
 from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, compare
+from planner.validate.run_files import RankResult, result_file
 from planner.validate.scale import Change, on_one_node
 
 FOLDER = "planner-run"  # where the script leaves its files, beside the place it is started in

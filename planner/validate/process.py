@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from planner.documents.answer import Document
-from planner.validate.contract import LOGS, beat, beat_file
+from planner.validate.run_files import LOGS, heartbeat, heartbeat_file
 
 TOKEN = "PLANNER_RUN"  # the environment variable
 _TICK_S = 0.1
@@ -240,18 +240,20 @@ class _Watch:
         yield 0.0
         for rank in range(self.ranks):
             with suppress(FileNotFoundError):
-                yield (self.folder / beat_file(rank)).stat().st_mtime
+                yield (self.folder / heartbeat_file(rank)).stat().st_mtime
 
     def _where(self) -> str:
-        beats = [one for rank in range(self.ranks) if (one := beat(self.folder, rank))]
-        if len(beats) < self.ranks:
-            return f"starting {self.ranks} processes: {len(beats)} are there"
-        return min(beats, key=lambda one: one.count).words
+        heartbeats = [one for rank in range(self.ranks) if (one := heartbeat(self.folder, rank))]
+        if len(heartbeats) < self.ranks:
+            return f"starting {self.ranks} processes: {len(heartbeats)} are there"
+        return min(heartbeats, key=lambda one: one.count).words
 
     def _hung(self) -> RunFailed:
         """The error of a hung run, from the ranks' stacks: one that does not wait is at fault."""
-        beats = {rank: one for rank in range(self.ranks) if (one := beat(self.folder, rank))}
-        for one in beats.values():
+        heartbeats = {
+            rank: one for rank in range(self.ranks) if (one := heartbeat(self.folder, rank))
+        }
+        for one in heartbeats.values():
             with suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGUSR1)
         time.sleep(1.0)
@@ -263,7 +265,7 @@ class _Watch:
             why = f"hung: every rank waits in a collective, {_innermost(stacks[0])}"
             return RunFailed("hung", f"{why}, for {self.limits.silence_s:g} s", None, logs[0])
         rank = busy[0]
-        at = f", in {beats[rank].words}" if rank in beats else ", before its first word"
+        at = f", in {heartbeats[rank].words}" if rank in heartbeats else ", before its first word"
         why = f"hung{at}: no rank has moved for {self.limits.silence_s:g} s; "
         why += f"it {_doing(stacks[rank])}"
         if waiting:

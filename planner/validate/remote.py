@@ -16,13 +16,13 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
-from planner.validate import contract, executors
-from planner.validate.contract import Job
+from planner.validate import executors, run_files
 from planner.validate.executors import Handle, Launch, Status
 from planner.validate.native import Native, native
 from planner.validate.process import RunFailed, tail
 from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, collect, compare
+from planner.validate.run_files import Job
 from planner.validate.scale import Scaled
 
 _OF_THIS_MACHINE = ("cores", "load_average", "system")  # in a report's environment
@@ -91,8 +91,8 @@ def _launch(request: PlanRequest, options: Options, image: str) -> Launch:
         return Launch(
             request=request,
             files={
-                contract.SCRIPT: files[contract.SCRIPT],
-                contract.JOB: job.model_dump_json(indent=1) + "\n",
+                run_files.SCRIPT: files[run_files.SCRIPT],
+                run_files.JOB: job.model_dump_json(indent=1) + "\n",
             },
             time_limit_s=options.limits.wall_s,
             image=image,

@@ -13,8 +13,8 @@ from cost_models.runtimes.torch import RUNTIME
 from planner.documents.answer import Document, PlanReport, ProfileInfo
 from planner.documents.formats import seconds, share, size
 from planner.documents.request import PlanRequest
-from planner.validate.contract import PARTS, RankResult
 from planner.validate.expected import expected
+from planner.validate.run_files import PARTS, RankResult
 
 Verdict = Literal["within", "outside", "inside the noise"]
 

@@ -27,8 +27,7 @@ from planner.documents.formats import seconds, size
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.validate import contract, process
-from planner.validate.contract import Job, RankResult
+from planner.validate import process, run_files
 from planner.validate.native import Native, native
 from planner.validate.process import NO_SPACE, Limits, RunFailed
 from planner.validate.report import (
@@ -46,6 +45,7 @@ from planner.validate.report import (
     spread,
     time_terms,
 )
+from planner.validate.run_files import Job, RankResult
 from planner.validate.scale import Scaled, scaled
 from planner.version import __version__
 
@@ -135,7 +135,7 @@ def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) 
     Raises RunFailed.
     """
     small = prepared.small
-    reference = str(folder / REFERENCE / contract.GRADIENTS) if options.check_numerics else ""
+    reference = str(folder / REFERENCE / run_files.GRADIENTS) if options.check_numerics else ""
     errors: dict[str, float] = {}
     if reference and not prepared.exact:
         job = Job(
@@ -243,17 +243,17 @@ def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
 
     Raises OSError, planner.frameworks.base.Unsupported.
     """
-    script = FRAMEWORK.render(request, request.named_plan).files[contract.SCRIPT]
+    script = FRAMEWORK.render(request, request.named_plan).files[run_files.SCRIPT]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
-    contract.write(folder / contract.JOB, job)
+    (folder / run_files.SCRIPT).write_text(script, encoding="utf-8")
+    run_files.write(folder / run_files.JOB, job)
 
 
 def collect(folder: Path, ranks: int) -> list[RankResult]:
     """What the ranks of a run left, by rank; RunFailed where one left nothing that can be read."""
     results = []
     for rank in range(ranks):
-        path = folder / contract.result_file(rank)
+        path = folder / run_files.result_file(rank)
         try:
             results.append(RankResult.model_validate_json(path.read_bytes()))
         except (OSError, ValidationError):
@@ -270,7 +270,7 @@ def compare(
     errors: dict[str, float],
     tolerance: Tolerance,
 ) -> ValidationReport:
-    """What was predicted beside what was measured, and the verdict."""
+    """The report: predictions beside measurements, and the verdict."""
     estimate, measured = answer.estimate, spread(results)
     most = fullest(results)
     in_time = time_terms(estimate, results, measured.median)
@@ -323,7 +323,7 @@ def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, floa
 
 
 def environment(results: list[RankResult]) -> dict[str, Any]:
-    """What ran it."""
+    """The hosts, devices, processes and versions of a run."""
     return {
         "hosts": sorted({rank.host for rank in results}),
         "devices": sorted({rank.device for rank in results}),
@@ -337,7 +337,7 @@ def environment(results: list[RankResult]) -> dict[str, Any]:
 
 
 def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
-    """What the run does not show, or shows otherwise."""
+    """Notes on what the run does not show, or shows differently from the asked plan."""
     for one in as_native.differences:
         yield f"{one.field}: {_words(one.asked)} ran as {_words(one.used)}: {one.why}"
     for change in small.changes:

@@ -214,14 +214,14 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
 
 
 def _is_input(one: Saved) -> bool:
-    """Whether it goes into attention; alone it is a query: an earlier layer has saved the keys."""
+    """Whether a tensor is an input of attention; a query alone uses an earlier layer's keys."""
     made = _RESULTS.match(one.operator) or one.operator in _MASK
     made = (made and not one.maker.endswith("_norm")) or one.maker.endswith("indexer")
     return _BLOCK.sub("", one.module) == "attention.core" and not made
 
 
 def _joined(one: Saved) -> bool:
-    """Whether it is the output of attention, joined again for the projection or its gate."""
+    """Whether a tensor is the output of attention, its heads joined for the projection or gate."""
     part = _BLOCK.sub("", one.module)
     made = _made_row(part, one)
     return (part == "attention.output" and not made) or made == "attention output"

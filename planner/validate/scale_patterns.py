@@ -39,19 +39,19 @@ class Scale:
     width: Callable[[int], int]
 
     def heads(self, full: int) -> int:
-        """As many in proportion, for every rank as many."""
+        """The number of heads, scaled down to a multiple of tp."""
         return self.tp * max(1, round(full * self.shrunk / self.tp))
 
     def dim(self, full: int) -> int:
         return min(full, self.head_dim)
 
     def tokens(self, full: int | None) -> int | None:
-        """Of a window or a chunk."""
+        """The tokens of a window or a chunk, scaled down."""
         return None if full is None else max(1, round(full * self.shortened))
 
 
 def narrowed(pattern: Pattern, scale: Scale) -> Pattern:
-    """The same layers of smaller blocks."""
+    """The pattern with every block scaled down."""
     return tuple(tuple(_block(block, scale) for block in layer) for layer in pattern)
 
 
@@ -77,7 +77,7 @@ def _block(block: Sublayer, scale: Scale) -> Sublayer:
 
 
 def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
-    """What a block has otherwise."""
+    """The fields that a scaled-down block changes."""
     if isinstance(block, Attention):
         return _attention(block, scale)
     if isinstance(block, LatentAttention):

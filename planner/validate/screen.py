@@ -10,9 +10,9 @@ from rich.text import Text
 
 from planner.documents.formats import memory_words, plan_words, seconds, size
 from planner.terminal.bars import bar, legend
-from planner.terminal.flow import Flow, prose
-from planner.validate.contract import PARTS
+from planner.terminal.text_wrap import Flow, prose
 from planner.validate.report import Term, ValidationReport, measured_peak_bytes
+from planner.validate.run_files import PARTS
 
 # The letter fills the bar where there is no colour.
 _STYLES = {

@@ -20,26 +20,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from planner.validate import contract
+from planner.validate import run_files
 from planner.validate.agent import die_with_parent
-from planner.validate.contract import Beat, Job, RankResult
 from planner.validate.priority import go_on_giving_way
+from planner.validate.run_files import Heartbeat, Job, RankResult
 from planner.validate.saved_rows import SavedRow, rows
 from planner.validate.traced import Amounts
 
 Say = Callable[[str], None]
 
 
-class Voice:
-    """Says where this rank is, in the file that the parent watches."""
+class ProgressReporter:
+    """Reports this rank's progress in the file that the parent watches."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.path, self.count = folder / contract.beat_file(rank), 0
+        self.path, self.count = folder / run_files.heartbeat_file(rank), 0
 
     def __call__(self, words: str) -> None:
-        """Say it, to whoever looks."""
+        """Write the next heartbeat."""
         self.count += 1
-        contract.write(self.path, Beat(words=words, count=self.count, pid=os.getpid()))
+        run_files.write(self.path, Heartbeat(words=words, count=self.count, pid=os.getpid()))
 
 
 def load_script(path: Path) -> Any:
@@ -94,7 +94,7 @@ class Training:
         named = gradients.named(self.train, self.models)
         errors = {}
         if job.gradients == "write":
-            gradients.write(named, folder / contract.GRADIENTS)
+            gradients.write(named, folder / run_files.GRADIENTS)
         else:
             errors = gradients.compare(named, Path(job.reference))
         self.optimizer.zero_grad()
@@ -127,7 +127,7 @@ def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
 
     if job.threads:
         torch.set_num_threads(job.threads)
-    train = load_script(folder / contract.SCRIPT)
+    train = load_script(folder / run_files.SCRIPT)
     train.configure(job.words)
     device = train.own_device()
     cuda = device.type == "cuda"
@@ -175,10 +175,10 @@ def main(folder: Path) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])
     try:
-        say = Voice(folder, rank)
+        say = ProgressReporter(folder, rank)
         say("starting")
-        job = Job.model_validate_json((folder / contract.JOB).read_bytes())
-        contract.write(folder / contract.result_file(rank), run(folder, job, rank, say))
+        job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
+        run_files.write(folder / run_files.result_file(rank), run(folder, job, rank, say))
     except OSError as error:
         with suppress(OSError):  # standard error is a file on the same disk
             traceback.print_exc()

@@ -17,7 +17,7 @@ from api.batches import Batches
 from api.budget import Budget, OverBudget
 from api.places import Places
 from api.problems import Refused
-from api.work import Estimate, Fault
+from api.work import EstimateRequest, Fault
 from planner.answers import solve
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
@@ -39,7 +39,7 @@ BUDGET = Budget(60, 1 << 32, 1 << 20)
 
 
 def test_together_they_are_what_each_is_alone() -> None:
-    asked = [Estimate(document) for document in (*DOCUMENTS, ILLEGAL, UNKNOWN)]
+    asked = [EstimateRequest(document) for document in (*DOCUMENTS, ILLEGAL, UNKNOWN)]
     *found, illegal, unknown = work.estimates(asked)
     for document, (kind, (_, content)) in zip(DOCUMENTS, found, strict=True):
         request = parse_request(document)
@@ -50,7 +50,7 @@ def test_together_they_are_what_each_is_alone() -> None:
     assert isinstance(illegal[1], IllegalPlan)
     assert isinstance(unknown[1], RequestError)
     id = found[0][1][0]
-    assert work.estimates([Estimate(DOCUMENTS[0], f'W/"{id}"')]) == [("answer", (id, None))]
+    assert work.estimates([EstimateRequest(DOCUMENTS[0], f'W/"{id}"')]) == [("answer", (id, None))]
 
 
 def test_each_caller_gets_its_own(client: TestClient) -> None:

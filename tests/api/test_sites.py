@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from api.settings import Settings
 from planner import cli
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
 from tests.fixtures.service import serving
@@ -32,8 +32,8 @@ PLAN: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     yield
-    for name in kept.names():
-        kept.forget(name)
+    for name in storage.names():
+        storage.forget(name)
 
 
 def test_shows_and_keeps_nothing_unless_told(
@@ -136,7 +136,7 @@ def test_problems(client: TestClient, over: dict[str, Any], pointer: str, says: 
     problem, *_ = response.json()["errors"]
     assert problem["pointer"] == pointer
     assert says in problem["detail"]
-    assert kept.names() == ()
+    assert storage.names() == ()
 
 
 def test_bodies_that_are_too_large(client: TestClient) -> None:
@@ -147,7 +147,7 @@ def test_bodies_that_are_too_large(client: TestClient) -> None:
 def test_names_that_are_none(client: TestClient, name: str) -> None:
     assert client.post(f"/v1/sites/{name}/runs", json=ASK).status_code in (404, 422)
     assert client.get(f"/v1/sites/{name}").status_code in (404, 405, 422)
-    assert kept.names() == ()
+    assert storage.names() == ()
 
 
 def test_needs_a_key_where_there_are_keys() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cost_models import gathered, stages
+from cost_models import keyed_plans, stages
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel
@@ -59,7 +59,7 @@ READING: dict[str, tuple[str, dict[str, object]]] = {
     "STATE_KEY": ("mixtral-8x7b", {"pp": 2, "dp": 4, "ep": 2}),
     "LAYOUT_KEY": ("mixtral-8x7b", {"pp": 2, "dp": 4}),
 }
-KEYS = {"LAYER_KEY": gathered, "STATE_KEY": gathered, "LAYOUT_KEY": stages}
+KEYS = {"LAYER_KEY": keyed_plans, "STATE_KEY": keyed_plans, "LAYOUT_KEY": stages}
 
 
 def evaluate(name: str) -> None:

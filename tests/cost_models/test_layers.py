@@ -18,7 +18,7 @@ from cost_models.blocks.mlp import MLP
 from cost_models.blocks.records import (
     Collective,
     Gemm,
-    Pass,
+    MemoryBoundKernel,
     Record,
     SavedTensor,
     Split,
@@ -116,7 +116,7 @@ class Gate(Mixer):
         into = Gemm("gate in", d.tokens, width, hidden)
         out = Gemm("gate out", d.tokens, hidden, width)
         yield into
-        yield Pass("gate", 4.0 * d.tokens * width, 6.0 * d.tokens * width)
+        yield MemoryBoundKernel("gate", 4.0 * d.tokens * width, 6.0 * d.tokens * width)
         yield Collective(("all_gather",), d.tokens * width * d.activation_bytes * d.cp, "cp")
         yield out
         yield TensorParallel(hidden, (into,), (out,))

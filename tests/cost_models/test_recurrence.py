@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
-from cost_models.blocks.records import Collective, Pass, Record, Scan
+from cost_models.blocks.records import Collective, MemoryBoundKernel, Record, Scan
 from cost_models.dims import dims
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
@@ -61,7 +61,9 @@ def test_megatron_trades_a_delta_nets_projection_at_once() -> None:
     projected = 2 * keys + 2 * values + 2 * 32
     found = records(DELTA, cp=4)
     assert sent(found) == [("all_to_all", 2 * tokens * w) for w in (projected, values)]
-    (copies,) = (one for one in found if isinstance(one, Pass) and one.name == "exchange copies")
+    (copies,) = (
+        one for one in found if isinstance(one, MemoryBoundKernel) and one.name == "exchange copies"
+    )
     # Read and written: three times before the scan, twice after it.
     assert float(copies.forward_bytes) == 4 * tokens * (3 * projected + 2 * values)
 

@@ -56,7 +56,7 @@ _UNARY_BINDS = 11
 
 
 def _wrapped(number: int) -> int:
-    """As 64 bits with a sign."""
+    """The number wrapped to a signed 64-bit integer, as bash wraps it."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.frameworks import accelerate
-from planner.frameworks.accelerate import tuned
+from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.base import Framework, says
 from planner.frameworks.yaml_files import Row
 from planner.search.constraints import Context
@@ -25,7 +25,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "finetuning_type", "lora" if adapted else "full", "which weights are trained"
     if adapted:
         bits = ("quantization_bit", 4, "frozen weights in nf4")
-        yield from tuned.adapters(c, "lora_rank", "lora_target", bits)
+        yield from trainer_yaml.adapters(c, "lora_rank", "lora_target", bits)
     yield "dataset", "alpaca_en_demo", "a sample that comes with it: put your data set here"
     yield "template", "default", "of the conversations: your model's own"
     yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
@@ -33,12 +33,12 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"
     yield (
         "disable_gradient_checkpointing",
-        not tuned.recomputes(plan),
+        not trainer_yaml.recomputes(plan),
         "true: no layer is computed again, or FSDP does it",
     )
 
 
-TUNER = tuned.Tuner(
+TUNER = trainer_yaml.Tuner(
     "llama-factory",
     "LLaMA-Factory",
     VERSIONS,
@@ -52,8 +52,8 @@ FRAMEWORK: Framework = replace(
     name=TUNER.name,
     title=TUNER.title,
     versions=VERSIONS,
-    rules=tuned.RULES,
-    fields=tuned.fields(
+    rules=trainer_yaml.RULES,
+    fields=trainer_yaml.fields(
         {
             "recompute": says(
                 "disable_gradient_checkpointing",
@@ -66,7 +66,7 @@ FRAMEWORK: Framework = replace(
     render=TUNER.render,
     read=TUNER.read,
     recognises=TUNER.recognises,
-    tuning=tuned.TUNING,
+    tuning=trainer_yaml.TUNING,
     axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
     training={"gradient_reduce_dtype": "bf16"},
     competes=False,

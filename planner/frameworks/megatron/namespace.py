@@ -32,7 +32,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True)
-class Told:
+class TranslatedLaunch:
     """Another trainer's call in Megatron-LM's words, and what they do not hold.
 
     left: what nobody asked for, by its own name.  training: fields that options do not say.

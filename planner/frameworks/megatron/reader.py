@@ -146,7 +146,7 @@ class Dialect:
 
 
 # Says a call with what is given beside it again, by the options that are known.
-Translator = Callable[[Launch, Given, Mapping[str, Any]], namespace.Told]
+Translator = Callable[[Launch, Given, Mapping[str, Any]], namespace.TranslatedLaunch]
 
 
 UPSTREAM = Dialect("megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS)
@@ -203,11 +203,15 @@ def _read_yaml(
 def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | None:
     """A call of another trainer on Megatron-Core: its title, and what says it again."""
     if (call := verl.call(files, verl.on_megatron)) is not None:
-        return call, verl.TITLE, verl_actor.told
+        return call, verl.TITLE, verl_actor.translated
     if not any(swift.MARK.search(text) for text in files.values()):
         return None
     try:
-        return scripts.training_call(files, swift.launches, swift.TITLE), swift.TITLE, swift.told
+        return (
+            scripts.training_call(files, swift.launches, swift.TITLE),
+            swift.TITLE,
+            swift.translated,
+        )
     except Unreadable:
         return None
 
@@ -218,17 +222,17 @@ def _read_other(
     """What the call of another trainer says of its training."""
     found, title, translate = other
     given = given_with(files)
-    told = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
+    translated = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
     dialect = replace(
         UPSTREAM,
         title=title,
-        world=lambda args, reached: told.world,
-        training=lambda args: dict(told.training),
+        world=lambda args, reached: translated.world,
+        training=lambda args: dict(translated.training),
     )
-    call = replace(found, launch=told.launch, notes=(*found.notes, *told.notes))
+    call = replace(found, launch=translated.launch, notes=(*found.notes, *translated.notes))
     # What is given is in the words already.
-    reading = _reading(dialect, call, Given(model=told.model), size)
-    unread = (*reading.unread, *told.left)
+    reading = _reading(dialect, call, Given(model=translated.model), size)
+    unread = (*reading.unread, *translated.left)
     return reading.model_copy(update={"unread": unread, "written": False})
 
 

@@ -18,7 +18,7 @@ from planner.frameworks.arguments import option_like
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, Given
 from planner.frameworks.megatron import keys, namespace
-from planner.frameworks.megatron.namespace import RENAMED, Told
+from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.scripts import World
@@ -56,7 +56,7 @@ def launches(launch: Launch) -> bool:
     return before[-1:] == ["megatron"] and launch.program.text in TASKS
 
 
-def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
+def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
     said = dict(_said(launch, given))
     kinds = set()
@@ -92,7 +92,7 @@ def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
     call = Launch(
         launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
     )
-    return Told(call, model, _world(launch), tuple(notes), tuple(left), training)
+    return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
 
 
 def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from planner.frameworks import verl
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import Given
 from planner.frameworks.megatron import keys, namespace
-from planner.frameworks.megatron.namespace import RENAMED, Told
+from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.reading import Setting
 from planner.frameworks.verl import ACTOR
 
@@ -38,7 +38,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 
 
-def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
+def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
     said, notes = verl.Overrides(launch, given), [verl.APART]
     model = verl.model(said, given, notes)
@@ -46,7 +46,7 @@ def told(launch: Launch, given: Given, known: Mapping[str, Any]) -> Told:
     words = (*_sizes(said, notes), *_engine(said, model, known, notes))
     world, left = verl.world(said), said.left(given.model is not None)
     call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
-    return Told(call, model, world, tuple(notes), left, training)
+    return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 
 def _sizes(said: verl.Overrides, notes: list[str]) -> Iterator[Argument]:

@@ -26,7 +26,7 @@ _MARK = re.compile(rf"^(?:{MODEL_ARGS}|language_model):[ \t]*(?:[#&].*)?$", re.M
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Fields of TransformerConfig and ModelParallelConfig that no option of the parser sets, and that
 # a step's time and memory do not tell apart or other keys say; None: any value.
-_IDLE: dict[str, Any] = {
+_NO_EFFECT: dict[str, Any] = {
     "layernorm_zero_centered_gamma": None,  # as apply_layernorm_1p
     "bias_activation_fusion": None,
     "masked_softmax_fusion": None,
@@ -205,7 +205,7 @@ def _take_sections(file: YamlFile, args: Arguments, given: Given) -> None:
 def _idle(key: str, value: Any) -> bool:
     if key.startswith("_"):
         return True
-    return key in _IDLE and (_IDLE[key] is None or value == _IDLE[key])
+    return key in _NO_EFFECT and (_NO_EFFECT[key] is None or value == _NO_EFFECT[key])
 
 
 def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ HYBRID = "HybridModelProvider"
 
 
 def _field(field: Field) -> Field:
-    """The same field, said by settings instead of arguments."""
+    """The field with the names of Megatron-Bridge settings instead of arguments."""
     names: list[str] = []
     for name in field.names:
         known = TRANSLATION.get(name)

@@ -39,8 +39,10 @@ def _imports(text: str) -> bool:
     return "megatron.bridge" in text and "_pretrain_" in text and "_config" in text
 
 
-def told(files: Mapping[str, str], given: Given) -> tuple[Recipe, dict[str, Said], str]:
-    """The recipe, what the file sets of it, and the file's name.  Raises Unreadable."""
+def recipe_and_settings(
+    files: Mapping[str, str], given: Given
+) -> tuple[Recipe, dict[str, Said], str]:
+    """The recipe, the settings that the file overrides, and the file's name.  Raises Unreadable."""
     file = _file(files)
     assert file is not None
     made = _containers(files[file], file)

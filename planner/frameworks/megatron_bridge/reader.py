@@ -151,7 +151,7 @@ def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words,
     if not python_recipe.is_one(files):
         found = _call(files)
         return found, words(found.launch.arguments), None
-    recipe, sets, file = python_recipe.told(files, given)
+    recipe, sets, file = python_recipe.recipe_and_settings(files, given)
     said = Words({"recipe": Said(recipe.name, file, 1)}, sets, {})
     last = file.rsplit("/", 1)[-1]
     try:

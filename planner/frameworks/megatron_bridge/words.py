@@ -57,14 +57,15 @@ SETS = {
     "recompute_modules": "model.recompute_modules",
     "moe_flex_dispatcher_backend": "model.moe_flex_dispatcher_backend",
 }
-# Those that pick the recipe or the job, and those that cost nothing.
+# Options that pick the recipe or the job.
 PICKS = (
     "model_family_name", "model_recipe_name", "num_gpus", "gpu", "compute_dtype", "gpus_per_node",
     "task", "config_variant", "use_recipes", "recipe", "domain", "optimizer_type",
     # Up to 0.2: the family and the size, whose names together are the recipe's.
     "model_name", "model_size", "fp8_recipe",
 )  # fmt: skip
-_IDLE = re.compile(
+# Options that change neither time nor memory of a step.
+_NO_EFFECT = re.compile(
     r"^(account|partition|time_limit|container|custom_|env|hf_token|dryrun|enable_|lock_|peak_mem|"
     r"pytorch_profiler|profiling|nsys|nemo_home|detach|max_|lr|min_lr|warmup|pretrained|save|load|"
     r"most_recent|data|c4_|index_mapping|head_only|tokenizer|vocab_size|offline|wandb|log_dir|"
@@ -84,7 +85,7 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+\.[\w.]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Said:
-    """A value of the launch and where it stands."""
+    """A value of the launch with its file and line."""
 
     value: Any
     file: str
@@ -93,11 +94,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Words:
-    """What a launch says: options that pick, and what is set over the recipe."""
+    """The options of a launch: those that pick, those set over the recipe, those without effect."""
 
     picks: dict[str, Said]
     sets: dict[str, Said]
-    idle: dict[str, Said]
+    no_effect: dict[str, Said]
 
 
 def words(arguments: Sequence[Argument]) -> Words:
@@ -105,7 +106,7 @@ def words(arguments: Sequence[Argument]) -> Words:
     found = Words({}, {}, {})
     for name, word, texts in _options(arguments):
         text = ",".join(one.text for one in texts) if texts else "true"
-        if not all(one.known for one in texts) and not _IDLE.match(name):
+        if not all(one.known for one in texts) and not _NO_EFFECT.match(name):
             asked = ", ".join(f"--set {one}=..." for one in variables(text)) or "write it out"
             unsaid = f"--{name} is {text[:200]}, which the files do not say: {asked}"
             raise Unreadable(unsaid, word.file, word.line)
@@ -116,8 +117,8 @@ def words(arguments: Sequence[Argument]) -> Words:
             found.sets[SETS[name]] = Said(value, word.file, word.line)
         elif name in PICKS:
             found.picks[name] = Said(text, word.file, word.line)
-        elif _IDLE.match(name):
-            found.idle[name] = Said(text, word.file, word.line)
+        elif _NO_EFFECT.match(name):
+            found.no_effect[name] = Said(text, word.file, word.line)
         else:
             known = hint(name, (*SETS, *PICKS))
             raise Unreadable(

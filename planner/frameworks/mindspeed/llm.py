@@ -96,7 +96,7 @@ def _experts(args: Arguments) -> None:
         return
     step = abs(int(text)) or 1  # -1 and 1: every layer
     kinds = [int(place >= dense and place % step == 0) for place in range(layers)]
-    away = idle(args)
+    away = noop_layers(args)
     kept = [kind for place, kind in enumerate(kinds) if place not in away]
     about = name if name in args.given else "--num-experts"
     args.say(name, "+".join(f"[{kind}]*1" for kind in kept), about)
@@ -111,7 +111,7 @@ def _windows(args: Arguments) -> None:
                 args.say("--window-attn-skip-freq", skip, name)
 
 
-def idle(args: Arguments) -> set[int]:
+def noop_layers(args: Arguments) -> set[int]:
     """Layers that do nothing and have no weights."""
     text = args.text("--noop-layers").strip(", ")
     try:
@@ -127,7 +127,7 @@ def idle(args: Arguments) -> set[int]:
 
 def _stages(args: Arguments) -> None:
     """Layers of each chunk of the pipeline, where they are listed or some do nothing."""
-    listed, away = args.text("--num-layer-list"), idle(args)
+    listed, away = args.text("--num-layer-list"), noop_layers(args)
     layers, pp = args.integer("--num-layers"), args.positive("--pipeline-model-parallel-size")
     if listed and not away:
         counts = [int(part) for part in listed.split(",") if part.strip().isdigit()]

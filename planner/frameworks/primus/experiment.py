@@ -21,8 +21,8 @@ BACKEND = "megatron"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
 
 
-class Told(NamedTuple):
-    """A value and where it stands; line 0: in a preset that is not at hand."""
+class ExperimentValue(NamedTuple):
+    """A value with its file and line; line 0: of a preset whose file is not given."""
 
     value: Any
     file: str
@@ -58,13 +58,13 @@ class Experiment:
         return self.model in PRESETS or self._path(self.model) is not None
 
     @cached_property
-    def overrides(self) -> dict[str, Told]:
+    def overrides(self) -> dict[str, ExperimentValue]:
         """What is laid over the presets; what is given beside the files comes last."""
         import yaml
 
         prefix = f"modules.{self.module}.overrides."
         found = {
-            key: Told(
+            key: ExperimentValue(
                 self.resolved(value), self.config.name, self.config.lines.get(prefix + key, 0)
             )
             for key, value in (self.body.get("overrides") or {}).items()
@@ -72,7 +72,7 @@ class Experiment:
         for given, value in self.given.values.items():
             key = given.removeprefix("--").replace("-", "_")
             if key in keys.options():
-                found[key] = Told(yaml.safe_load(value), SET, 0)
+                found[key] = ExperimentValue(yaml.safe_load(value), SET, 0)
         return found
 
     def resolved(self, value: Any) -> Any:
@@ -85,13 +85,16 @@ class Experiment:
         text = _VARIABLE.sub(lambda one: known.get(one[1], one[2] or one[0]), value)
         return text if "${" in text else yaml.safe_load(text)
 
-    def preset(self, name: str, below: str = "") -> dict[str, Told]:
+    def preset(self, name: str, below: str = "") -> dict[str, ExperimentValue]:
         """What a preset sets otherwise than Megatron-LM, with what it extends.
 
         below: the file that extends it.
         """
         if name in PRESETS:
-            return {key: Told(value, self.config.name, 0) for key, value in PRESETS[name].items()}
+            return {
+                key: ExperimentValue(value, self.config.name, 0)
+                for key, value in PRESETS[name].items()
+            }
         path = self._path(name)
         if path is None or path == below:
             place = below or self.config.name
@@ -99,14 +102,14 @@ class Experiment:
             raise Unreadable(f"{what}, which is not among the files", place)
         found = yaml_files.read(self.files[path], path)
         above = found.values.get("extends") or []
-        told: dict[str, Told] = {}
+        told: dict[str, ExperimentValue] = {}
         for one in above if isinstance(above, list) else [str(above)]:
             base = str(one).removeprefix("../")
             if not base.startswith("primus_"):  # its own options, each at what does nothing
                 told |= self.preset(base, path)
         for key, value in found.values.items():
             if key != "extends":
-                told[key] = Told(self.resolved(value), path, found.lines.get(key, 0))
+                told[key] = ExperimentValue(self.resolved(value), path, found.lines.get(key, 0))
         return told
 
     def _path(self, name: str) -> str | None:

@@ -16,8 +16,8 @@ from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.reader import Dialect, reading_of
-from planner.frameworks.primus.experiment import YAML, Experiment, Told, experiment
-from planner.frameworks.primus.named import adapted
+from planner.frameworks.primus.experiment import YAML, Experiment, ExperimentValue, experiment
+from planner.frameworks.primus.model_by_name import adapted
 from planner.frameworks.primus.names import MODEL, OWN, PRESETS, SHAPING
 from planner.frameworks.primus.settings import ALGORITHMS
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
@@ -83,15 +83,15 @@ def _started(
     return found.launch, scripts.accelerators(found, reached, accelerators), reached
 
 
-def _of_model(told: Experiment) -> dict[str, Told]:
+def _of_model(told: Experiment) -> dict[str, ExperimentValue]:
     """The preset of the model; of one that is not at hand what every model's preset sets."""
     if told.model_at_hand:
         return told.preset(told.model)
     everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}
-    return {key: Told(value, told.config.name, 0) for key, value in everywhere.items()}
+    return {key: ExperimentValue(value, told.config.name, 0) for key, value in everywhere.items()}
 
 
-def _arguments(told: Experiment, values: Mapping[str, Told]) -> Arguments:
+def _arguments(told: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
     """Every attribute that is set as its option, at its line."""
     document = known_arguments(keys.PACKAGE)
     four_bits = document["flags"][FP4]
@@ -115,7 +115,7 @@ def _off(value: Any) -> bool:
     return not value or (isinstance(value, dict) and value.get("enabled") is False)
 
 
-def _take(args: Arguments, option: str, one: Told) -> None:
+def _take(args: Arguments, option: str, one: ExperimentValue) -> None:
     try:
         words = list(keys.words(option, one.value))
     except ValueError as error:
@@ -127,7 +127,7 @@ def _take(args: Arguments, option: str, one: Told) -> None:
         args.option(option, said[0], said[1:], wanted)
 
 
-def _plan(own: Mapping[str, Told], plan: ParallelPlan) -> dict[str, Any]:
+def _plan(own: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:
     """What its own keys say of the plan."""
     on = {key: one.value for key, one in own.items()}
     said: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _plan(own: Mapping[str, Told], plan: ParallelPlan) -> dict[str, Any]:
     return said
 
 
-def _layer_ids(one: Told) -> tuple[int, ...]:
+def _layer_ids(one: ExperimentValue) -> tuple[int, ...]:
     """Numbers of layers, of which those after the last are prediction's."""
     words = one.value if isinstance(one.value, list) else str(one.value).split(",")
     try:
@@ -166,7 +166,7 @@ def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> 
     }
 
 
-def _by_key(reading: Reading, own: Mapping[str, Told]) -> Reading:
+def _by_key(reading: Reading, own: Mapping[str, ExperimentValue]) -> Reading:
     """The reading with the names of keys for those of options, and with its own keys."""
 
     def key(one: Setting) -> Setting:

@@ -86,7 +86,7 @@ def _attention_heads(model: ModelSpec) -> Iterator[int]:
 
 
 def _recurrent_heads(model: ModelSpec) -> Iterator[int]:
-    """The same of blocks that hand on states instead."""
+    """The numbers of heads of recurrent blocks, which pass states between ranks."""
     for block in patterns.each(model):
         if isinstance(block, Mamba2):
             yield block.num_groups

@@ -174,6 +174,6 @@ class Program(Expressions):
 
 
 def _loaded(target: ast.expr) -> ast.expr:
-    """The same expression, read instead of assigned."""
+    """An assignment's target as an expression that is read."""
     loaded = ast.parse(ast.unparse(target), mode="eval").body
     return ast.copy_location(loaded, target)

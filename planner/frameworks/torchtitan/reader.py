@@ -21,7 +21,12 @@ from planner.frameworks.reading import Reading, Setting, Unreadable
 from planner.frameworks.torchtitan import registry, toml_config
 from planner.frameworks.torchtitan.python import Program
 from planner.frameworks.torchtitan.read_plan import plan_and_training
-from planner.frameworks.torchtitan.told import Told, apply_overrides, gather_settings, value_shown
+from planner.frameworks.torchtitan.trainer_settings import (
+    TrainerSettings,
+    apply_overrides,
+    gather_settings,
+    value_shown,
+)
 from planner.frameworks.torchtitan.tree import Architecture, Tree
 from planner.frameworks.torchtitan.values import Call, Value
 
@@ -74,26 +79,26 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         notes, launcher = found.notes, scripts.options(found.launch.before)
     given = given_with(files)
     old = toml_config.is_one(files) or toml_config.names_one(words)
-    told = (
-        toml_config.told(files, words, given.model is not None)
+    trainer = (
+        toml_config.trainer_settings(files, words, given.model is not None)
         if old
         else _of_module(files, words, given)
     )
     for note in notes:
-        told.assume(note)
+        trainer.assume(note)
     if size is None:
         raise Unreadable(
-            "the files do not say how many accelerators run it: give a cluster", told.file
+            "the files do not say how many accelerators run it: give a cluster", trainer.file
         )
     try:
-        architecture = _architecture(told, given.model)
+        architecture = _architecture(trainer, given.model)
         model = given.model or ModelSpec(**architecture.model)
-        plan, training = plan_and_training(told, architecture, model, size)
+        plan, training = plan_and_training(trainer, architecture, model, size)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         text = f"{where}: {first['msg']}" if where else first["msg"]
-        raise Unreadable(text, told.file) from None
+        raise Unreadable(text, trainer.file) from None
     return Reading(
         framework="torchtitan",
         model=model,
@@ -101,24 +106,28 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         plan=plan,
         nodes=nodes,
         accelerators_per_node=per_node,
-        settings=(*launcher, *told.settings),
-        unknown=tuple(told.unknown),
+        settings=(*launcher, *trainer.settings),
+        unknown=tuple(trainer.unknown),
         unread=tuple(
-            one for one in told.settings if one.name not in told.asked and one not in told.unknown
+            one
+            for one in trainer.settings
+            if one.name not in trainer.asked and one not in trainer.unknown
         ),
-        assumed=tuple(told.assumed),
-        refusals=tuple(told.refusals),
+        assumed=tuple(trainer.assumed),
+        refusals=tuple(trainer.refusals),
         written=not old,
     )
 
 
-def _of_module(files: Mapping[str, str], words: Sequence[Argument], given: Given) -> Told:
+def _of_module(
+    files: Mapping[str, str], words: Sequence[Argument], given: Given
+) -> TrainerSettings:
     """What the registry module and the command line say."""
     module, function, rest = _named(words)
-    told = _config(files, module, function or given.values.get(CONFIG, ""))
-    gather_settings(told)
-    apply_overrides(told, rest)
-    return told
+    trainer = _config(files, module, function or given.values.get(CONFIG, ""))
+    gather_settings(trainer)
+    apply_overrides(trainer, rest)
+    return trainer
 
 
 def _named(words: Sequence[Argument]) -> tuple[str, str, list[Argument]]:
@@ -139,7 +148,7 @@ def _named(words: Sequence[Argument]) -> tuple[str, str, list[Argument]]:
     return given["--module"], given["--config"], rest
 
 
-def _config(files: Mapping[str, str], module: str, function: str) -> Told:
+def _config(files: Mapping[str, str], module: str, function: str) -> TrainerSettings:
     """The Trainer.Config that the named function returns."""
     base = module.rsplit(".", 1)[-1]
     short = module.removeprefix("torchtitan.models.")
@@ -152,7 +161,9 @@ def _config(files: Mapping[str, str], module: str, function: str) -> Told:
             known = ", ".join(stored)
             raise Unreadable(f"module {module} has no config {function!r} (it has {known})")
         package = short.removesuffix(".config_registry")
-        return Told(registry.config(package, stored[function], 0), f"{package}.{function}")
+        return TrainerSettings(
+            registry.config(package, stored[function], 0), f"{package}.{function}"
+        )
     if not names:
         shown = ", ".join(files) or "none"
         raise Unreadable(
@@ -171,10 +182,10 @@ def _config(files: Mapping[str, str], module: str, function: str) -> Told:
         line = program.functions[function].lineno
         shown = made.name if isinstance(made, Call) else getattr(made, "source", repr(made))
         raise Unreadable(f"{function}() returns {shown}, no Trainer.Config", file, line)
-    told = Told(made, file, function)
+    trainer = TrainerSettings(made, file, function)
     for note in program.notes:
-        told.assume(note)
-    return told
+        trainer.assume(note)
+    return trainer
 
 
 def _returning(program: Program) -> list[str]:
@@ -188,27 +199,27 @@ def _returning(program: Program) -> list[str]:
     ]
 
 
-def _architecture(told: Told, given: ModelSpec | None) -> Architecture:
+def _architecture(trainer: TrainerSettings, given: ModelSpec | None) -> Architecture:
     """The model; given: whose it is not asked for, only for what of it belongs to the plan."""
-    tree = Tree(told.file)
-    told.asked |= {"model_spec", "activation_checkpoint", "loss", "optimizer"}
-    spec = told.config.kwargs.get("model_spec")
+    tree = Tree(trainer.file)
+    trainer.asked |= {"model_spec", "activation_checkpoint", "loss", "optimizer"}
+    spec = trainer.config.kwargs.get("model_spec")
     if given is not None:
         return Architecture("", {}, **_backends(tree, spec))
     if isinstance(spec, Call) and spec.short == "ModelSpec":
         found = tree.architecture(spec.kwargs.get("model"))
     elif isinstance(spec, Call) and spec.short == "model_registry":
-        found = _flavor(tree, spec, told.function)
+        found = _flavor(tree, spec, trainer.function)
     else:
         shown = value_shown(spec)
         raise Unreadable(
             f"model_spec is `{shown}`, which the files do not say: ModelSpec(...) or "
             "model_registry(...) is read",
-            told.file,
-            told.config.lines.get("model_spec", told.config.line),
+            trainer.file,
+            trainer.config.lines.get("model_spec", trainer.config.line),
         )
     for note in found.assumed:
-        told.assume(note)
+        trainer.assume(note)
     return found
 
 

@@ -16,7 +16,7 @@ from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.told import Told, gather_settings
+from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, gather_settings
 from planner.frameworks.torchtitan.values import Call
 from planner.frameworks.values import hint
 
@@ -53,7 +53,7 @@ _RENAMED = {
     },
 }
 # Sections that say nothing of a step's time or memory.
-_IDLE = frozenset(
+_NO_EFFECT = frozenset(
     {"job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation"}
     | {"fault_tolerance", "validation", "debug", "float8", "mx", "quantize"}
 )
@@ -122,7 +122,9 @@ def _option(word: str) -> str:
     return word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
 
 
-def told(files: Mapping[str, str], words: Sequence[Argument], modelled: bool) -> Told:
+def trainer_settings(
+    files: Mapping[str, str], words: Sequence[Argument], modelled: bool
+) -> TrainerSettings:
     """What a TOML and the words of the command line say.  Raises Unreadable.
 
     modelled: the model is given, so that its flavor is not looked up.
@@ -130,7 +132,7 @@ def told(files: Mapping[str, str], words: Sequence[Argument], modelled: bool) ->
     name, rest, notes = _chosen(files, words)
     values = _values(name, files[name])
     _override(values, rest)
-    return _Reader(values, name, modelled, notes).told()
+    return _Reader(values, name, modelled, notes).trainer_settings()
 
 
 def _chosen(
@@ -247,14 +249,14 @@ class _Reader:
         found = self.values.get(key)
         return Unreadable(text, found.file if found else self.file, found.line if found else 0)
 
-    def told(self) -> Told:
+    def trainer_settings(self) -> TrainerSettings:
         """All of it.  Raises Unreadable."""
         left, unknown = self._settings()
         self._checkpoint()
         self._model()
         self._pipeline()
         self._notes()
-        result = Told(self.config, self.file)
+        result = TrainerSettings(self.config, self.file)
         gather_settings(result)
         result.settings += [*left, *unknown]
         result.unknown += unknown
@@ -279,7 +281,7 @@ class _Reader:
                 self.config.kwargs[section].set(name, value, one.line)
                 continue
             shown = Setting(name=key, value=str(one.value)[:200], file=one.file, line=one.line)
-            known = section in _IDLE or ".".join(key.split(".")[:2]) in _KNOWN
+            known = section in _NO_EFFECT or ".".join(key.split(".")[:2]) in _KNOWN
             if section == "model" and not known and not self.modelled:
                 names = [name for name in _KNOWN if name.startswith("model.")]
                 text = f"{key} is no setting of it, and may change the model{hint(key, names)}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.frameworks import accelerate
-from planner.frameworks.accelerate import tuned
+from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.base import Framework, says
 from planner.frameworks.yaml_files import Row
@@ -26,19 +26,19 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if adapted:
         yield "use_peft", True, "adapters are trained"
         bits = ("load_in_4bit", True, "frozen weights in nf4")
-        yield from tuned.adapters(c, "lora_r", "lora_target_modules", bits)
+        yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
     yield "dataset_name", "trl-lib/Capybara", "a sample of conversations: put your data set here"
     yield "max_length", c.training.seq_length, "tokens of one sequence"
     yield "packing", True, "samples fill up the sequences"
     yield "loss_type", "nll", "of all logits at once, as planned"
     yield (
         "gradient_checkpointing",
-        tuned.recomputes(plan),
+        trainer_yaml.recomputes(plan),
         "layers computed again; with FSDP accelerate.yaml says it",
     )
 
 
-TUNER = tuned.Tuner(
+TUNER = trainer_yaml.Tuner(
     "trl",
     "TRL",
     VERSIONS,
@@ -52,8 +52,8 @@ FRAMEWORK: Framework = replace(
     name=TUNER.name,
     title=TUNER.title,
     versions=VERSIONS,
-    rules=tuned.RULES,
-    fields=tuned.fields(
+    rules=trainer_yaml.RULES,
+    fields=trainer_yaml.fields(
         {
             "recompute": says(
                 "gradient_checkpointing",
@@ -66,7 +66,7 @@ FRAMEWORK: Framework = replace(
     render=TUNER.render,
     read=TUNER.read,
     recognises=TUNER.recognises,
-    tuning=tuned.TUNING,
+    tuning=trainer_yaml.TUNING,
     axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
     training={"gradient_reduce_dtype": "bf16"},
     competes=False,

@@ -95,7 +95,7 @@ NEEDS = Note(
 
 
 def _field(field: Field) -> Field:
-    """The same field, said by overrides."""
+    """The field with the names of verl's overrides."""
     said = dict.fromkeys(key for name in field.names if (key := _key(name)))
     return replace(field, names=tuple(said), note=keys.in_keys(field.note))
 

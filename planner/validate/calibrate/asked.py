@@ -37,7 +37,7 @@ def names(name: str, extends: str | None) -> str:
 
 
 def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
-    """What the plan needs, as it would be validated on this machine."""
+    """Measurements that a plan needs, scaled as `planner validate` scales it on this machine."""
     if request.training.precision not in wanted.PRECISIONS:
         problem = choice("/training/precision", request.training.precision, wanted.PRECISIONS)
         raise RequestError([problem])

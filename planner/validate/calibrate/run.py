@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cost_models.calibrations import ACCELERATOR, Calibration, Points
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.validate import contract, process
+from planner.validate import process, run_files
 from planner.validate.calibrate.job import RESULT, Job, Measured
 from planner.validate.run import require_torch
 
@@ -78,9 +78,9 @@ def measure(
 ) -> Measured:
     """One job, run in an empty folder.  Raises RunFailed."""
     who = f"{ranks} process{'es' * (ranks > 1)}: "
-    script = FRAMEWORK.render(request, request.named_plan).files[contract.SCRIPT]
-    (folder / contract.SCRIPT).write_text(script, encoding="utf-8")
-    (folder / contract.JOB).write_text(job.model_dump_json(), encoding="utf-8")
+    script = FRAMEWORK.render(request, request.named_plan).files[run_files.SCRIPT]
+    (folder / run_files.SCRIPT).write_text(script, encoding="utf-8")
+    (folder / run_files.JOB).write_text(job.model_dump_json(), encoding="utf-8")
     process.launch(folder, ranks, limits, module=WORKER, progress=lambda text: progress(who + text))
     try:
         return Measured.model_validate_json((folder / RESULT).read_bytes())

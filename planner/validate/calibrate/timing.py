@@ -36,7 +36,7 @@ class Clock:
         return self.timer()
 
     def of(self, timer: Callable[[], float]) -> Clock:
-        """The same with the processor's own seconds, where the device is the processor."""
+        """This clock with another timer if the device is a CPU."""
         return replace(self, timer=timer) if self.device.type == "cpu" else self
 
     @property
@@ -51,7 +51,7 @@ def point(seconds: Sequence[float]) -> dict[str, float | int]:
 
 
 def repeated(run: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
-    """What a run answers, repeated; the first one warms up and is dropped."""
+    """Seconds of each repeat by name, as `run` returns them; the first run is a warm-up."""
     run()
     found: dict[str, list[float]] = {}
     start, count = time.perf_counter(), 0

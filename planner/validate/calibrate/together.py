@@ -17,8 +17,11 @@ ELEMENTS = 2**22  # of a memory-bound kernel that no cache holds
 CONTENDING_BYTES = (2**21, 2**23, 2**25)  # about the weights of a layer
 
 
-def agreed(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[float]]:
-    """What a run answers on this rank; all ranks start each repeat together."""
+def timed_on_all_ranks(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each repeat by name, as `run` returns them on this rank; the first is a warm-up.
+
+    A barrier starts every repeat on all ranks at the same time.
+    """
     found: dict[str, list[float]] = {}
     for repeat in range(repeats + 1):
         dist.barrier()
@@ -61,7 +64,7 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
             call()
         return {"call": (clock.now() - start) / often / halves}
 
-    seconds = agreed(run, 7)["call"]
+    seconds = timed_on_all_ranks(run, 7)["call"]
     return {"op": c.op, "ranks": ranks, "bytes": whole.nbytes, **point(seconds)}
 
 
@@ -87,7 +90,7 @@ def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
                 found[key] = (clock.now() - start) / often
             return found
 
-        found = agreed(run, 7)
+        found = timed_on_all_ranks(run, 7)
         alone = sorted(found["alone"])[len(found["alone"]) // 2]
         yield {
             "kernel": name, "ranks": dist.get_world_size(), "alone_s": alone,
@@ -123,7 +126,7 @@ def contention(size: int, clock: Clock) -> dict[str, Any]:
 
         return {"collective": alone_s, "lost": max(seconds(both) - kernels_s, 0.0)}
 
-    found = agreed(run, 9)
+    found = timed_on_all_ranks(run, 9)
     collective_s = sorted(found["collective"])[len(found["collective"]) // 2]
     return {
         "ranks": dist.get_world_size(), "collective_s": collective_s, **point(found["lost"]),

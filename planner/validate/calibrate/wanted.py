@@ -9,9 +9,8 @@ from typing import Any, get_args
 import numpy as np
 
 from cost_models.activation_memory import micro_batch
-from cost_models.blocks.records import FlashAttention, Kernel, Record
+from cost_models.blocks.records import FlashAttention, Kernel, MemoryBoundKernel, Record
 from cost_models.blocks.records import Gemm as GemmKernel
-from cost_models.blocks.records import Pass as PassKernel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.request import PlanRequest
@@ -216,7 +215,7 @@ def _kernels(
                     flop=float(np.max(kernel.forward_flop)),
                 )
             )
-        elif isinstance(kernel, PassKernel) and kernel.kind:
+        elif isinstance(kernel, MemoryBoundKernel) and kernel.kind:
             passes.append(
                 Pass(
                     kernel=kernel.kind,

@@ -19,22 +19,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.validate import contract
+from planner.validate import run_files
 from planner.validate.agent import die_with_parent
 from planner.validate.calibrate import layers, together
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
 from planner.validate.priority import go_on_giving_way
-from planner.validate.worker import Voice, load_script
+from planner.validate.worker import ProgressReporter, load_script
 
 
 class Worker:
     """One rank of a calibration."""
 
-    def __init__(self, folder: Path, say: Voice) -> None:
+    def __init__(self, folder: Path, say: ProgressReporter) -> None:
         self.folder, self.say = folder, say
-        self.job = Job.model_validate_json((folder / contract.JOB).read_bytes())
+        self.job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
         self.base = {**layers.ON, "precision": self.job.precision}
         ranks = int(os.environ["WORLD_SIZE"])
         self.world = {"dp_replicate": ranks, "global_batch_size": ranks}  # nothing is split
@@ -42,7 +42,7 @@ class Worker:
 
     def script(self, **words: Any) -> Any:
         """The training script with entries of its CONFIG replaced, at its place in the plan."""
-        script = load_script(self.folder / contract.SCRIPT)
+        script = load_script(self.folder / run_files.SCRIPT)
         script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
         script.setup(script.own_device())
         return script
@@ -65,7 +65,7 @@ class Worker:
         return Measured(points=found, notes=tuple(notes), device=clock.device.type)
 
     def alone(self, clock: Clock) -> Points:
-        """What one rank measures of layers: modules, wrappers, the optimizer's step."""
+        """Layer measurements on one rank: modules, wrappers, the optimizer's step."""
         job, dtype = self.job, DTYPES[self.job.precision]
         found: Points = {"host": [], "wrapper": [], "optimizer": []}
         for words in (job.small_words, job.large_words):
@@ -97,7 +97,7 @@ class Worker:
         ]
 
     def together(self, clock: Clock) -> Points:
-        """What several ranks measure."""
+        """Measurements on several ranks: contention, collectives, tensor-parallel layers."""
         self.say("kernels beside each other")
         found: Points = {
             "crowding": list(together.crowding(clock)),
@@ -153,10 +153,10 @@ def main(folder: Path) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])
     try:
-        worker = Worker(folder, Voice(folder, rank))
+        worker = Worker(folder, ProgressReporter(folder, rank))
         found = worker.run()
         if rank == 0:
-            contract.write(folder / RESULT, found)
+            run_files.write(folder / RESULT, found)
         dist.barrier()
         dist.destroy_process_group()
     except OSError as error:

@@ -1,10 +1,10 @@
 """A validation run on other machines: written as files to read and to submit, then followed.
 
-An executor is one file and one line here, and carries the name of the launcher whose files it
-uses (planner/launchers).  It renders a folder: `train.py` and `job.json` for the
-worker (see planner.validate.contract), `launch.sh` that starts torchrun, and what its cluster wants
-beside them.  Where the cluster's client is installed, it submits that folder, and follows what came
-of it by a handle that is plain JSON: whoever has the handle can poll, cancel and collect.
+An executor is one file and one line here, and carries the name of the launcher whose files it uses
+(planner/launchers).  It renders a folder: `train.py` and `job.json` for the worker (see
+planner.validate.run_files), `launch.sh` that starts torchrun, and the files that its cluster
+needs.  Where the cluster's client is installed, it submits that folder, and follows what came of
+it by a handle that is plain JSON: whoever has the handle can poll, cancel and collect.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def missing(folder: Path, ranks: int) -> list[int]:
 
 
 def left(folder: Path, ranks: int) -> Status:
-    """How a run that is over ended, by what its ranks left."""
+    """The final status of a run, by the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")
     some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")

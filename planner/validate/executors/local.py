@@ -20,7 +20,7 @@ from planner.documents.answer import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch
-from planner.validate import contract, process
+from planner.validate import process, run_files
 from planner.validate.executors import (
     MAIN,
     Handle,
@@ -111,8 +111,10 @@ def _pid(handle: Handle) -> int:
 
 def _where(folder: Path, ranks: int) -> str:
     """What the rank that is furthest behind is doing."""
-    beats = [one for rank in range(ranks) if (one := contract.beat(folder, rank))]
-    return min(beats, key=lambda one: one.count).words if len(beats) == ranks else "starting"
+    heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
+    return (
+        min(heartbeats, key=lambda one: one.count).words if len(heartbeats) == ranks else "starting"
+    )
 
 
 def main(folder: str, ranks: str, seconds: str) -> int:
@@ -126,7 +128,7 @@ def main(folder: str, ranks: str, seconds: str) -> int:
         ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:
         ended = Status(state="cancelled", detail=f"by {error}")
-    contract.write(home / _ENDED, ended)
+    run_files.write(home / _ENDED, ended)
     return 0 if ended.state == "succeeded" else 1
 
 

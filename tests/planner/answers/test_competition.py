@@ -16,7 +16,7 @@ from planner.answers.competition import compete, prepared
 from planner.answers.solve import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.frameworks.able import runners
+from planner.frameworks.supported import runners
 from planner.search.constraints import Context
 from planner.search.exhaustive import search
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from cost_models.schedules import SCHEDULES
-from planner.drawing import layout
+from planner.drawing import timeline_lanes
 from planner.drawing.html import html
-from planner.drawing.layout import KINDS, kinds_in, lanes
 from planner.drawing.png import png
 from planner.drawing.svg import SPAN, svg
 from planner.drawing.theme import COLOURS, Mode
+from planner.drawing.timeline_lanes import KINDS, kinds_in, lanes
 from planner.drawing.trace import trace
 from planner.pipelines.timeline import TimelineAnswer, parse_timeline, timeline
 
@@ -136,7 +136,7 @@ def test_svg_draws_every_action_once() -> None:
 def test_columns_keep_the_time() -> None:
     """Where actions are too narrow, each kind's area is its share of the rank's time."""
     answer = run(stages=16, micro_batches=128)
-    edges = layout.column_edges(answer, 500)
+    edges = timeline_lanes.column_edges(answer, 500)
     assert edges[0] == 0
     assert edges[-1] == answer.makespan_s
     assert len(edges) <= 501
@@ -221,4 +221,4 @@ def test_the_largest_stays_small() -> None:
     [(33, [0, 5, 10, 15, 20, 25, 30]), (1, [0.1 * i for i in range(11)]), (99, range(0, 91, 10))],
 )
 def test_ticks_are_round(until: float, expected: Any) -> None:
-    assert layout.ticks(until) == pytest.approx(list(expected))
+    assert timeline_lanes.ticks(until) == pytest.approx(list(expected))

@@ -19,8 +19,8 @@ from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.able import CHOICES
 from planner.frameworks.base import Bundle, Framework
+from planner.frameworks.supported import CHOICES
 from planner.huggingface import model_from_config
 from planner.search.constraints import RULES, Context
 from tests.fixtures.frameworks import NAMES

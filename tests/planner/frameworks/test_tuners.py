@@ -13,7 +13,7 @@ import yaml
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.accelerate import tuned
+from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
@@ -144,7 +144,7 @@ def test_refusals(name: str) -> None:
     ):
         assert any(text in reason.text for reason in framework.reasons(*case))
         assert not frameworks.get("accelerate").reasons(*case)
-    own = set(tuned.RULES) - set(ACCELERATE)
+    own = set(trainer_yaml.RULES) - set(ACCELERATE)
     assert not own & unreached(framework, [context, narrow])
     packed = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
     assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*packed))

@@ -13,7 +13,7 @@ import pytest
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.estimate import CostModel, Estimates
-from cost_models.gathered import FloatArray, Gathered
+from cost_models.keyed_plans import FloatArray, KeyedPlans
 from cost_models.plans import ParallelPlan, Plans, concatenate
 from cost_models.spec import TrainingSpec
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
@@ -123,7 +123,7 @@ class TestKeeper:
             ones = np.ones(len(plans))
             return replace(found, iteration_time_s=ones, peak_bytes=ones)
 
-        def little(self: CostModel, gathered: Gathered) -> FloatArray:
+        def little(self: CostModel, gathered: KeyedPlans) -> FloatArray:
             return np.ones(len(gathered.plans))
 
         monkeypatch.setattr(CostModel, "evaluate", alike)

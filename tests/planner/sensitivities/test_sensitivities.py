@@ -28,11 +28,11 @@ from planner.intake.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer, SensitivitySpec
+from planner.sensitivities.format import difference
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sensitivities.png import tornado_png
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
-from planner.sensitivities.words import difference
 from tests.planner.drawn import requests
 
 ASK: dict[str, Any] = {

@@ -23,7 +23,7 @@ from planner.intake.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.pricing import price
 from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
@@ -51,9 +51,9 @@ ASKED: dict[str, Any] = {
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site of six runs, and one that has forgotten its only run."""
     monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path))
-    kept.learn("empty", (run(NAMES[0]),))
-    kept.forget("empty", run(NAMES[0]).id)
-    found, _ = kept.learn("lab", tuple(map(run, NAMES)))
+    storage.learn("empty", (run(NAMES[0]),))
+    storage.forget("empty", run(NAMES[0]).id)
+    found, _ = storage.learn("lab", tuple(map(run, NAMES)))
     return found
 
 
@@ -181,13 +181,13 @@ def test_answer_before_a_run_was_learned_is_another() -> None:
     request, sizing = asked("lab").document(), {"search": {}, "site": "lab"}
     before = answer_id("pl", request), answer_id("si", [{"asked": sizing}])
     plain = answer_id("pl", asked().document())
-    kept.forget("lab", run(NAMES[0]).id)
+    storage.forget("lab", run(NAMES[0]).id)
     after = answer_id("pl", request), answer_id("si", [{"asked": sizing}])
     assert before[0] != after[0]
     assert before[1] != after[1]
-    kept.learn("lab", (run(NAMES[0]),))
+    storage.learn("lab", (run(NAMES[0]),))
     assert answer_id("pl", asked().document()) == plain
-    kept.forget("lab")
+    storage.forget("lab")
     assert answer_id("pl", request) not in (before[0], after[0])
 
 
@@ -197,7 +197,7 @@ def test_row_of_a_sweep_from_before_a_run_was_learned_is_asked_anew() -> None:
         return next(parse_grid({"base": base, "axes": {"plan.tp": [4]}}).questions()).key
 
     before = key("lab"), key("empty")
-    kept.forget("lab", run(NAMES[0]).id)
+    storage.forget("lab", run(NAMES[0]).id)
     assert (key("lab") != before[0], key("empty")) == (True, before[1])
 
 

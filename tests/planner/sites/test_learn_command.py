@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planner.logs import stream
-from planner.sites import kept
+from planner.sites import storage
 from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS, NAMES
@@ -27,7 +27,7 @@ def refused(found: tuple[int, str, str]) -> str:
     """What a refused command complains of; nothing is kept."""
     code, out, err = found
     assert (code, out) == (2, "")
-    assert kept.names() == ()
+    assert storage.names() == ()
     assert "Traceback" not in err
     return err
 
@@ -46,7 +46,7 @@ def test_shows_first_and_keeps_nothing(planner: Planner) -> None:
     assert "plan.attention_kernel: flash taken" in out
     assert "19.6 GiB max allocated" in out
     assert out.endswith("Nothing is kept: --yes keeps it with site lab.\n")
-    assert kept.names() == ()
+    assert storage.names() == ()
 
 
 def test_keeps_with_yes_and_once(planner: Planner) -> None:
@@ -54,14 +54,14 @@ def test_keeps_with_yes_and_once(planner: Planner) -> None:
     assert "Kept: site lab has 1 run now." in out
     _, out, _ = planner("learn", EIGHT, *PLACE, "--yes")
     assert "Nothing new: site lab has 1 run" in out
-    assert len(kept.find("lab").runs) == 1
+    assert len(storage.find("lab").runs) == 1
 
 
 def test_a_renamed_log_counts_once(planner: Planner, tmp_path: Path) -> None:
     copy = tmp_path / "other.out"
     copy.write_bytes(Path(EIGHT).read_bytes())
     planner("learn", EIGHT, str(copy), *PLACE, "--yes")
-    assert len(kept.find("lab").runs) == 1
+    assert len(storage.find("lab").runs) == 1
 
 
 def test_from_a_pipe(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
     assert document["median_error_left_out"] < document["median_error_without"]
     first = document["runs"][0]["id"]
     assert planner("sites", "forget", "lab", first[:6])[0] == 0
-    assert len(kept.find("lab").runs) == 5
+    assert len(storage.find("lab").runs) == 5
     assert planner("sites", "forget", "lab")[0] == 0
     assert planner("sites")[1] == "none yet: `planner learn` or `planner calibrate` makes one\n"
 
@@ -323,7 +323,7 @@ def test_table_with_the_columns_of_the_accuracy_table(planner: Planner, tmp_path
     assert code == 0
     assert "not learned: b" in out
     assert "not learned: c ran on A100 (a100" in out
-    (one,) = kept.find("lab").runs
+    (one,) = storage.find("lab").runs
     assert (one.file, one.step_s, one.code_base) == ("a", 6.0, "table")
     assert one.request["cluster"]["groups"][0]["nodes"] == 1
 

@@ -14,7 +14,7 @@ from planner.answers.identity import answer_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
-from planner.sites import kept, profiles
+from planner.sites import profiles, storage
 from planner.sites.site import LearnedRun
 from planner.validate import results
 from planner.validate.learning import learn
@@ -70,7 +70,7 @@ def notes(answer: EstimateAnswer) -> list[str]:
 
 def test_a_calibrated_profile_is_a_site() -> None:
     profiles.save(calibrated(H100))
-    assert kept.names() == ("mine",)
+    assert storage.names() == ("mine",)
     at_site, by_profile = estimated(site="mine"), estimated(profile="mine")
     assert at_site.profile == by_profile.profile
     assert at_site.profile.kind == "calibrated"
@@ -92,24 +92,24 @@ def test_it_prices_no_other_accelerator() -> None:
 def test_runs_are_priced_with_the_calibration_of_their_site() -> None:
     """Else what it explains already would be learned from them once more."""
     gpt = run(NAMES[0])
-    kept.learn("mine", (gpt,))
+    storage.learn("mine", (gpt,))
     profiles.save(calibrated(V100, 4e13))
-    (own,) = kept.find("mine").runs
+    (own,) = storage.find("mine").runs
     assert own.estimated_s != gpt.estimated_s
-    first = kept.find("mine").digest
+    first = storage.find("mine").digest
     profiles.save(calibrated(V100, 8e13, "2026-11-21"))
-    (again,) = kept.find("mine").runs
+    (again,) = storage.find("mine").runs
     assert again.estimated_s < own.estimated_s
-    assert kept.find("mine").digest != first
+    assert storage.find("mine").digest != first
     profiles.forget("mine")
-    assert kept.find("mine").runs == (gpt,)
+    assert storage.find("mine").runs == (gpt,)
 
 
 def test_a_site_keeps_no_copy_of_its_calibration() -> None:
     profiles.save(calibrated(H100))
-    kept.learn("mine", (run(NAMES[0]),))
-    assert kept.find("mine").calibration is not None
-    assert "points" not in (kept.folder() / "mine.json").read_text()
+    storage.learn("mine", (run(NAMES[0]),))
+    assert storage.find("mine").calibration is not None
+    assert "points" not in (storage.folder() / "mine.json").read_text()
 
 
 def test_another_calibration_is_another_answer() -> None:
@@ -123,14 +123,14 @@ def test_another_calibration_is_another_answer() -> None:
 def test_a_damaged_calibration_is_named() -> None:
     path = profiles.save(calibrated(H100))
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 7'))
-    ((name, problem),) = kept.everything()
+    ((name, problem),) = storage.everything()
     assert name == "mine"
     assert str(problem).startswith("efficiency profile mine: its file is damaged: /schema_version")
 
 
 def test_both_are_shown_and_forgotten(planner: Planner) -> None:
     profiles.save(calibrated(H100))
-    kept.learn("mine", (run(NAMES[0]),))
+    storage.learn("mine", (run(NAMES[0]),))
     _, out, _ = planner("sites")
     assert "2026-11-20" in out.splitlines()[1]
     _, out, _ = planner("sites", "show", "mine")
@@ -139,7 +139,7 @@ def test_both_are_shown_and_forgotten(planner: Planner) -> None:
     answer = json.loads(planner("sites", "show", "mine", "--json")[1])
     assert answer["calibration"]["points"] == {"gemm": len(gemms(1e14))}
     assert planner("sites", "forget", "mine")[0] == 0
-    assert kept.names() == ()
+    assert storage.names() == ()
     assert profiles.calibrations() == {}
 
 
@@ -166,7 +166,7 @@ def test_a_validation_is_learned(planner: Planner, folder: Path) -> None:
     words = ("validate", "tiny.json", "--site", "mine", "--steps", "2", "--warmup-steps", "1")
     code, out, err = planner(*words)
     assert code in (0, 3), err
-    (own,) = kept.find("mine").runs
+    (own,) = storage.find("mine").runs
     assert f"site mine has learned it as run {own.id[:6]}, 1 in all" in out
     assert isinstance(own, LearnedRun)
     assert (own.steps, dict(own.left_out), own.code_base) == (2, {"warm-up": 1}, "pytorch")
@@ -176,4 +176,4 @@ def test_a_validation_is_learned(planner: Planner, folder: Path) -> None:
         "site mine has not learned it: it ran on cpu-core, the site's plan is for h100-sxm-80gb"
     )
     assert learn(asked(), report) == ""
-    assert kept.find("mine").runs == (own,)
+    assert storage.find("mine").runs == (own,)

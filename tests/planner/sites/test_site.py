@@ -11,7 +11,7 @@ import pytest
 
 from cost_models.catalog.names import UnknownName
 from planner.documents.problems import RequestError
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.learned import errors, kinds, site_answer
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
@@ -129,61 +129,61 @@ def test_a_few_runs_are_taken_to_scatter_more() -> None:
 
 
 def test_kept_and_found_again() -> None:
-    lab, new = kept.learn("lab", (run(NAMES[0]), run(NAMES[1])))
+    lab, new = storage.learn("lab", (run(NAMES[0]), run(NAMES[1])))
     assert len(new) == 2
-    assert kept.find("lab") == lab
-    assert kept.names() == ("lab",)
-    again, new = kept.learn("lab", (run(NAMES[1]), run(NAMES[2]), run(NAMES[2])))
+    assert storage.find("lab") == lab
+    assert storage.names() == ("lab",)
+    again, new = storage.learn("lab", (run(NAMES[1]), run(NAMES[2]), run(NAMES[2])))
     assert [one.id for one in new] == [run(NAMES[2]).id]
-    assert len(again.runs) == len(kept.find("lab").runs) == 3
+    assert len(again.runs) == len(storage.find("lab").runs) == 3
     assert again.digest != lab.digest
 
 
 def test_forgotten() -> None:
-    kept.learn("lab", tuple(map(run, NAMES[:2])))
-    kept.forget("lab", run(NAMES[0]).id[:5])
-    assert [one.id for one in kept.find("lab").runs] == [run(NAMES[1]).id]
-    kept.forget("lab")
+    storage.learn("lab", tuple(map(run, NAMES[:2])))
+    storage.forget("lab", run(NAMES[0]).id[:5])
+    assert [one.id for one in storage.find("lab").runs] == [run(NAMES[1]).id]
+    storage.forget("lab")
     with pytest.raises(UnknownName):
-        kept.find("lab")
+        storage.find("lab")
     with pytest.raises(RequestError, match="no site"):
-        kept.forget("lab")
+        storage.forget("lab")
 
 
 def test_unknown_run_is_not_forgotten() -> None:
-    kept.learn("lab", (run(NAMES[0]),))
+    storage.learn("lab", (run(NAMES[0]),))
     with pytest.raises(RequestError, match="no such run"):
-        kept.forget("lab", "zzz")
-    assert len(kept.find("lab").runs) == 1
+        storage.forget("lab", "zzz")
+    assert len(storage.find("lab").runs) == 1
 
 
 def test_damaged_file_says_where() -> None:
-    kept.learn("lab", (run(NAMES[0]),))
-    path = kept.folder() / "lab.json"
+    storage.learn("lab", (run(NAMES[0]),))
+    path = storage.folder() / "lab.json"
     path.write_text(path.read_text().replace('"steps": ', '"steps": -'))
     with pytest.raises(ValueError, match=r"site lab: its file is damaged: /runs/0/steps: "):
-        kept.find("lab")
-    ((name, problem),) = kept.everything()
+        storage.find("lab")
+    ((name, problem),) = storage.everything()
     assert name == "lab"
     assert "damaged" in str(problem)
     with pytest.raises(RequestError, match="damaged"):
-        kept.learn("lab", (run(NAMES[1]),))
-    kept.forget("lab")
-    assert kept.names() == ()
+        storage.learn("lab", (run(NAMES[1]),))
+    storage.forget("lab")
+    assert storage.names() == ()
 
 
 def test_runs_are_bounded() -> None:
     one = run(NAMES[0])
     many = tuple(one.model_copy(update={"id": f"{i:012x}"}) for i in range(MOST_RUNS + 1))
     with pytest.raises(RequestError, match="keeps at most 1,000"):
-        kept.learn("lab", many)
-    assert kept.names() == ()
+        storage.learn("lab", many)
+    assert storage.names() == ()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Lab", "x" * 65, "-lab"])
 def test_names(name: str) -> None:
     with pytest.raises(RequestError, match="must be 1 to 64"):
-        kept.learn(name, (run(NAMES[0]),))
+        storage.learn(name, (run(NAMES[0]),))
 
 
 def test_run_of_another_version_is_priced_anew() -> None:

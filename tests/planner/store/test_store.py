@@ -233,7 +233,7 @@ def test_servers_share_profiles_and_sites(postgres: Postgres, tmp_path: Path) ->
     def sync(name: str) -> None:
         folder, store = servers[name]
         with server_at(folder):
-            store.library.sync()
+            store.shared_files.sync()
 
     def file(server: str, kind: str, name: str) -> Path:
         path = servers[server][0] / kind / f"{name}.json"

@@ -26,8 +26,8 @@ from planner.documents.formats import (
 )
 from planner.documents.request import Bounds, SearchSpec
 from planner.terminal import bars, screens, tables
-from planner.terminal.flow import prose
 from planner.terminal.screens import Asked
+from planner.terminal.text_wrap import prose
 from tests.fixtures import answers
 
 ASKED = Asked(answers.request(), 70_553_706_496)

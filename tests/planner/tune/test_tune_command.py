@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.sites import kept
+from planner.sites import storage
 from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import step
 
@@ -148,7 +148,7 @@ def test_needs_a_site(planner: Planner) -> None:
     code, out, err = planner(*words)
     assert (code, out) == (2, "")
     assert "--site NAME" in err
-    assert kept.names() == ()
+    assert storage.names() == ()
 
 
 def test_a_named_plan_is_a_candidate(planner: Planner, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner import cli
-from planner.sites import kept
+from planner.sites import storage
 
 SINGLE = ("precision", "gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
 TINY: dict[str, Any] = {
@@ -47,7 +47,7 @@ def test_a_larger_plan_than_this_machine_is_refused(
     (folder / "tiny.json").write_text(json.dumps(TINY | larger))
     assert cli.run(["tune", "tiny.json", "--site", "lab", "--here"]) == 2
     assert "this machine runs a smaller plan only" in capsys.readouterr().err
-    assert kept.names() == ()
+    assert storage.names() == ()
 
 
 @pytest.mark.exhaustive
@@ -56,7 +56,7 @@ def test_ends_by_its_own_rule(capsys: pytest.CaptureFixture[str]) -> None:
     answer = json.loads(capsys.readouterr().out)
     assert answer["ending"]["code"] == "rule"
     assert answer["next"] is None
-    runs = kept.find("lab").runs
+    runs = storage.find("lab").runs
     assert 1 <= answer["runs"] == len(runs) < len(answer["candidates"])
     measured = [one for one in answer["candidates"] if one["measured_s"] is not None]
     assert len(measured) == len(runs)

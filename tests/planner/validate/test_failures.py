@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from planner.intake.parsing import parse_request
-from planner.validate import contract, process, run
-from planner.validate.contract import Job
+from planner.validate import process, run, run_files
 from planner.validate.process import Limits, RunFailed
+from planner.validate.run_files import Job
 
 REQUEST: dict[str, Any] = {
     "model": {
@@ -90,10 +90,10 @@ class Command:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def beat(self, rank: int, word: str) -> contract.Beat | None:
+    def beat(self, rank: int, word: str) -> run_files.Heartbeat | None:
         """What a rank last said, once that word is in it."""
         for folder in self.temporary.glob("*/run"):
-            said = contract.beat(folder, rank)
+            said = run_files.heartbeat(folder, rank)
             if said is not None and word in said.words:
                 return said
         return None
@@ -163,7 +163,7 @@ in_time, loss_of = loss_of, late
 def late(folder: Path, **job: Any) -> None:
     """A run of which rank 1 never comes to its first collective."""
     run.prepare(folder, parse_request(REQUEST), Job(steps=1000, **job))
-    script = folder / contract.SCRIPT
+    script = folder / run_files.SCRIPT
     script.write_text(script.read_text() + LATE)
 
 
@@ -186,7 +186,7 @@ def test_a_collective_that_times_out(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_log_that_grows_without_end(tmp_path: Path) -> None:
     run.prepare(tmp_path, parse_request(REQUEST), Job(steps=1000))
-    script = tmp_path / contract.SCRIPT
+    script = tmp_path / run_files.SCRIPT
     endless = "\n\nwhile True:\n    print('x' * 99, file=sys.stderr)\n"
     script.write_text(script.read_text() + endless)
     with pytest.raises(RunFailed, match=r"rank [01] wrote more than 1,000,000 bytes into its log"):

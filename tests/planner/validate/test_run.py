@@ -13,10 +13,10 @@ import pytest
 
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
-from planner.validate import contract, run
-from planner.validate.contract import RankResult
+from planner.validate import run, run_files
 from planner.validate.expected import expected
 from planner.validate.report import GRADIENT_TOLERANCE
+from planner.validate.run_files import RankResult
 from tests.fixtures.ranks import Ranks
 from tests.fixtures.small_patterns import PATTERNS
 
@@ -210,7 +210,7 @@ def ranks() -> Iterator[Ranks]:
 
 
 def ran(
-    ranks: Ranks, folder: Path, request: PlanRequest, job: contract.Job, count: int
+    ranks: Ranks, folder: Path, request: PlanRequest, job: run_files.Job, count: int
 ) -> list[RankResult]:
     """The results of a job, each rank a process of its own."""
     run.prepare(folder, request, job)
@@ -229,7 +229,7 @@ def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp("reference") / model
         request = asked(model)
         ran(ranks, folder, request, run.alone(request), 1)
-        return folder / contract.GRADIENTS
+        return folder / run_files.GRADIENTS
 
     return alone
 
@@ -317,7 +317,7 @@ def test_gradients_and_saved_tensors(
     request = EVERY[name]
     assert request.plan is not None
     gradients = reference(request.model.name)
-    job = contract.Job(
+    job = run_files.Job(
         warmup_steps=2, steps=0, profiled_steps=0, gradients="compare", reference=str(gradients)
     )
     found = ran(ranks, tmp_path / "run", request, job, request.plan.accelerators)
@@ -333,7 +333,7 @@ def test_gradients_and_saved_tensors(
 
 @pytest.mark.slow
 def test_a_wrong_gradient_is_found(ranks: Ranks, reference: Any, tmp_path: Path) -> None:
-    job = contract.Job(
+    job = run_files.Job(
         words=("rotary_base=9000.0",), warmup_steps=0, steps=0, profiled_steps=0, memory=False,
         gradients="compare", reference=str(reference("llama")),
     )  # fmt: skip

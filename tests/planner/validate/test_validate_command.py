@@ -15,8 +15,8 @@ from rich.console import Console
 
 from cost_models.parts import TIME_PARTS
 from planner import cli
-from planner.validate.contract import MEANING, PARTS
 from planner.validate.report import ValidationReport
+from planner.validate.run_files import MEANING, PARTS
 from planner.validate.screen import validation_screen
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Which frameworks can train a model, and what keeps another one from it."""
+"""Which frameworks can train a model, and why another one cannot."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ PLAIN = ModelSpec.model_validate(
 
 
 @lru_cache(maxsize=64)
-def able(context: Context) -> tuple[str, ...]:
-    """Titles of those that run the model in some plan whose only axis is dp."""
+def framework_titles(context: Context) -> tuple[str, ...]:
+    """Titles of the frameworks that run the model in some plan whose only axis is dp."""
     return tuple(frameworks.get(name).title for name in runners(context))
 
 
 @lru_cache(maxsize=64)
 def runners(context: Context) -> tuple[str, ...]:
-    """The names of the same."""
+    """Names of the frameworks that run the model in some plan whose only axis is dp."""
     every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
     return tuple(name for name, one in every if one.competes and _runs(one, context))
 

@@ -1,8 +1,8 @@
 """The files through which the parent and the workers of a run communicate, in one folder.
 
 The folder of a run holds `train.py` (the emitted script) and `job.json`.  Every rank writes
-`rank-N.json` when it is done, and says where it is in `rank-N.beat` while it runs.  A worker needs
-nothing else but torchrun's environment variables, so whoever starts it may do so anywhere.
+`rank-N.json` when it is done, and reports its progress in `rank-N.beat` while it runs.  A worker
+needs only this folder and torchrun's environment variables, so it can be started on any machine.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class RankResult(Document):
     gradient_errors: dict[str, float]
 
 
-class Beat(Document):
-    """The progress of a rank: what it is doing, how often it has reported that, and its rank."""
+class Heartbeat(Document):
+    """The progress of a rank.  words: what it does now; count: of reports; pid: its process."""
 
     words: str
     count: int
@@ -96,8 +96,8 @@ def result_file(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def beat_file(rank: int) -> str:
-    """The file in which a rank says where it is."""
+def heartbeat_file(rank: int) -> str:
+    """The file in which a rank reports its progress."""
     return f"rank-{rank}.beat"
 
 
@@ -111,9 +111,9 @@ def write(path: Path, document: BaseModel) -> None:
         partial.unlink(missing_ok=True)
 
 
-def beat(folder: Path, rank: int) -> Beat | None:
+def heartbeat(folder: Path, rank: int) -> Heartbeat | None:
     """The last progress report of a rank; None before the first."""
     try:
-        return Beat.model_validate_json((folder / beat_file(rank)).read_bytes())
+        return Heartbeat.model_validate_json((folder / heartbeat_file(rank)).read_bytes())
     except (FileNotFoundError, ValidationError):
         return None

@@ -17,14 +17,14 @@ from planner.documents.problems import refuse, shown
 from planner.sweeps.question import Result
 
 
-class Folder:
+class ResultsFolder:
     """A folder of results by the keys of their questions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def opened(self) -> Folder:
-        """The same, there to be written to; RequestError where that cannot be."""
+    def opened(self) -> ResultsFolder:
+        """This folder, created if it is missing.  Raises RequestError if it cannot be created."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

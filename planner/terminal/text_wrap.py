@@ -1,4 +1,4 @@
-"""Text that breaks only where it may: pieces stay whole, and later lines keep an indent."""
+"""Line wrapping that keeps pieces of text whole and indents the lines after the first."""
 
 from __future__ import annotations
 

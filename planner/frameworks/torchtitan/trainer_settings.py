@@ -22,7 +22,7 @@ _OTHERS = frozenset(
 
 
 @dataclass
-class Told:
+class TrainerSettings:
     """What the files say of a Trainer.Config, with where; and what was asked of it."""
 
     config: Call
@@ -83,33 +83,37 @@ def value_shown(value: Value) -> str:
     return value.source if isinstance(value, Unknown) else str(value)
 
 
-def gather_settings(told: Told) -> None:
+def gather_settings(trainer: TrainerSettings) -> None:
     """Every setting of the config, and those that it does not have."""
-    for section, owner in told.config.kwargs.items():
-        line = told.config.lines.get(section, told.config.line)
+    for section, owner in trainer.config.kwargs.items():
+        line = trainer.config.lines.get(section, trainer.config.line)
         fields = registry.document()["fields"].get(section)
         known = section in _OTHERS or fields is not None
         if not known:
-            note_unknown(told, section, value_shown(owner), line)
+            note_unknown(trainer, section, value_shown(owner), line)
         elif fields is None or not isinstance(owner, Call):
-            setting = Setting(name=section, value=value_shown(owner), file=told.file, line=line)
-            told.settings.append(setting)
+            setting = Setting(name=section, value=value_shown(owner), file=trainer.file, line=line)
+            trainer.settings.append(setting)
         else:
             for name, value in owner.kwargs.items():
                 place = owner.lines.get(name, owner.line)
                 path = f"{section}.{name}"
                 if name not in fields:
-                    note_unknown(told, path, value_shown(value), place)
+                    note_unknown(trainer, path, value_shown(value), place)
                     continue
-                setting = Setting(name=path, value=value_shown(value), file=told.file, line=place)
-                told.settings.append(setting)
+                setting = Setting(
+                    name=path, value=value_shown(value), file=trainer.file, line=place
+                )
+                trainer.settings.append(setting)
 
 
-def note_unknown(told: Told, name: str, value: str, line: int, file: str = "") -> None:
-    setting = Setting(name=name, value=value, file=file or told.file, line=line)
-    told.settings.append(setting)
-    told.unknown.append(setting)
-    told.refuse(f"torchtitan 0.3.0 has no {name}", name)
+def note_unknown(
+    trainer: TrainerSettings, name: str, value: str, line: int, file: str = ""
+) -> None:
+    setting = Setting(name=name, value=value, file=file or trainer.file, line=line)
+    trainer.settings.append(setting)
+    trainer.unknown.append(setting)
+    trainer.refuse(f"torchtitan 0.3.0 has no {name}", name)
 
 
 def _typed(default: Any, text: str) -> Value:
@@ -128,7 +132,7 @@ def _typed(default: Any, text: str) -> Value:
     return None if text == "None" else text
 
 
-def apply_overrides(told: Told, words: Sequence[Argument]) -> None:
+def apply_overrides(trainer: TrainerSettings, words: Sequence[Argument]) -> None:
     """Options of the command line, which win over the module."""
     checkpoints = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC"}
     place = 0
@@ -139,16 +143,16 @@ def apply_overrides(told: Told, words: Sequence[Argument]) -> None:
         if text.startswith("activation-checkpoint:"):
             kind = text.partition(":")[2]
             made = None if kind == "none" else Call(f"{checkpoints.get(kind, kind)}.Config", 0)
-            told.config.set("activation_checkpoint", made, word.line)
-            told.settings.append(
+            trainer.config.set("activation_checkpoint", made, word.line)
+            trainer.settings.append(
                 Setting(name="activation_checkpoint", value=kind, file=word.file, line=word.line)
             )
             continue
         if not text.startswith("--"):
             if word.known:
-                told.refuse(f"{text!r} belongs to no option: unrecognized arguments")
+                trainer.refuse(f"{text!r} belongs to no option: unrecognized arguments")
             else:
-                told.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
+                trainer.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
             continue
         path = text.removeprefix("--").replace("-", "_")
         section, _, name = path.partition(".")
@@ -167,21 +171,21 @@ def apply_overrides(told: Told, words: Sequence[Argument]) -> None:
                 )
             place += 1
         if section not in _OTHERS and (fields is None or name not in fields):
-            note_unknown(told, text, value, word.line, word.file)
+            note_unknown(trainer, text, value, word.line, word.file)
             continue
         shown = value if equals else str(not negated)
-        told.settings.append(Setting(name=path, value=shown, file=word.file, line=word.line))
+        trainer.settings.append(Setting(name=path, value=shown, file=word.file, line=word.line))
         if fields is None:
             continue
         try:
             typed = _typed(default, shown)
         except ValueError as error:
-            told.refuse(f"{text} cannot be {shown!r}: {error}", path)
+            trainer.refuse(f"{text} cannot be {shown!r}: {error}", path)
             continue
-        owner = told.config.kwargs.get(section)
+        owner = trainer.config.kwargs.get(section)
         if not isinstance(owner, Call):
             owner = Call(registry.SECTIONS[section], word.line)
-            told.config.set(section, owner, word.line)
+            trainer.config.set(section, owner, word.line)
         owner.set(name, typed, word.line)
 
 

@@ -1,4 +1,4 @@
-"""Waiting of schedules without a closed form: simulated small, at about the right costs, scaled.
+"""Bubble time of schedules without a closed form, from scaled-down simulations.
 
 The search needs it for thousands of plans; the short list is simulated with its own stage times.
 """
@@ -25,7 +25,7 @@ ROUNDS = 2
 
 
 class _Step:
-    """A small step of a schedule, and what its ranks wait at every cost that was asked for.
+    """A scaled-down step of a schedule, with its bubble time at the costs asked for so far.
 
     Costs are COST_STEPS-ths of a micro-batch: forward and input gradient, the rest is the weight
     gradient.  Waiting is in the same unit.
@@ -42,7 +42,7 @@ class _Step:
     def waiting(
         self, forward: NDArray[np.int64], gradient: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Of the step, beyond the work of its micro-batches."""
+        """Bubble time of the step: its makespan less the work of its micro-batches."""
         new = np.isnan(self.known[forward, gradient])
         if new.any():
             costs = np.unique(np.stack([forward[new], gradient[new]]), axis=1)

@@ -1,4 +1,4 @@
-"""Whether layers dealt out may still make some degrees as fast as the best plan so far."""
+"""Skips (tp, cp, pp) groups whose best uneven layer split cannot beat the best plan so far."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 from cost_models.plans import FloatArray, IntArray, Plans
 from planner.search.constraints import BoolArray
 
-# How much more dealt layers may save than the busiest rank's work: what recompute they spare.
+# An uneven split may also spare recompute: its time may be this share of what the busiest rank's
+# smaller work alone gives.
 SPARED = 0.85
 
 
-class Prospects:
-    """The least seconds that plans with the usual splits took, by tp, cp and pp.
+class UnevenSplitFilter:
+    """The least step time of plans with even splits, by (tp, cp, pp).
 
-    share: by pipeline size, what the busiest rank has to do in dealt layers, of that in the best
-    usual split.
+    share: by pipeline size, the busiest rank's work in the best uneven split, divided by that in
+    the best even split.
     """
 
     def __init__(self, groups: Plans, share: Callable[[int], float]) -> None:
@@ -28,14 +29,14 @@ class Prospects:
         self._least_s = np.full(len(self._known), np.inf)
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
-        """Take note of what plans that fit took."""
+        """Record the step times of plans that fit."""
         place = np.searchsorted(self._known, np.broadcast_to(_degrees(plans), seconds.shape))
         np.minimum.at(self._least_s, place, seconds)
 
-    def hopeful(self) -> BoolArray:
-        """By group: its time, less about what the busiest rank saves, reaches the best so far.
+    def promising(self) -> BoolArray:
+        """By group: whether its best uneven split may be as fast as the best plan so far.
 
-        Of degrees with which no plan has fitted nothing is known.
+        True also for degrees with which no plan has fitted yet.
         """
         seconds = self._least_s[np.searchsorted(self._known, self._groups)]
         reach = np.where(np.isfinite(seconds), seconds, 0.0) * self._share * SPARED

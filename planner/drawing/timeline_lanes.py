@@ -1,4 +1,4 @@
-"""What every picture of a timeline shares: kinds, lanes as arrays, columns, ticks, words."""
+"""What every picture of a timeline needs: kinds of actions, lanes as arrays, columns and ticks."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _lane(answer: TimelineAnswer, rank: int) -> Lane:
     )
 
 
-def usual_s(drawn: list[Lane]) -> float:
-    """Seconds that nine of ten actions take at least; those of no length apart."""
+def p10_action_s(drawn: list[Lane]) -> float:
+    """The 10th percentile of the seconds of all actions that take any time."""
     lengths = _lengths(drawn)
     return float(np.quantile(lengths[lengths > 0], 0.1))
 
@@ -158,7 +158,7 @@ def headline(answer: TimelineAnswer) -> str:
 
 
 def facts(answer: TimelineAnswer) -> list[str]:
-    """What came out, in a few words each."""
+    """Short texts of the results: makespan, bubble, peak activations, messages."""
     peak = max(answer.peak_in_flight)
     worst = answer.peak_in_flight.index(peak)
     return [
@@ -170,7 +170,7 @@ def facts(answer: TimelineAnswer) -> list[str]:
 
 
 def basis(answer: TimelineAnswer) -> list[str]:
-    """What the numbers rest on and what they mean."""
+    """Short texts of how the timeline was computed and what it assumes."""
     parts = []
     if answer.closed_form_extra_s is None:
         parts.append("simulated; no closed form")

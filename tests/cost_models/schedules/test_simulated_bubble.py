@@ -8,8 +8,8 @@ import pytest
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Costs
-from cost_models.schedules.shares import simulated_extra_s
 from cost_models.schedules.simulate import Times, simulate
+from cost_models.schedules.simulated_bubble import simulated_extra_s
 
 Seconds = tuple[float, float, float]
 # Multiples of the 48ths to which times are rounded.

@@ -26,7 +26,7 @@ _LOCK = 7_215_900_002  # of PostgreSQL, held while something changes
 
 
 class Name(NamedTuple):
-    """A file of the library."""
+    """A file shared by servers."""
 
     kind: str
     name: str
@@ -45,12 +45,12 @@ class Version:
         return hashlib.sha256(self.content.encode()).hexdigest() if self.content else ""
 
 
-class Library:
+class SharedFiles:
     """Synchronises a server's folder with the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._agreed: dict[Name, str] = {}  # digests when both were alike
+        self._synced: dict[Name, str] = {}  # digests when both were alike
 
     def sync(self) -> None:
         """Read what other servers changed, and write what changed here.  Raises Unavailable."""
@@ -61,7 +61,7 @@ class Library:
             theirs = {Name(row.kind, row.name): str(row.digest) for row in found}
         present = {name: digest for name, digest in theirs.items() if digest}
         if present == {name: one.digest for name, one in _here().items()}:
-            self._agreed = theirs
+            self._synced = theirs
             return
         with self._database.writing() as connection, _alone():
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -71,7 +71,7 @@ class Library:
         here, there = _here(), _there(connection)
         for name in here.keys() | there.keys():
             ours, theirs = here.get(name), there.get(name)
-            chosen = _chosen(name, ours, theirs, self._agreed.get(name))
+            chosen = _chosen(name, ours, theirs, self._synced.get(name))
             if chosen.digest != (ours.digest if ours else ""):
                 _write(name, chosen)
             if theirs is None or chosen.digest != theirs.digest:
@@ -81,13 +81,13 @@ class Library:
                 connection.execute(
                     new.on_conflict_do_update(index_elements=["kind", "name"], set_=changed)
                 )
-            self._agreed[name] = chosen.digest
+            self._synced[name] = chosen.digest
 
 
 def _chosen(
     name: Name, ours: Version | None, theirs: Version | None, agreed: str | None
 ) -> Version:
-    """What both have from now on; agreed: the digest when they last were alike."""
+    """The version that both sides take; agreed: the digest when they last were equal."""
     if theirs is None:
         assert ours is not None
         return ours
@@ -140,7 +140,7 @@ def _write(name: Name, version: Version) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Alone among those that change sites here (planner.sites.kept has the same lock)."""
+    """Alone among those that change sites here (planner.sites.storage has the same lock)."""
     folder: Path = data_folder("sites")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:

@@ -16,7 +16,7 @@ from planner.frameworks.base import one_line
 from planner.intake.parsing import parse_cluster
 from planner.lint.sources import checked
 from planner.logs import lines_of
-from planner.sites import kept
+from planner.sites import storage
 from planner.sites.learned import SiteAnswer, site_answer
 from planner.sites.learning import PARTS, Asked
 from planner.sites.lesson import Lesson, keep, lesson
@@ -27,7 +27,7 @@ SCRIPT = "run.sh"
 _LONGEST_NAME = 200
 
 
-def posted(document: Any, site: str) -> Lesson:
+def posted_runs(document: Any, site: str) -> Lesson:
     """The runs of a posted log, kept with the site if the document asks for it.  RequestError."""
     require_object("", document, "an object")
     problems = field_problems(document, FIELDS, ("log", "cluster"))
@@ -76,4 +76,4 @@ def _settings(value: Any) -> tuple[dict[str, Any], list[Problem]]:
 
 def answer_of(name: str) -> SiteAnswer:
     """The answer about a site.  Raises RequestError."""
-    return site_answer(looked_up("/site", lambda: kept.find(name)))
+    return site_answer(looked_up("/site", lambda: storage.find(name)))

@@ -1,4 +1,4 @@
-"""Sensitivities in words: values with their units, changes, plans that differ."""
+"""Formats sensitivities as text: values with units, changes, and plan fields that differ."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def quantity(change: float, noun: str) -> str:
 
 
 def difference(before: ParallelPlan | None, after: ParallelPlan | None) -> list[str]:
-    """What another plan has instead, the first fields first."""
+    """The fields that change from one plan to another, as "name old -> new"."""
     if before is None or after is None:
         return ["nothing fits" if after is None else "a plan fits"]
     was, now = _described(before), _described(after)

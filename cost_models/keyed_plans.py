@@ -1,4 +1,4 @@
-"""What the composers of memory and time share: the setting, and keys gathered per plan."""
+"""Plans with the distinct keys of their layers, states and stages, for memory and time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class KeyedPlans:
     """A batch of plans, their distinct keys, and the amounts each key stands for.
 
     layers, state, stages: how plans share the keys above, and that of how layers fall on stages;
@@ -103,7 +103,7 @@ class Gathered:
 
     @cached_property
     def trained_layer_parameters(self) -> LayerParameters:
-        """Those of them that are trained."""
+        """(plain, expert) trained parameters of one layer of each kind, per plan."""
         return self._per_layer(self.trained)
 
     @cached_property
@@ -113,7 +113,7 @@ class Gathered:
 
     @cached_property
     def trained_stage_parameters(self) -> Sequence[tuple[Array, Array]]:
-        """Those of them that are trained."""
+        """(plain, expert) trained parameters a rank of each stage slot holds, per plan."""
         if self.trained is self.held:
             return self.stage_parameters
         return self._per_stage(self.trained, self.trained_layer_parameters)
@@ -132,7 +132,7 @@ class Gathered:
         share = np.minimum(plans.offload_num_layers / np.maximum(layers, 1), 1.0)
         return plans.offload_activations * np.where(plans.offload_num_layers > 0, share, 1.0)
 
-    def take(self, rows: IntArray) -> Gathered:
+    def take(self, rows: IntArray) -> KeyedPlans:
         """Some of the plans; amounts of keys stay as they are."""
         return replace(
             self,
@@ -143,7 +143,7 @@ class Gathered:
             micro_batches=self.micro_batches[rows],
         )
 
-    def relaid(self, model: ModelSpec, plans: Plans) -> Gathered:
+    def relaid(self, model: ModelSpec, plans: Plans) -> KeyedPlans:
         """The same for plans that differ only in what decides which stage holds or recomputes
         which layers.
         """
@@ -211,7 +211,7 @@ class _PerStage(Sequence[tuple[Array, Array]]):
 
 def gather(
     s: Setting, plans: Plans, stages_of: Callable[[ModelSpec, Plans], Stages] = stage_table
-) -> Gathered:
+) -> KeyedPlans:
     """Find the distinct keys of some plans and what they hold.
 
     stages_of: how layers fall on stages; mean_stages where that is open.
@@ -222,7 +222,7 @@ def gather(
     count = plans.micro_batches(s.training.global_batch_size)
     micro, held_bytes = s.memo.of("bytes", layer_plans, lambda: _micro_batch(s, layer_plans))
     held, trained, frozen = s.memo.of("held", state_plans, lambda: _held(s, state_plans))
-    return Gathered(
+    return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
         held, trained, frozen,
         np.broadcast_to(count, (len(plans),)),
