@@ -111,7 +111,7 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
         most = (
             f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "nothing"
         )
-        words.append(f"each of {len(others)} others would save {most}")
+        words.append(f"{len(others)} others: {most}")
     return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
 
 

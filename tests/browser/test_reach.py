@@ -48,7 +48,7 @@ def test_everyone_can_use_it(page: Page, shot: Callable[..., None], place: str) 
     page.set_viewport_size({"width": 360, "height": 740})
     expect(page.locator(ready).first).to_be_visible()
     shot(page, "narrow", whole=True)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.wait_for_function("document.documentElement.scrollWidth <= 360")  # once it is laid out
     # 200 % zoom of a desktop is a page half as wide.
     page.set_viewport_size({"width": 640, "height": 450})
     assert page.evaluate("document.documentElement.scrollWidth") <= 640
