@@ -55,7 +55,7 @@ TIGHT = 0.02  # free share of the memory below which the smallest surprise overf
 
 # Frameworks whose best plan is told on the screen.
 MOST_FRAMEWORKS = 3
-MOST_RUNTIMES = 2
+MOST_RUNTIMES = 1  # named on the screen
 
 
 @dataclass(frozen=True)

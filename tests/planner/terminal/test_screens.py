@@ -250,7 +250,7 @@ def test_schedule_says_who_runs_it() -> None:
     best = best.model_copy(update={"pipeline": pipeline})
     answer = answer.model_copy(update={"best": best})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
-    assert "v-half · by torch, torchtitan" in text
+    assert "v-half · by torch and 1 more" in text
 
 
 def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
