@@ -105,8 +105,8 @@ def as_a_job(
     from planner.terminal.progress_bar import bar
 
     job = getattr(client, f"start_{kind}")(document)
-    print(f"job {job.id} of {client.url}", file=sys.stderr)
     try:
+        print(f"job {job.id} of {client.url}", file=sys.stderr)
         with bar(kind, best=False):
             job = client.finished(job)
     except KeyboardInterrupt:
