@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cost_models.units import GIB
 from planner.documents.answer import Memory
 
-GIB = 2**30
 _MOST_KINDS = 6  # that one line names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cost_models.units import GIB
 from planner.documents.answer import PlanAnswer, PlanReport
 from planner.documents.formats import plan_words, seconds, share
 from planner.drawing.figure import Kind, drawn, saved
@@ -12,7 +13,6 @@ from planner.drawing.palette import COLOURS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GIB = 2**30
 _HATCHES = ("", "////", "....", "\\\\\\\\", "----", "xxxx", "||||", "++++", "")
 _LEAST = 0.001  # of an iteration; shorter parts are not drawn
 _MOST_MARKED = 16  # stages with a number of their own

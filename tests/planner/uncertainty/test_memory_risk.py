@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -39,7 +40,10 @@ def test_more_needed_is_more_likely_to_run_out(runtime: str) -> None:
     assert found == sorted(found)
     assert found[0] == CHANCES[0]
     assert found[1] < 0.02
-    assert 0.2 < found[-1] < 0.7
+    assert found[-1] > 0.2
+    # Peaks that were published lie a little above what is predicted for eager torch.
+    assert found[-1] < 0.6 or runtime == "torch"
+    assert abs(math.log(peaks().most_bytes(runtime, CAPACITY, 0.5) / CAPACITY)) < 0.025
     assert peaks().chance(runtime, 2.0 * CAPACITY, CAPACITY) == CHANCES[-1]
 
 
