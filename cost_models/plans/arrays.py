@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,7 @@ class Plans:
         return all(column.ndim == 0 for _, column in self.columns())
 
     def columns(self) -> Iterator[tuple[str, IntArray]]:
-        for name in FIELDS:
-            yield name, getattr(self, name)
+        return zip(FIELDS, _COLUMNS(vars(self)), strict=True)
 
     def take(self, index: Any) -> Plans:
         """The plans at an index, mask or slice; 0-d columns stay 0-d."""
@@ -120,7 +120,7 @@ class Plans:
 
     def with_columns(self, **columns: Any) -> Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
-        return replace(self, **changed)
+        return Plans(**dict(self.columns()) | changed, stage_layers_table=self.stage_layers_table)
 
     def micro_batches(self, global_batch_size: int) -> FloatArray:
         """Micro-batches of a step on each pipeline; whole for legal plans."""
@@ -217,6 +217,7 @@ def _flags(field: str, names: tuple[str, ...]) -> FloatArray:
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Plans) if f.name != "stage_layers_table")
+_COLUMNS = itemgetter(*FIELDS)
 _DEFAULTS: dict[str, int] = {name: encode(ParallelPlan(), name) for name in FIELDS}
 _BOOLEANS = frozenset(
     name for name, info in ParallelPlan.model_fields.items() if info.annotation is bool

@@ -48,7 +48,7 @@ class _Watched(Plans):
 
     def __getattribute__(self, name: str) -> Any:
         if name in _NAMES:
-            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+            object.__getattribute__(self, "__dict__")["read"].add(name)
         return object.__getattribute__(self, name)
 
 
@@ -57,9 +57,10 @@ _NAMES = frozenset(FIELDS)
 
 def judged(rule: Rule, context: Context, plans: Plans) -> tuple[BoolArray, set[str]]:
     """Where plans pass a rule, and the fields that it read."""
-    watched = _Watched(**dict(plans.columns()), stage_layers_table=plans.stage_layers_table)
+    watched = object.__new__(_Watched)
+    vars(watched).update(vars(plans), read=set())
     passes = rule.legal(context, watched)
-    return passes, watched.__dict__.get("read", set())
+    return passes, vars(watched)["read"]
 
 
 def passing(rules: Iterable[Rule], context: Context, plans: Plans) -> BoolArray:
