@@ -92,12 +92,11 @@ def test_layers_that_do_not_divide_get_a_plan(layers: int, pp: int, framework: s
 
 @settings(max_examples=25, deadline=None)
 @given(request=requests(most_layers=9, worlds=((1, 2), (1, 4), (2, 2)), least_layers=4))
-def test_dealing_is_never_slower_than_the_usual_splits(request: PlanRequest) -> None:
-    few = search(*prepared(with_usual_splits(request)), top_k=1).best
-    more = search(*prepared(request), top_k=1).best
-    if few:
-        times = cost_model(request).evaluate(Plans.from_rows([*few, *more])).iteration_time_s
-        assert times[1] <= times[0]
+def test_dealing_is_never_worse_than_the_usual_splits(request: PlanRequest) -> None:
+    few = search(*prepared(with_usual_splits(request)), top_k=1)
+    more = search(*prepared(request), top_k=1)
+    if few.best:  # by the objective: the plan of most headroom may take longer
+        assert more.score <= few.score
 
 
 def test_what_is_recomputed_stays_all_of_it() -> None:
