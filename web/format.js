@@ -81,6 +81,13 @@ export function money(usd) {
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 
+/* For the ticks of an axis: as few digits as tell them apart.  A logarithmic axis names no others. */
+export const distinct = (show) => (tick, _, ticks = [tick]) => {
+  let digits = 3;
+  while (digits < 9 && new Set(ticks.map((one) => show(one, digits))).size < ticks.length) digits += 1;
+  return show(tick, digits);
+};
+
 /* A field's name as words: `micro_batch_size` → "micro batch size", `lora_rank` → "LoRA rank". */
 export const words = (name) => name.replaceAll("_", " ").replace(/^lora\b/, "LoRA");
 

@@ -138,13 +138,13 @@ def _tables(model: CostModel, estimates: Estimates) -> Iterator[LayerTable]:
         again = redone[layout] == totals[layout]
         tensors = tuple(_tensor(d, t, own, bool(again)) for t in saved_tensors(records))
         saved = sum(tensor.kept_bytes for tensor in tensors)
+        rows = [_kernel(model, d, t, own, bool(again)) for t in times if own(t.kernel.active)]
         yield LayerTable(
             kind=kind.title,
             layers=round(float(totals[layout])),
             kept_bytes=own(gathered.bytes.layer_input) if again else saved,
-            kernels=tuple(
-                _kernel(model, d, t, own, bool(again)) for t in times if own(t.kernel.active)
-            ),
+            # Some do their work inside another kernel, such as HybridEP's permutation.
+            kernels=tuple(row for row in rows if row.forward_s or row.backward_s),
             tensors=tuple(tensor for tensor in tensors if tensor.bytes),
         )
 
@@ -184,14 +184,11 @@ def _words(kernel: Kernel, own: Callable[[Array], float]) -> tuple[str, str]:
         sides = " x ".join(f"{own(side):,.0f}" for side in (kernel.m, kernel.k, kernel.n))
         groups = own(kernel.groups)
         many = f"{groups:,.0f} of " if groups > 1 else ""
-        return f"{many}{sides}", "2 m k n FLOP" + (" each" if many else "")
+        return f"{many}{sides}", "2·m·k·n FLOP" + (" each" if many else "")
     if isinstance(kernel, FlashAttention):
         rows, span = own(kernel.query_rows), own(kernel.span)
-        halved = "half of 4" if kernel.causal else "4"
-        return (
-            f"{rows:,.0f} query rows x {span:,.0f} keys x {kernel.head_dim:g}",
-            f"{halved} rows keys width FLOP",
-        )
+        work = "2·rows·keys·width FLOP, causal" if kernel.causal else "4·rows·keys·width FLOP"
+        return f"{rows:,.0f} query rows x {span:,.0f} keys x {kernel.head_dim:g}", work
     if isinstance(kernel, MemoryBoundKernel):
         return f"{own(kernel.forward_bytes):,.0f} bytes", "bytes read and written"
     tokens, sequences = own(kernel.tokens), own(kernel.sequences)

@@ -3,13 +3,13 @@
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
-import { big, count, money, number } from "../format.js";
+import { big, count, distinct, money, number } from "../format.js";
 import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
 const AXES = {
-  cost_usd: { label: "Cost", show: (usd) => `$${big(usd)}` },
+  cost_usd: { label: "Cost", show: distinct((usd, digits) => `$${big(usd, digits)}`) },
   accelerators: { label: "Accelerators", show: count },
 };
 
@@ -46,7 +46,7 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
     const figure = Plot.plot({
       className: "plot", width, height: Math.min(420, Math.max(280, width * 0.42)), marginLeft: 56, marginBottom: 40, marginTop: 24, marginRight: 24,
       x: { type: scaleOf(rows.map((row) => row[axis])), nice: true, label: `${AXES[axis].label} →`, tickFormat: AXES[axis].show, ticks: width < 500 ? 3 : 7, grid: true },
-      y: { type: scaleOf(rows.map((row) => row.days)), nice: true, label: "↑ Days", tickFormat: (value) => (value < 1 ? `${number(value, 2)}` : number(value)), ticks: 5, grid: true },
+      y: { type: scaleOf(rows.map((row) => row.days)), nice: true, label: "↑ Days", tickFormat: distinct((days, digits) => number(days, days < 1 ? digits - 1 : digits)), ticks: 5, grid: true },
       color: { domain: kinds, range: kinds.map((_, i) => SERIES[i % SERIES.length]) },
       symbol: { domain: kinds },
       marks: [

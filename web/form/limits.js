@@ -45,7 +45,7 @@ export function Limits() {
   const free = () => bound.forEach((name) => change(`/search/${name}`, undefined));
   return html`
     <${Section} title="Limits" problems=${problemsAt("/search")}
-      note=${html`8 · ≤ 8 · 2 – 8 · 1, 2, 4; empty: free${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
+      note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4; an empty field is searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
       <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
       <${More} label="What to look for"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}

@@ -133,8 +133,7 @@ export default function CandidatesTab() {
 
 /* By plan: how likely it is the fastest of the first ones, and what that means for the choice. */
 function rivalsOf({ contenders = [], best_expected: expected }) {
-  const note = ({ id, tie }) => [id === expected && "best when the doubt is counted", tie && "cannot be told from the best"].filter(Boolean).join(", ");
-  return new Map(contenders.map((one) => [canonical(one.plan), { chance_best: one.chance_best, note: note(one) }]));
+  return new Map(contenders.map(({ id, plan, chance_best, tie }) => [canonical(plan), { chance_best, tie, is_expected: id === expected }]));
 }
 
 const same = (a, b) => canonical(a ?? null) === canonical(b ?? null);
@@ -149,7 +148,7 @@ function columns(fields, plan, current) {
     { key: "iteration_time_s", label: "Step", number: true, show: (item) => seconds(item) },
     { key: "peak_bytes", label: "Worst stage", number: true, show: (item) => bytes(item, units.value) },
     { key: "chance_best", label: "Best?", title: "The chance that it is the fastest of the first plans", number: true,
-      show: (item, { note }) => (item === undefined ? "–" : html`<span title=${note}>${chance(item)}${note && html` <span class="muted">${note}</span>`}</span>`) },
+      show: (item, row) => (item === undefined ? "–" : html`${chance(item)}${row.tie && html` <span class="muted" title="cannot be told from the best">tie</span>`}${row.is_expected && html` <span class="muted" title="the best plan when the uncertainty is counted">best expected</span>`}`) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
       : { key: name, label: fieldName(name), title: name, number: numeric.has(name),

@@ -73,7 +73,7 @@ const RATE = (row) => (row.forward_bytes ? rate(row.rate) : teraflops(row.rate))
 const KERNELS = [
   { key: "kernel", label: "Kernel", show: (name, row) => html`${name}${row.recomputed ? html` <span class="badge" title="run again before the backward pass">again</span>` : ""}` },
   { key: "shape", label: "Shape", show: (text) => html`<code>${text.replaceAll(" x ", " × ")}</code>` },
-  { key: "formula", label: "Formula", show: (text) => html`<span class="muted">${text}</span>` },
+  { key: "formula", label: "Formula", wraps: true, show: (text) => html`<span class="muted">${text}</span>` },
   { key: "forward_s", label: "Forward", number: true, show: (v) => seconds(v) },
   { key: "backward_s", label: "Backward", number: true, show: (v) => seconds(v) },
   { key: "work", label: "Work", number: true, value: (row) => row.forward_flop || row.forward_bytes, show: (_, row) => (row.forward_bytes ? bytes(row.forward_bytes, units.value) : flops(row.forward_flop).replace("/s", "")) },
@@ -90,12 +90,15 @@ const tensors = (units) => [
 ];
 
 function Layer({ table, one, many, profile }) {
+  const sources = new Set(table.kernels.map(({ source }) => source));
+  const columns = KERNELS.map((column) => ({ ...column, saved: column.key === "source" && sources.size === 1 }));
   const total = (key) => table.kernels.reduce((sum, row) => sum + row[key], 0);
   return html`
     <section aria-label=${`Layers of kind ${table.kind}`}>
       <h3>${one ? "One layer" : table.kind} <span class="muted">${count(table.layers)} of them, ${count(many)} micro-batches an iteration</span></h3>
       <p class="muted">Kernels take ${seconds(total("forward_s"))} forward and ${seconds(total("backward_s"))} backward on one rank, rates by ${profile}; it keeps ${bytes(table.kept_bytes, units.value)} of a micro-batch.</p>
-      <${DataTable} name="kernels" caption=${`Kernels of ${table.kind}`} columns=${KERNELS} rows=${table.kernels} filter=${false} />
+      ${sources.size === 1 && html`<p class="muted">Source of the rates: ${[...sources][0]}</p>`}
+      <${DataTable} name="kernels" caption=${`Kernels of ${table.kind}`} columns=${columns} rows=${table.kernels} filter=${false} />
       <${DataTable} name="saved-tensors" caption=${`Tensors saved by ${table.kind}`} columns=${tensors(units.value)} rows=${table.tensors} filter=${false} />
     </section>`;
 }

@@ -97,7 +97,7 @@ function Facts({ answer }) {
 function caption(answer) {
   const basis = answer.closed_form_extra_s === null
     ? "simulated; there is no closed form"
-    : `simulated; the closed form says ${seconds(answer.ideal_s + answer.closed_form_extra_s, 4)} (it holds: ${answer.holds})`;
+    : `simulated; the closed form gives ${seconds(answer.ideal_s + answer.closed_form_extra_s, 4)}${answer.holds === "always" ? "" : ` (valid: ${answer.holds})`}`;
   return `One lane per pipeline rank, what it holds in activations below: ${basis}. Activations are freed at the ${answer.freed_at}. ${answer.citation}`;
 }
 

@@ -1,7 +1,7 @@
 /* <DataTable name="candidates" caption="…" columns=${[…]} rows=${[…]} />
    A table to sort by any column, to filter, and to take away as CSV or JSON.
      columns   [{key, label, title?, value?: (row) => any, show?: (value, row) => text or html,
-                 number?: bool, sort?: (row) => comparable}]
+                 number?: bool, sort?: (row) => comparable, saved?: bool, wraps?: bool}]; saved: only in what is saved
      rows      plain objects; rowKey (row) => key; each gets `row.class` where it has one
      caption   for readers; shown above where `visibleCaption`
      name      of the files to download; without it there is no download
@@ -54,6 +54,7 @@ export function DataTable({
     if (column) found.sort((a, b) => compare(key(a), key(b)) * (sort.down ? -1 : 1));
     return found;
   }, [rows, columns, sort, text]);
+  const drawn = columns.filter((column) => !column.saved);
   const shown = all ? ordered : ordered.slice(0, limit);
   const turn = (column) => setSort(
     sort?.key === column.key ? (sort.down === Boolean(column.number) ? { ...sort, down: !sort.down } : null)
@@ -66,7 +67,7 @@ export function DataTable({
     </th>`;
   const cell = (column, row) => {
     const item = valueOf(column, row);
-    return html`<td key=${column.key} class=${column.number ? "number" : ""}>${column.show ? column.show(item, row) : plain(item)}</td>`;
+    return html`<td key=${column.key} class=${column.number ? "number" : column.wraps ? "wraps" : ""}>${column.show ? column.show(item, row) : plain(item)}</td>`;
   };
   const keyed = (row) => (event) => (event.key === "Enter" || event.key === " ") && event.target === event.currentTarget
     && (event.preventDefault(), onRow(row));
@@ -86,12 +87,12 @@ export function DataTable({
       <div class="table-scroll" tabindex="0" role="region" aria-label=${`${caption}: table`}>
         <table>
           <caption class=${visibleCaption ? "" : "for-readers"}>${caption}</caption>
-          <thead><tr>${columns.map(heading)}</tr></thead>
+          <thead><tr>${drawn.map(heading)}</tr></thead>
           <tbody>
             ${shown.map((row, i) => html`
               <tr key=${rowKey(row, i)} class=${row.class ?? ""} aria-current=${isCurrent?.(row) ? "true" : undefined}
                 tabindex=${onRow ? 0 : undefined} onClick=${onRow && (() => onRow(row))} onKeyDown=${onRow && keyed(row)}>
-                ${columns.map((column) => cell(column, row))}
+                ${drawn.map((column) => cell(column, row))}
               </tr>`)}
           </tbody>
         </table>

@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { batch, effect, signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { download, post } from "../api.js";
-import { bytes, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
+import { bytes, chance, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
 import { openRun } from "../opened.js";
 import { request, units } from "../state.js";
@@ -187,7 +187,7 @@ function Better({ title, better, gain }) {
         ${flags && html`<${CopyButton} text=${flags} label="Copy these flags" />`}
         <button type="button" onClick=${() => openPlan(answer.value, better.report.plan, better.global_batch_size)}>Open this plan</button></header>
       <${Mended} better=${better} />
-      ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${percent(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
+      ${gain && html`<p class="lead"><b>${times(gain.speedup)} as fast</b>. Between ${times(gain.low)} and ${times(gain.high)} at 80 %, ${chance(gain.chance)} likely to be faster${gain.inside_error ? ": measure both." : "."}</p>`}
       <${Report} report=${better.report} />
       <table class="flag-changes"><caption class="for-readers">${title}: options to change</caption>
         <tbody>${better.changes.map((change) => {

@@ -220,22 +220,25 @@ function marks(row, i, found) {
   return own.join(", ");
 }
 
+const daysOf = (days, { low_days: low, high_days: high, reason }) => (days === null ? reason
+  : html`${number(days)}<small class="muted">${number(low)}–${number(high)}</small>`);
+
 const COLUMNS = [
   { key: "accelerators", label: "Number", number: true },
   { key: "accelerator", label: "Kind", show: kind },
-  { key: "days", label: "Days", number: true, show: (value, row) => (value === null ? row.reason : number(value)) },
-  { key: "low_days", label: "from", number: true, title: "lower end of the interval of 80 %", show: (value) => number(value) },
-  { key: "high_days", label: "to", number: true, title: "upper end of the interval of 80 %", show: (value) => number(value) },
+  { key: "days", label: "Days", title: "and the interval of 80 %", number: true, show: daysOf },
+  { key: "low_days", label: "Low days", saved: true },
+  { key: "high_days", label: "High days", saved: true },
   { key: "cost_usd", label: "Cost", number: true, show: money },
   { key: "chance_kept", label: "Kept", number: true, title: "chance that deadline and budget are kept", show: (value) => (value === null ? "–" : chance(value)) },
   { key: "marks", label: "What it is" },
-  { key: "power_watts", label: "Power, kW", number: true, show: (value) => number(value === null ? null : value / 1000) },
+  { key: "power_watts", label: "kW", title: "power", number: true, show: (value) => number(value === null ? null : value / 1000) },
   { key: "energy_kwh", label: "Energy", number: true, show: energy },
   { key: "mfu", label: "MFU", number: true, show: (value) => percent(value) },
-  { key: "memory_headroom", label: "Memory free", number: true, show: share },
-  { key: "effective_share", label: "Time used", number: true, title: "share of the wall clock that trains; the rest goes to failures and checkpoints", show: (value) => percent(value) },
-  { key: "tokens_per_usd", label: "Tokens per $", number: true, show: (value) => big(value) },
-  { key: "plan", label: "Plan", value: (row) => row.plan && planLine(row.plan) },
+  { key: "memory_headroom", label: "Free", title: "memory of the fullest stage that stays free", number: true, show: share },
+  { key: "effective_share", label: "Used", number: true, title: "share of the wall clock that trains; the rest goes to failures and checkpoints", show: (value) => percent(value) },
+  { key: "tokens_per_usd", label: "Tokens per $", saved: true },
+  { key: "plan", label: "Plan", wraps: true, value: (row) => row.plan && planLine(row.plan) },
 ];
 
 const FEW = 16; // clusters that are all shown at first

@@ -38,7 +38,7 @@ def test_kernels_are_those_of_the_report() -> None:
     assert table.layers == 80
     fc1 = next(row for row in table.kernels if row.kernel == "fc1")
     # 8,192 tokens over cp 2; gate and up of 28,672 over tp 4.
-    assert (fc1.shape, fc1.formula) == ("4,096 x 8,192 x 14,336", "2 m k n FLOP")
+    assert (fc1.shape, fc1.formula) == ("4,096 x 8,192 x 14,336", "2·m·k·n FLOP")
     assert fc1.forward_flop == 2 * 4096 * 8192 * 14336
     assert fc1.rate == pytest.approx(fc1.forward_flop / fc1.forward_s)
     assert 0.3 < fc1.share < 1.0
