@@ -40,25 +40,25 @@ def test_256_of_one_kind_or_128_of_another(planner: Planner) -> None:
     """One command: days and money of both, and whether they can be told apart."""
     code, out, err = planner(
         "size", "--model", "llama-3.1-8b", "--tokens", "1T", "--seq-length", "8192",
-        "--global-batch-size", "512", "--accelerators", "h100-sxm,b200-sxm",
-        "--sizes", "128,256", "--all",
+        "--global-batch-size", "512", "--clusters", "256xh100-sxm,128xb200-sxm",
     )  # fmt: skip
     assert code == 0, err
     rows = re.findall(r"^ +(\d+) (h100|b200)-sxm\S+ +([\d.]+) +\$", out, re.MULTILINE)
-    days = {(int(number), kind): float(value) for number, kind, value in rows}
-    assert days[256, "h100"] < days[128, "h100"]
-    assert days[128, "b200"] < days[128, "h100"]
-    assert re.search(r"sooner with a chance of .+ cheaper with", out, re.DOTALL)
+    assert {(number, kind) for number, kind, _ in rows} == {("256", "h100"), ("128", "b200")}
+    # A B200 does at most 2.3 times the work of an H100: half as many are about as fast.
+    sooner_days, later_days = sorted(float(days) for *_, days in rows)
+    assert later_days < 1.5 * sooner_days
+    assert re.search(r"sooner with a chance of .+ so they overlap", out)
+    assert re.search(r"cheaper with .+ so they overlap", out)
 
 
 def test_from_a_slow_script_to_a_mended_one(planner: Planner, tmp_path: Path) -> None:
-    """Two commands: what is wrong is written into the script, and then nothing is left."""
+    """One command: what is wrong is said and mended in the script; then nothing is left."""
     name = "no_overlap"
     script = Path(copy(SCRIPTS / f"{name}.sh", tmp_path))
     cluster = ["--cluster", PLANTED[name][0]]
-    _, before, _ = planner("lint", str(script), *cluster)
+    _code, before, err = planner("lint", "--fix", str(script), *cluster)
     assert "a faster plan is known" in before
-    _code, _, err = planner("lint", "--fix", str(script), *cluster)
     assert script.read_text() != (SCRIPTS / f"{name}.sh").read_text(), err
     _, after, _ = planner("lint", str(script), *cluster)
     assert "a faster plan is known" not in after
