@@ -19,9 +19,9 @@ export const unit = (text, name) => (text === NONE ? NONE : `${text}${SPACE}${na
 export const count = (value) => (known(value) ? GROUPED.format(value) : NONE);
 export const percent = (share, digits = 3) =>
   unit(share > 0 && share < 0.001 ? "< 0.1" : number(share * 100, digits), "%");
-/* A chance in whole percent; what is possible is neither none nor sure. */
+/* A chance in whole percent; nothing that is estimated is sure. */
 export const chance = (value) =>
-  unit(value > 0 && value < 0.01 ? "< 1" : value < 1 && value > 0.99 ? "> 99" : number(Math.round(value * 100), 3), "%");
+  unit(value > 0 && value < 0.01 ? "< 1" : value > 0.99 ? "> 99" : number(Math.round(value * 100), 3), "%");
 /* How likely one plan is faster than another; SURE as in planner/uncertainty/error_band.py. */
 const SURE = 0.95;
 export const withChance = (value) =>
