@@ -85,6 +85,21 @@ def test_the_card_says_what_the_time_rests_on(page: Page, shot: Callable[..., No
     expect(card).to_contain_text("none of AMD either")
 
 
+def test_a_plan_that_nobody_can_launch_says_so_above_it(
+    page: Page, shot: Callable[..., None]
+) -> None:
+    asked = SMALL | {"cluster": {"accelerator": "gaudi3", "nodes": 1, "accelerators_per_node": 8}}
+    page.goto(link(request=asked | {"search": {}}))
+    _settled(page)
+    notice = page.get_by_role("note").filter(has_text="No framework here can launch this plan")
+    expect(notice).to_contain_text("Gaudi 3")
+    expect(page.get_by_role("button", name="Copy flags")).to_have_count(0)
+    shot(page, "no-launch")
+    page.get_by_label("Accelerator", exact=True).select_option("h100-sxm-80gb")
+    expect(notice).to_have_count(0)
+    expect(page.get_by_role("button", name="Copy flags").first).to_be_visible()
+
+
 def test_units_and_theme_are_kept_by_the_browser(open_page: Callable[..., Page]) -> None:
     page = open_page(color_scheme="light")
     page.goto(link())
