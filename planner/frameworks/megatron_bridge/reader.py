@@ -128,11 +128,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         notes.append("samples are taken to fill their sequences, packed or padded")
     model = given.model or model_of(values, recipe, notes)
     without_projections(values, model, notes)
-    impl = values.get("model.cross_entropy_fusion_impl")
-    if impl is not None and impl.value == "te":
-        # Only Megatron-LM's parser refuses it.
-        values["model.cross_entropy_fusion_impl"] = replace(impl, value="native")
-        notes.append("Transformer Engine's cross entropy is costed as the native fused one")
     args = _arguments(values, model, notes)
     call = replace(launch, arguments=())
     adapters = adapted(values, model)

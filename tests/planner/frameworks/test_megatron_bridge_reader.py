@@ -41,6 +41,7 @@ def test_the_recipe_that_the_options_pick() -> None:
     assert (plan.zero_stage, plan.sequence_parallel, plan.overlap_tp) == (1, True, True)
     assert (training.global_batch_size, training.seq_length) == (256, 8192)
     assert (training.precision, training.gradient_dtype) == ("bf16", "bf16")
+    assert plan.cross_entropy == "in_place"  # Transformer Engine's
     assert (reading.nodes, reading.accelerators_per_node) == (8, 8)
     assert (reading.refusals, reading.unknown) == ((), ())
     assert any("067f987df03b, src/megatron/bridge/perf_recipes/llama/h100" in one
