@@ -30,16 +30,22 @@ def left_out(name: str) -> list[str]:
 def find(name: str) -> ModelSpec:
     """The preset of a name, whatever stands between its words.  Raises UnknownName."""
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
-    for one in (*tried, _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))):
+    released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
+    for one in (*tried, released):
         try:
             return models.model(one)
         except UnknownName as error:
             last = error
-    bare = re.sub(r"[-_ ]", "", name.lower())
+    bare = {_bare(name), _bare(released)}
     for entry in models.models():
-        if any(re.sub(r"[-_ ]", "", one.lower()) == bare for one in (entry.id, *entry.aliases)):
+        if any(_bare(one.rsplit("/", 1)[-1]) in bare for one in (entry.id, *entry.aliases)):
             return entry.spec
     raise last
+
+
+def _bare(name: str) -> str:
+    """The name without what stands between its words."""
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def of_config(files: Mapping[str, str], name: str) -> ModelSpec:

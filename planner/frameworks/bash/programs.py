@@ -26,6 +26,8 @@ from planner.frameworks.bash.tree import (
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
+# What starts a program without naming python.
+_STARTERS = ("srun", "uv")
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
@@ -200,7 +202,7 @@ class Programs(Expansion, ABC):
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
         if launcher is None:
             first = names[0]
-            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
+            if first and not first.endswith(".py") and first not in _STARTERS:
                 return None
         for place in range(0 if launcher is None else launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
