@@ -20,6 +20,19 @@ _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
 _SEES = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
 
 
+# Families without a decoder, or whose decoder reads an encoder's output.
+_ENCODES = re.compile(
+    r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(modern|distil|al|de|xlm-?ro|ro)?"
+    r"bert(a|-a)?|electra|whisper)([-_.v\d]|$)",
+    re.IGNORECASE,
+)
+
+
+def is_encoder(name: str) -> bool:
+    """Whether a model of that name is an encoder, or has one, by its family."""
+    return bool(_ENCODES.search(name))
+
+
 def left_out(name: str) -> list[str]:
     """What the preset of a model of that name does not hold, as a sentence."""
     if not _SEES.search(name):

@@ -9,6 +9,15 @@ from dataclasses import dataclass
 from planner.frameworks.bash import Argument, Launch, evaluate, slurm_variables
 from planner.frameworks.reading import Setting, Unreadable
 
+# What a program trains that is none, by its name.
+_OTHER_KINDS = {
+    "bert": "an encoder (BERT)", "t5": "an encoder with a decoder (T5)", "ict": "two encoders",
+    "retro": "a decoder with a retriever's encoder", "vision": "a vision model",
+    "vlm": "a decoder with an image encoder", "llava": "a decoder with an image encoder",
+    "mimo": "a decoder with encoders of other kinds of data", "mamba": "a state-space model",
+    "hybrid": "a model of attention and other mixers",
+}  # fmt: skip
+DECODERS_ONLY = "only the training of decoders is planned, and nothing given beside it changes that"
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
 
@@ -61,9 +70,9 @@ def decoder_only(launch: Launch, hybrids: bool = False) -> None:
     name = launch.program.text.rsplit("/", 1)[-1]
     found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
     if found and not (hybrids and found[1] in ("mamba", "hybrid")):
-        raise Unreadable(
-            f"{name} trains no decoder-only transformer", launch.program.file, launch.program.line
-        )
+        what = _OTHER_KINDS[found[1]]
+        text = f"{name} trains {what}: {DECODERS_ONLY}"
+        raise Unreadable(text, launch.program.file, launch.program.line)
 
 
 def training(launch: Launch, mark: str) -> bool:

@@ -95,6 +95,7 @@ def test_trl() -> None:
     ("text", "says"),
     [
         (TRL.replace("Llama-3.1-8B", "Nobody-9B"), "--model"),
+        (TRL.replace("Llama-3.1-8B", "flan-t5-xxl"), "only the training of decoders is planned"),
         (FACTORY.format(kind="freeze"), "freeze: full training, lora and qlora"),
         (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
         (AXOLOTL + "unfrozen_parameters: [x]\nfreeze_layers: 3\n", "freeze_layers"),
