@@ -10,6 +10,7 @@ from contextlib import suppress
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
 from planner.frameworks.bash.launches import (
+    STARTERS,
     Launch,
     console_script,
     launcher_of,
@@ -26,8 +27,6 @@ from planner.frameworks.bash.tree import (
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
-# What starts a program without naming python.
-_STARTERS = ("srun", "uv")
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
@@ -183,7 +182,7 @@ class Programs(Expansion, ABC):
 
     def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
         """The call of a Python program that the words are; None where they are something else."""
-        program = 1 if console_script(names) else self.trainer(words, names)
+        program = console_script(names) or self.trainer(words, names)
         if program is None:
             return None
         given = tuple(map(self.argument, words))
@@ -202,7 +201,7 @@ class Programs(Expansion, ABC):
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
         if launcher is None:
             first = names[0]
-            if first and not first.endswith(".py") and first not in _STARTERS:
+            if first and not first.endswith(".py") and first not in STARTERS:
                 return None
         for place in range(0 if launcher is None else launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
