@@ -39,6 +39,7 @@ from planner.frameworks.reading import Reading, Setting, Unreadable
 
 TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
+TASKS = ("pretrain", "sft", "peft")
 EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
 OWN_RECIPE = (
     "a recipe of one's own is Python code: what it says is known only when it runs; a public one "
@@ -239,9 +240,10 @@ def _recipe(said: Words, launch: Launch) -> Recipe:
         key, model = "model_size", f"{pick(family)}_{pick('model_size')}"
     else:
         model = pick(key)
-    if task != "pretrain":
+    if task not in TASKS:
         one = said.picks["task"]
-        raise Unreadable(f"--task {task} is not read; pretrain is", one.file, one.line)
+        text = f"--task {task[:60]} is not read; {', '.join(TASKS)} are"
+        raise Unreadable(text, one.file, one.line)
     named = said.picks[key]
     if said.picks.get("use_recipes"):
         return recipes.find(f"{model}_{task}_config", named.file, named.line)

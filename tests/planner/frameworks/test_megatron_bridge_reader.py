@@ -68,6 +68,22 @@ def test_projections_of_compressed_attention_are_left_out() -> None:
     assert latent.plan.recompute_modules == ("mla_up_proj",)
 
 
+def test_tuning_by_the_task_of_a_performance_script() -> None:
+    words = SETUP.format(count=8).replace("llama3_70b", "llama3_8b") + " --task sft"
+    reading = read(words)
+    assert (reading.plan.tp, reading.plan.dp, reading.training.lora_rank) == (1, 8, 0)
+    assert (reading.training.seq_length, reading.training.global_batch_size) == (4096, 32)
+    adapted = read(SETUP.format(count=8).replace("-c bf16", "-c fp8_cs") + " --task peft")
+    assert (adapted.model.num_layers, adapted.training.lora_rank > 0) == (80, True)
+
+
+def test_an_override_that_the_files_do_not_say_is_asked_for() -> None:
+    run = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_pretrain_config "
+    with pytest.raises(Unreadable, match=r"tensor_model_parallel_size=\$TP: .*--set TP="):
+        read(f"{run} checkpoint.save=$DIR model.tensor_model_parallel_size=$TP")
+    assert read(f"{run} checkpoint.save=$DIR $EXTRA").refusals == ()
+
+
 def test_tuning_by_a_recipe_and_with_adapters() -> None:
     run = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe {}_h100_bf16_config"
     whole = read(run.format("qwen3_30b_a3b_sft_8gpu"))
@@ -176,7 +192,7 @@ def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
         (SETUP.format(count=64) + " -tp true", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp [1", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count="many"), "--num_gpus 'many' is no number"),
-        (SETUP.format(count=64) + " --task sft", "--task sft is not read; pretrain is"),
+        (SETUP.format(count=64) + " --task dpo", "--task dpo is not read; pretrain, sft, peft are"),
         (SETUP.format(count=64) + " stray", "'stray' is no option and sets nothing"),
         (SETUP.format(count="$COUNT"), r"--num_gpus is \$COUNT.*--set COUNT="),
         (
