@@ -12,7 +12,7 @@ _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
 # What starts a program without naming python.
 STARTERS = ("srun", "uv")
 # The words of a trainer's own command -> its tasks.
-_COMMANDS = {("megatron",): ("sft", "pt"), ("nemo", "llm"): ("pretrain", "finetune")}
+_COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
 
 
 @dataclass(frozen=True)
