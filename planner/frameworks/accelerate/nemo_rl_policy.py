@@ -44,7 +44,7 @@ def read(config: Config, given: Given, accelerators: int | None) -> Reading:
             precision=policy.precision(config),
             gradient_dtype="fp32",
             gradient_reduce_dtype="fp32",
-            **policy.adapted(config, model, f"{GROUP}.lora_cfg"),
+            **policy.tuned_fields(config, model, f"{GROUP}.lora_cfg"),
         )
         plan = ParallelPlan(**_plan(config, model, tp, cp, world.accelerators, sizes.micro))
     except ValidationError as error:

@@ -47,7 +47,7 @@ def translated(
     config.notes.append(policy.APART)
     predicts = config.value(f"{GROUP}.mtp_num_layers", 0) not in (0, "0")
     model = policy.model(config, given, predicts)
-    training = policy.adapted(config, model, f"{GROUP}.peft")
+    training = policy.tuned_fields(config, model, f"{GROUP}.peft")
     world = policy.world(config, accelerators)
     words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
     left = policy.left(config, "megatron_cfg", given.model is not None)

@@ -76,6 +76,7 @@ def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> Transl
     pairs = _aligned(said, launch, notes)
     model = given.model or _model(said, launch, notes)
     training = _adapted(said, model) if "lora" in kinds else {}
+    training |= {"loss": "dpo"} if pairs > 1 else {}
     length = said.pop("max_length", None)
     program = launch.program
     if length is None:
@@ -118,7 +119,8 @@ def _aligned(said: dict[str, Argument], launch: Launch, notes: list[str]) -> int
         place = one or launch.program
         text = f"--rlhf_type {kind[:60]} is not read; {', '.join(ALIGNED)} are"
         raise Unreadable(text, place.file, place.line)
-    notes.append(APART)
+    if kind not in PAIRED:
+        notes.append(APART)
     response = said.pop("max_completion_length", None)
     if kind == "grpo" and response is not None and response.text.isdecimal():
         prompt = said["max_length"].text if "max_length" in said else ""

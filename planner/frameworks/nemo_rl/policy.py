@@ -128,8 +128,13 @@ def world(config: Config, asked: int | None) -> World:
     return World(nodes, each, nodes * each)
 
 
-def adapted(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
-    """The fields of a training of adapters; none where all weights train.  Raises Unreadable."""
+def tuned_fields(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
+    """The fields of a training of adapters, or of a reward model.  Raises Unreadable."""
+    loss = {"loss": "reward"} if "rm" in config.tree else {}
+    return loss | _adapted(config, model, group)
+
+
+def _adapted(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
     if not config.on(f"{group}.enabled"):
         return {}
     targets = f"{group}.target_modules"

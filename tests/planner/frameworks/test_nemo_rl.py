@@ -84,6 +84,8 @@ def test_a_file_over_a_public_one() -> None:
     assert any(f"dpo.yaml is taken from NVIDIA-NeMo/RL {table()['commit']}" in one
                for one in reading.assumed)  # fmt: skip
     assert not reading.written
+    scored = DPO.replace("../../dpo.yaml", "rm.yaml").replace("dpo:", "rm:")
+    assert read({"mine.yaml": scored}, "megatron").training.loss == "reward"
 
 
 def test_the_policy_on_torch() -> None:

@@ -142,8 +142,9 @@ def test_alignment_trains_pairs_or_what_was_generated() -> None:
     whole, dpo = read(), read(aligned.format(kind="dpo"))
     assert dpo.training.global_batch_size == 2 * whole.training.global_batch_size
     assert dpo.plan.micro_batch_size == 2 * whole.plan.micro_batch_size
-    assert any("reference, reward, teacher" in one for one in dpo.assumed)
+    assert (dpo.training.loss, whole.training.loss) == ("dpo", "next_token")
     kto = read(aligned.format(kind="kto"))
+    assert any("reference, reward, teacher" in one for one in kto.assumed)
     assert kto.training.global_batch_size == whole.training.global_batch_size
     grpo = read(aligned.format(kind="grpo --max_completion_length 2048"))
     assert grpo.training.seq_length == whole.training.seq_length + 2048
