@@ -71,7 +71,7 @@ TRAINERS = (
     ),
     Trainer(
         "TRL",
-        ("dataset_name", "dataset_text_field", "use_peft"),
+        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
         ("model_name_or_path",),
         ("max_length", "max_seq_length"),
         "per_device_train_batch_size",

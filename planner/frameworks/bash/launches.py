@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
 
 # Of ms-swift's command for Megatron-Core.
 # What starts a program without naming python.

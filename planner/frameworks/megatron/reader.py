@@ -44,7 +44,7 @@ MINDSPEED_OPTIONS = frozenset(
         "--noop-layers --reuse-fp32-param --recompute-activation-function --swap-attention "
         "--use-cp-send-recv-overlap --num-layer-list --tp-2d --moe-fb-overlap "
         "--npu-deterministic --optimization-level --unaligned-linear --variable-seq-lengths "
-        "--pipeline-num-transformer-layers",
+        "--pipeline-num-transformer-layers --ai-framework",
     )
 )
 # Options that are there only to be refused, and what to give instead.
@@ -279,7 +279,10 @@ def _reading(
         args.assume(note)
     reached = dialect.world(args, scripts.world(launch))
     size = scripts.accelerators(found, reached, accelerators)
-    return reading_of(dialect, args, launch, reached, size, given)
+    try:
+        return reading_of(dialect, args, launch, reached, size, given)
+    except Unreadable as error:
+        raise scripts.with_what_is_absent(error, found, bool(given.positional)) from None
 
 
 def reading_of(

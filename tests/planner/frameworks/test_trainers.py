@@ -84,6 +84,12 @@ def test_axolotl() -> None:
     assert (split.plan.tp, split.plan.cp, split.plan.dp) == (2, 2, 4)
 
 
+@pytest.mark.parametrize("mark", ["dataset_mixture: {seed: 0}", "dataset_mixer: {a/b: 1.0}"])
+def test_trl_by_the_keys_of_the_alignment_handbook(mark: str) -> None:
+    text = TRL.replace("dataset_name: trl-lib/Capybara", mark).replace("use_peft: true\n", "")
+    assert read(text + "max_seq_length: 2048\n").training.seq_length == 2048
+
+
 def test_trl() -> None:
     reading = read(TRL)
     training = reading.training
