@@ -281,6 +281,8 @@ def _own(name: str, files: Mapping[str, str], above: tuple[str, ...]) -> str | N
 def _public(name: str, asked_by: Argument | None) -> str:
     """The path of the public configuration of that name.  Raises Unreadable."""
     base = posixpath.basename(name)
+    if name in table()["configs"]:
+        return name
     for path in table()["configs"]:
         if posixpath.basename(path) == base:
             return str(path)
@@ -294,12 +296,18 @@ def _public(name: str, asked_by: Argument | None) -> str:
     )
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Lays one tree over another, as merge_with_override does."""
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> None:
+    """Lays one tree over another, as merge_with_override does: `_override_` replaces a section."""
     for key, value in over.items():
-        if isinstance(value, dict) and value.get("_override_") is True:
-            base[key] = {name: one for name, one in value.items() if name != "_override_"}
-        elif isinstance(value, dict) and isinstance(base.get(key), dict):
-            _merge(base[key], value)
-        else:
-            base[key] = value
+        if isinstance(value, dict) and value.pop("_override_", False) is True:
+            base.pop(key, None)
+        _lay_over(base, key, value)
+
+
+def _lay_over(base: dict[str, Any], key: str, value: Any) -> None:
+    """One key of a tree, over what stands there; deeper than its sections nothing is replaced."""
+    if isinstance(value, dict) and isinstance(base.get(key), dict):
+        for name, one in value.items():
+            _lay_over(base[key], name, one)
+    else:
+        base[key] = value

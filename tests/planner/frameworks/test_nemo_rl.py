@@ -137,9 +137,17 @@ def test_a_base_that_lies_beside() -> None:
     over = "defaults: base.yaml\npolicy:\n  dtensor_cfg: {tensor_parallel_size: 4}\n"
     reading = read({"a.yaml": over, "base.yaml": OWN}, "accelerate")
     assert (reading.plan.tp, reading.plan.dp) == (4, 4)
-    replaced = over.replace("{tensor", "{_override_: true, enabled: true, tensor")
-    reading = read({"a.yaml": replaced, "base.yaml": OWN}, "accelerate")
-    assert (reading.plan.recompute, reading.training.lora_rank) == ("none", 0)
+    whole = OWN.replace("policy:\n", "policy:\n  _override_: true\n").replace("dim: 16", "dim: 4")
+    own = read({"a.yaml": f"defaults: base.yaml\n{whole}", "base.yaml": OWN}, "accelerate")
+    assert own.training.lora_rank == 4
+    deeper = over.replace("{tensor", "{_override_: true, tensor")  # has no effect there
+    reading = read({"a.yaml": deeper, "base.yaml": OWN}, "accelerate")
+    assert (reading.plan.tp, reading.plan.recompute, reading.training.lora_rank) == (4, "full", 16)
+    bare = OWN.replace("policy:\n", "policy:\n  _override_: true\n").replace(
+        "    activation_checkpointing: true\n", ""
+    )
+    reading = read({"a.yaml": f"defaults: base.yaml\n{bare}", "base.yaml": OWN}, "accelerate")
+    assert reading.plan.recompute == "none"
 
 
 @pytest.mark.parametrize(
