@@ -24,6 +24,7 @@ from planner.frameworks.megatron_bridge.attributes import (
     SHAPES,
     attributes,
 )
+from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.megatron_bridge.recipe_model import (
     adapted,
     expandable,
@@ -137,7 +138,7 @@ def _read_nemo(taken: nemo2.Taken, given: Given) -> Reading:
     sets = {key: one for key, one in values.items() if key not in taken.recipe.values}
     _understood(Words({}, sets, {}))
     name = values["model"]
-    values["model"] = replace(name, value=nemo2.MODELS.get(str(name.value), name.value))
+    values["model"] = replace(name, value=MODELS.get(str(name.value), name.value))
     notes = [*taken.notes, *taken.found.notes]
     size, launch = reached.accelerators, taken.found.launch
     reading = _reading(values, taken.recipe, given, launch, reached, size, notes)

@@ -6,7 +6,8 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
-from planner.frameworks.megatron_bridge.nemo2 import MODELS, table
+from planner.frameworks.megatron_bridge.nemo2 import table
+from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.named_models import find
 from planner.frameworks.reading import Reading, Unreadable
 from planner.intake.parsing import parse_cluster
