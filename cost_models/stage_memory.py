@@ -34,7 +34,7 @@ from cost_models.stage_states import (
 STATE_PARTS = ("weights", "gradients", "optimizer")
 # What comes and goes within a step.
 STEP_PARTS = ("activations", "logits", "working", "communication")
-# Layers whose saved tensors stay on the device while the others are offloaded (double buffer).
+# Layers whose saved tensors are on the device at least: one in use, one on its way.
 OFFLOAD_RESIDENT_LAYERS = 2.0
 
 
@@ -350,12 +350,17 @@ class _Slot:
         }, spare
 
     def _resident(self, place: _Place, some: Rows) -> Array:
-        """Saved tensors on the device: what is in flight, less what is offloaded."""
+        """Saved tensors on the device: what is in flight, less what is offloaded.
+
+        Transformer Engine offloads the first layers, and reloads one where a layer after them is
+        done: no more is there than what all other layers save (cpu_offload.py,
+        DefaultOffloadSynchronizer).
+        """
         resident: Array = place.in_flight * _at(self._saved, some)
         if self._offloaded is None:
             return resident
-        offloaded = resident * _at(self._offloaded, some)
-        return resident - offloaded + np.minimum(offloaded, _at(self._most_resident, some))
+        others = resident * (1.0 - _at(self._offloaded, some))
+        return np.maximum(others, np.minimum(resident, _at(self._most_resident, some)))
 
     def _at_loss(self, place: _Place, some: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.

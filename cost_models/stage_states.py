@@ -53,9 +53,10 @@ def state_parts(
     weights: Array = 0.0
     gradients: Array = 0.0
     optimizer: Array = 0.0
+    stored = element.weights - (zero == 3) * state_memory.transposed_bytes(training, g.runtime)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     for held, kept, ranks in zip(trained, frozen, shards, strict=True):
-        weights = weights + state_memory.weight_bytes(held, element.weights, zero, ranks)
+        weights = weights + state_memory.weight_bytes(held, stored, zero, ranks)
         if g.frozen is not None:
             weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
         gradients = gradients + state_memory.gradient_bytes(
@@ -86,8 +87,12 @@ def flat_step_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
 
 
 def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
-    """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE)."""
-    placeholders = g.runtime.placeholder_gradients
+    """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE).
+
+    FSDP of Megatron-Core runs without the fused accumulation that needs them: its recipes in
+    Megatron-Bridge turn it off (perf_recipes, gradient_accumulation_fusion).
+    """
+    placeholders = g.runtime.placeholder_gradients * (g.plans.zero_stage < 2)
     if not np.any(placeholders):
         return 0.0
     at_stage, at_state = g.stages.spread, g.state.spread
@@ -103,11 +108,11 @@ def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
 
     FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
     weights (word table and head); or all weights of the stage where it does not reshard.  Without
-    ZeRO torch (replicate) keeps them once more, in the dtype it computes in.
+    ZeRO torch (replicate) keeps masters once more, in the dtype it computes in.
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
-    masters: Array = sum_of(g.trained_stage_parameters[slot])
+    masters: Array = sum_of(g.trained_stage_parameters[slot]) * (s.training.master_weight_bytes > 0)
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
     if not np.any(plans.zero_stage == 3):
         return copied
@@ -119,8 +124,14 @@ def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     ahead = np.where(np.asarray(runtime.gathers_next_matrix) > 0, one, ahead)
     ends = first * g.state.spread(g.held.embedding) + last * g.state.spread(g.held.head)
     root = runtime.gathers_root_weights * ends
-    whole = np.where(plans.reshard_after_forward > 0, one + ahead + root, stage)
-    return copied + np.where(plans.zero_stage == 3, whole * half, 0.0)
+    # Of what is stored in fp8 the layer in use is there transposed too.
+    spared = state_memory.transposed_bytes(s.training, runtime)
+    whole = np.where(
+        plans.reshard_after_forward > 0,
+        (one + root) * half + ahead * (half - spared),
+        stage * half,
+    )
+    return copied + np.where(plans.zero_stage == 3, whole, 0.0)
 
 
 def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:

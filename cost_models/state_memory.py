@@ -55,6 +55,17 @@ def element_bytes(training: TrainingSpec, runtime: Traits) -> ElementBytes:
     )
 
 
+def transposed_bytes(training: TrainingSpec, runtime: Traits) -> Array:
+    """Bytes per parameter that FSDP spares of weights stored in fp8: the transposed copy.
+
+    Megatron-FSDP shards them as they stand, and drops what was transposed of a layer after its use
+    (param_and_grad_buffer.py; keep_fp8_transpose_cache is off).  MXFP8 stores both directions.
+    """
+    stored = training.precision == "fp8" and training.fp8_param_gather
+    apart = stored and training.fp8_recipe != "mxfp8"
+    return float(apart) * runtime.keeps_cast_weights
+
+
 @formula("byte", "deepspeed")
 def step_bytes(parameters: Array, half_gradients: Array, zero_stage: Array, shards: Array) -> Array:
     """Bytes that DeepSpeed's step adds to the states, where gradients accumulate in fp16.

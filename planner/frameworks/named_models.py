@@ -20,6 +20,19 @@ _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
 _SEES = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
 
 
+# Families without a decoder, or whose decoder reads an encoder's output.
+_ENCODES = re.compile(
+    r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(modern|distil|al|de|xlm-?ro|ro)?"
+    r"bert(a|-a)?|electra|whisper)([-_.v\d]|$)",
+    re.IGNORECASE,
+)
+
+
+def is_encoder(name: str) -> bool:
+    """Whether a model of that name is an encoder, or has one, by its family."""
+    return bool(_ENCODES.search(name))
+
+
 def left_out(name: str) -> list[str]:
     """What the preset of a model of that name does not hold, as a sentence."""
     if not _SEES.search(name):
@@ -30,16 +43,22 @@ def left_out(name: str) -> list[str]:
 def find(name: str) -> ModelSpec:
     """The preset of a name, whatever stands between its words.  Raises UnknownName."""
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
-    for one in (*tried, _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))):
+    released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
+    for one in (*tried, released):
         try:
             return models.model(one)
         except UnknownName as error:
             last = error
-    bare = re.sub(r"[-_ ]", "", name.lower())
+    bare = {_bare(name), _bare(released)}
     for entry in models.models():
-        if any(re.sub(r"[-_ ]", "", one.lower()) == bare for one in (entry.id, *entry.aliases)):
+        if any(_bare(one.rsplit("/", 1)[-1]) in bare for one in (entry.id, *entry.aliases)):
             return entry.spec
     raise last
+
+
+def _bare(name: str) -> str:
+    """The name without what stands between its words."""
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def of_config(files: Mapping[str, str], name: str) -> ModelSpec:

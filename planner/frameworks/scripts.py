@@ -9,6 +9,17 @@ from dataclasses import dataclass
 from planner.frameworks.bash import Argument, Launch, evaluate, slurm_variables
 from planner.frameworks.reading import Setting, Unreadable
 
+# What a program trains that is none, by its name.
+_OTHER_KINDS = {
+    "bert": "an encoder (BERT)", "t5": "an encoder with a decoder (T5)", "ict": "two encoders",
+    "retro": "a decoder with a retriever's encoder", "vision": "a vision model",
+    "vlm": "a decoder with an image encoder", "llava": "a decoder with an image encoder",
+    "mimo": "a decoder with encoders of other kinds of data", "mamba": "a state-space model",
+    "hybrid": "a model of attention and other mixers",
+}  # fmt: skip
+DECODERS_ONLY = "only the training of decoders is planned, and nothing given beside it changes that"
+NOT_AT_HAND = "is not at hand"
+_TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
 
@@ -53,6 +64,20 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
 
 
+def with_what_is_absent(error: Unreadable, found: Found, arguments: bool) -> Unreadable:
+    """The error with what may hold what it misses: a file that is not at hand, or arguments.
+
+    arguments: whether the script was given any.
+    """
+    hints = [f"{note}: add it" for note in found.notes if NOT_AT_HAND in note]
+    if not arguments and _TAKES_ARGUMENTS.search(found.files.get(found.script, "")):
+        hints.append("the script takes arguments: give them after --")
+    asks = " is missing" in error.text or "which the files do not say" in error.text
+    if not (asks and hints):
+        return error
+    return Unreadable(f"{error.text} ({'; '.join(hints)})", error.file, error.line)
+
+
 def decoder_only(launch: Launch, hybrids: bool = False) -> None:
     """Raises Unreadable where the program trains another kind of model, or none.
 
@@ -61,9 +86,9 @@ def decoder_only(launch: Launch, hybrids: bool = False) -> None:
     name = launch.program.text.rsplit("/", 1)[-1]
     found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
     if found and not (hybrids and found[1] in ("mamba", "hybrid")):
-        raise Unreadable(
-            f"{name} trains no decoder-only transformer", launch.program.file, launch.program.line
-        )
+        what = _OTHER_KINDS[found[1]]
+        text = f"{name} trains {what}: {DECODERS_ONLY}"
+        raise Unreadable(text, launch.program.file, launch.program.line)
 
 
 def training(launch: Launch, mark: str) -> bool:
@@ -129,6 +154,9 @@ def world(launch: Launch) -> World:
             nodes = slurm.get("SLURM_NNODES")
         if per_node is None:
             per_node = slurm.get("SLURM_GPUS_PER_NODE")
+    elif launch.launcher == "msrun":  # MindSpore's: all processes, and those of a node
+        total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
+        nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
         nodes, per_node = _count(settings, "--num_nodes"), _count(settings, "--num_gpus")
     elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:

@@ -24,6 +24,8 @@ TITLE = "verl"
 ROOT = "actor_rollout_ref."
 ACTOR, MODEL = ROOT + "actor.", ROOT + "model."
 MICRO, MINI = ACTOR + "ppo_micro_batch_size_per_gpu", ACTOR + "ppo_mini_batch_size"
+# The same of all ranks together, which later versions no longer take.
+OF_ALL = ACTOR + "ppo_micro_batch_size"
 LENGTH = "data.max_response_length"
 # Of the actor and the model, what changes neither a step's time nor its memory.
 IDLE = re.compile(
@@ -160,12 +162,15 @@ def sizes(said: Overrides, context: str, splits: Iterable[str], notes: list[str]
     longest = said.whole("data.max_prompt_length", 512) + said.whole(LENGTH, 512)
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
     batch = said.whole(MINI, 256) * said.whole(ROOT + "rollout.n", 1)
+    replica = prod(said.whole(key, 1) for key in (context, *splits) if said.known(key))
     if not said.on(ACTOR + "use_dynamic_bsz"):
         said.text(ACTOR + "ppo_max_token_len_per_gpu")
+        if said.text(OF_ALL) and not said.text(MICRO):
+            replicas = max((world(said).accelerators or 1) // replica, 1)
+            return Sizes(longest, batch, max(said.whole(OF_ALL) // replicas, 1))
         return Sizes(longest, batch, said.whole(MICRO))
     said.text(MICRO)
     tokens = said.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * said.whole(context, 1)
-    replica = prod(said.whole(key, 1) for key in (context, *splits) if said.known(key))
     share = max(batch * replica // (world(said).accelerators or 1), 1)
     micro = next(n for n in range(min(max(tokens // longest, 1), share), 0, -1) if share % n == 0)
     notes.append(f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest")

@@ -68,7 +68,7 @@ OTHER_FILES: dict[str, str] = {
     "quant_method": "the settings of a quantiser; config.json lies next to it",
     "bits": "the settings of a quantiser; config.json lies next to it",
     "temperature": "generation settings; config.json lies next to it",
-    "is_encoder_decoder": "an encoder-decoder, of which no family is read here",
+    "is_encoder_decoder": "an encoder-decoder such as T5; only decoders can be planned",
     "vision_config": "a model of images and text of no family here; its text_config may be one",
     "image_size": "a vision model",
     "type_vocab_size": "an encoder such as BERT; only decoders can be planned",

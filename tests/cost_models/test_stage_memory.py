@@ -148,17 +148,46 @@ def test_per_operator_recompute_brings_the_rest_back_in_one_layer() -> None:
 
 
 def test_some_layers_wait_in_host_memory() -> None:
-    """Of 8 layers 5 leave, and the tensors of 2 are still on their way; 3 stay."""
+    """Of 8 layers 5 leave, each as another is done; two at least are there: in use, on its way."""
 
     def saved(**plan: object) -> float:
         found = memory(deeper(LLAMA_70B, 8), ParallelPlan.model_validate({"dp": 8, **plan}))
         return float(found.parts["activations"][0, 0])
 
     all_stay, all_leave = saved(), saved(offload_activations=True)
-    each = (all_stay - all_leave) / 6
-    some = saved(offload_activations=True, offload_num_layers=5)
-    assert some == pytest.approx(all_stay - 3 * each, rel=1e-9)
-    assert saved(offload_activations=True, offload_num_layers=8) == all_leave
+    each = all_stay / 8
+    assert all_leave == pytest.approx(2 * each, rel=1e-9)
+    for leave, stay in ((5, 3), (6, 2), (7, 2), (8, 2)):
+        some = saved(offload_activations=True, offload_num_layers=leave)
+        assert some == pytest.approx(stay * each, rel=1e-9)
+
+
+def test_megatrons_fsdp_keeps_no_placeholders_and_no_transposed_weights() -> None:
+    """Without fused accumulation; weights in fp8 as they stand, transposed of the layer in use."""
+    fields = {"precision": "fp8", "fp8_param_gather": True}
+    sharded, whole = (
+        memory(LLAMA_70B, ParallelPlan(dp=8, zero_stage=zero), **fields) for zero in (3, 1)
+    )
+    blocks = memory(LLAMA_70B, ParallelPlan(dp=8, zero_stage=3), **fields, fp8_recipe="mxfp8")
+
+    def part(found: StageMemory, name: str) -> float:
+        return float(found.parts[name][0, 0])
+
+    assert part(sharded, "weights") * 8 == pytest.approx(part(whole, "weights") / 2)
+    assert part(blocks, "weights") * 8 == pytest.approx(part(whole, "weights"))
+    assert part(blocks, "communication") > part(sharded, "communication")
+    parameters = part(sharded, "weights") * 8
+    assert part(sharded, "gradients") * 8 == pytest.approx(4.0 * parameters)
+
+
+def test_without_masters_torch_keeps_no_second_copy() -> None:
+    plan = ParallelPlan(dp=8, zero_stage=0, runtime="torch")
+    copied, alone = (
+        float(memory(LLAMA_70B, plan, **fields).parts["communication"][0, 0])
+        for fields in ({}, {"master_weights_dtype": "none"})
+    )
+    parameters = float(memory(LLAMA_70B, plan).parts["weights"][0, 0]) / 4.0
+    assert copied - alone == pytest.approx(2.0 * parameters)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ class Kept(metaclass=Meta):
             self.__dict__[name] = Kept(made_by=name)
             return self.__dict__[name]
         if self.made_by.startswith("AutoBridge"):
+            if name.endswith("_parallel_size"):
+                return 1  # as ModelParallelConfig has it
             return Kept(*self.words, made_by=f"AutoBridge.{name}")
         if self.made_by == "ConfigContainer":
             return Kept(made_by=name)

@@ -15,14 +15,16 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import verl, yaml_files
-from planner.frameworks.accelerate import trainers, verl_actor
+from planner.frameworks import scripts, verl, yaml_files
+from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.accelerate.tuning import tuning_of
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.named_models import find, of_config
+from planner.frameworks.named_models import find, is_encoder, of_config
+from planner.frameworks.nemo_rl import policy as nemo_rl
+from planner.frameworks.nemo_rl.config import of_files
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.values import (
     DEGREE,
@@ -63,13 +65,13 @@ Keyed = list[tuple[str, Setting]]
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script calls accelerate's launcher, or a config of it stands alone."""
-    scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
+    texts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     if (found := trainers.trainer_of(files)) is not None:
         return found[0].title not in trainers.NAMED
-    if verl.call(files, verl.on_fsdp) is not None:
+    if verl.call(files, verl.on_fsdp) is not None or nemo_rl.is_on(files, "dtensor_cfg"):
         return True
-    if scripts:
-        return any("accelerate launch" in text for text in scripts)
+    if texts:
+        return any("accelerate launch" in text for text in texts)
     return any(
         "distributed_type:" in text
         for name, text in files.items()
@@ -83,6 +85,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return trainers.read(files, accelerators)
     if (call := verl.call(files, verl.on_fsdp)) is not None:
         return verl_actor.read(call, files)
+    if (run := of_files(files)) is not None:
+        return nemo_rl_policy.read(run, given_with(files), accelerators)
     launch = only_launch(files, "accelerate")
     line = options(launch.before[2:], SWITCHES) if launch else []
     script = options(launch.arguments) if launch else []
@@ -182,6 +186,8 @@ def _model(files: Mapping[str, str], asked: Values) -> ModelSpec:
     stated = (asked.text(*CONFIG) or "config.json").rsplit("/", 1)[-1]
     name = stated if stated in files else "config.json"
     if name not in files:
+        if is_encoder(stated):
+            raise Unreadable(f"{stated} is an encoder, or has one: {scripts.DECODERS_ONLY}")
         try:
             return find(asked.text(*CONFIG) or stated)
         except UnknownName:

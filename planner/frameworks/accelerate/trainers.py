@@ -16,12 +16,12 @@ from pydantic import ValidationError
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, yaml_files
+from planner.frameworks import architecture, scripts, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.accelerate.tuning import NAMES
 from planner.frameworks.launch_files import Given, given_with
-from planner.frameworks.named_models import find, of_config
+from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.values import DEGREE, Values, malformed, only_launch, options
 
@@ -71,7 +71,7 @@ TRAINERS = (
     ),
     Trainer(
         "TRL",
-        ("dataset_name", "dataset_text_field", "use_peft"),
+        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
         ("model_name_or_path",),
         ("max_length", "max_seq_length"),
         "per_device_train_batch_size",
@@ -177,6 +177,9 @@ def _model(values: Values, trainer: Trainer, given: Given, files: Mapping[str, s
     except UnknownName as error:
         if "config.json" in files:
             return of_config(files, "config.json")
+        if is_encoder(name):
+            text = f"{name[:100]} is an encoder, or has one: {scripts.DECODERS_ONLY}"
+            raise Unreadable(text) from None
         raise Unreadable(
             f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
             "config.json (--model)"

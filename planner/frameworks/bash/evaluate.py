@@ -282,8 +282,32 @@ class Shell(Programs):
         try:
             return self.call(name, words, names, command)
         finally:
+            for assignment in command.assignments:
+                self.variables.pop(assignment.name, None)
+                if assignment.name in kept:
+                    self.variables[assignment.name] = kept[assignment.name]
             if command.assignments:
-                self.variables, self.exported = kept, exported
+                self.exported = exported
+
+    def reads(self, name: str, names: list[str | None], command: Simple) -> None:
+        """The variables that a line is read into: those of a here-string are known."""
+        wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
+        strings = [one.target for one in command.redirects if one.operator == "<<<"]
+        text = self.known(plain_text(self.value(strings[-1]))) if strings else None
+        if name != "read" or text is None or not wanted:
+            for one in wanted:
+                self.variables[one] = ((self.unknown(f"${one}"), command.line),)
+            return
+        line = text.partition("\n")[0]
+        separators = self.lookup("IFS", command.line, "IFS")
+        cut = None if separators is None else plain_text(separators)
+        array = any(one and re.fullmatch(r"-\w*a", one) for one in names)
+        parts = _fields(line, cut, None if array else len(wanted) - 1)
+        if array:
+            self.variables[wanted[-1]] = [((part, command.line),) for part in parts]
+            return
+        for place, one in enumerate(wanted):
+            self.variables[one] = ((parts[place] if place < len(parts) else "", command.line),)
 
     def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
         if name in self.functions:
@@ -320,9 +344,7 @@ class Shell(Programs):
             for one in names[1:]:
                 self.variables.pop(one or "", None)
         elif name in ("read", "mapfile", "readarray", "getopts"):
-            for one in names[1:]:
-                if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII):
-                    self.variables[one] = ((self.unknown(f"${one}"), command.line),)
+            self.reads(name, names[1:], command)
         elif name in ("source", "."):
             self.other(words[1:2], words[2:], "read")
         elif name == "eval":
@@ -330,3 +352,16 @@ class Shell(Programs):
         else:
             self.program(name, words, names, command)
         return True
+
+
+def _fields(line: str, separators: str | None, most: int | None) -> list[str]:
+    """What `read` makes of a line: at most that many cuts.
+
+    separators: of IFS; None: white space.
+    """
+    if separators is None or not separators.strip():
+        white = line.strip().split(None, -1 if most is None else most)
+        return [line] if separators == "" else white
+    if most == 0:
+        return [line]
+    return re.split(f"[{re.escape(separators)}]", line, maxsplit=most or 0)

@@ -30,6 +30,13 @@ MAX_MARKS = 50_000
 # Characters from here on stand for what is unknown; they belong to no script.
 _FIRST_MARK = 0xF0000
 MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
+# `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that make one line of several.
+_FILTER = r"""\|\s*(?:xargs|tr\s+(?:-s\s+)?['"](?:\\n|\s)+['"](?:\s+['"]\s['"])?|""" + (
+    r"""sed\s+(?:-E\s+)?['"]s/[\s\\+*]+/\s/g['"])\s*"""
+)
+_JOINED = re.compile(
+    rf"""\$\(\s*echo\s+("?)\$\{{?([A-Za-z_]\w{{0,200}})\}}?\1\s*(?:{_FILTER}){{1,5}}\)"""
+)
 # Set by bash or the login, to what no script says.
 _AMBIENT = frozenset(
     re.findall(
@@ -277,8 +284,16 @@ class Expansion:
             return ((part.text, part.line),)
         if isinstance(part, Parameter):
             return self.scalar(part)
+        if isinstance(part, Opaque) and (joined := self.joined(part)) is not None:
+            return ((joined, part.line),)
         number = self.number(part.expression) if isinstance(part, Arithmetic) else None
         return ((self.unknown(part.source) if number is None else str(number), part.line),)
+
+    def joined(self, part: Opaque) -> str | None:
+        """A variable's lines in one, where a substitution only joins them; else None."""
+        match = _JOINED.fullmatch(part.source)
+        value = self.lookup(match[2], part.line, part.source) if match else None
+        return None if value is None else " ".join(plain_text(value).split())
 
     def value(self, word: Word) -> Value:
         """The word as one text, without splitting: what an assignment takes."""

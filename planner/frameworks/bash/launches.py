@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate)")
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
 
 # Of ms-swift's command for Megatron-Core.
-_TASKS = ("sft", "pt")
+# What starts a program without naming python.
+STARTERS = ("srun", "uv")
+# The words of a trainer's own command -> its tasks.
+_COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,16 @@ def launcher_of(text: str) -> str:
     return "python" if name.startswith("python") else name
 
 
-def console_script(names: Sequence[str | None]) -> bool:
-    """Whether a command is a trainer's own, with its task for the program."""
-    first, task = (*names[:2], None, None)[:2]
-    return (first or "").rsplit("/", 1)[-1] == "megatron" and task in _TASKS
+def console_script(names: Sequence[str | None]) -> int:
+    """The place of the task in a command that is a trainer's own; 0 where it is none."""
+    said = [(name or "").rsplit("/", 1)[-1] for name in names]
+    starts = range(len(said)) if said[:1] and said[0] in STARTERS else range(1)
+    for command, tasks in _COMMANDS.items():
+        for start in starts:
+            task = start + len(command)
+            if tuple(said[start:task]) == command and said[task : task + 1] and said[task] in tasks:
+                return task
+    return 0
 
 
 def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:

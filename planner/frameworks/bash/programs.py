@@ -10,6 +10,7 @@ from contextlib import suppress
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
 from planner.frameworks.bash.launches import (
+    STARTERS,
     Launch,
     console_script,
     launcher_of,
@@ -181,7 +182,7 @@ class Programs(Expansion, ABC):
 
     def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
         """The call of a Python program that the words are; None where they are something else."""
-        program = 1 if console_script(names) else self.trainer(words, names)
+        program = console_script(names) or self.trainer(words, names)
         if program is None:
             return None
         given = tuple(map(self.argument, words))
@@ -200,7 +201,7 @@ class Programs(Expansion, ABC):
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
         if launcher is None:
             first = names[0]
-            if not (first is None or first == "" or first.endswith(".py") or first == "srun"):
+            if first and not first.endswith(".py") and first not in STARTERS:
                 return None
         for place in range(0 if launcher is None else launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""

@@ -69,16 +69,21 @@ def stores_fp8(c: Context) -> bool:
     return c.training.precision == "fp8" and c.training.fp8_param_gather
 
 
+MUON_IN_FP16 = unsupported(
+    lambda c, p: c.training.optimizer != "muon" or c.training.precision != "fp16",
+    "its Muon refuses fp16",
+    "degrees",
+)
+MUON_IN_FP8 = unsupported(
+    lambda c, p: c.training.optimizer != "muon" or not stores_fp8(c),
+    "weights stored in fp8 want the distributed optimizer of Adam, not Muon",
+    "degrees",
+)
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.optimizers("adam", "sgd", "muon"),
-    unsupported(
-        lambda c, p: (
-            c.training.optimizer != "muon" or (c.training.precision != "fp16" and not stores_fp8(c))
-        ),
-        "its Muon refuses fp16, and weights stored in fp8 want the distributed optimizer of Adam",
-        "degrees",
-    ),
+    MUON_IN_FP16,
+    MUON_IN_FP8,
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,

@@ -13,6 +13,7 @@ from planner.frameworks.reading import Unreadable
 Blocks = dict[str, Any]
 
 PATTERN, OLD = "--hybrid-layer-pattern", "--hybrid-override-pattern"
+RATIOS = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio")
 VARIANT = "--experimental-attention-variant"
 # Letters of a hybrid model, and the blocks that they stand for.
 KINDS = {letter: kind for kind, letter in SYMBOLS.items()} | {
@@ -64,7 +65,7 @@ def hybrid_pattern(args: Arguments) -> str:
 
     Raises Unreadable where letters stand for no layer, or none are given.
     """
-    text = args.text(PATTERN) or args.text(OLD)
+    text = args.text(PATTERN) or args.text(OLD) or _by_ratios(args)
     setting = args.given.get(PATTERN) or args.given.get(OLD) or args.given.get("--is-hybrid-model")
     if not text and args.has("--is-hybrid-model") and setting is not None:
         raise Unreadable(f"a hybrid model needs {PATTERN}", setting.file, setting.line)
@@ -80,6 +81,36 @@ def hybrid_pattern(args: Arguments) -> str:
     if len(set(predicted)) > 1:
         args.refuse("all prediction layers of a pattern are the same", PATTERN, OLD)
     return text
+
+
+def _by_ratios(args: Arguments) -> str:
+    """The letters of a hybrid model of which shares of its layers are said; empty for another.
+
+    As mamba_hybrid_layer_allocation.py of core 0.12 to 0.15 deals them: attention evenly between
+    stretches of Mamba layers, then MLPs among these, the first ones last.
+    """
+    attention, mlp = (args.number(option, 0.0) for option in RATIOS)
+    layers = args.integer("--num-layers")
+    if not (0.0 < attention + mlp <= 1.0 and min(attention, mlp) >= 0.0 and layers > 0):
+        return ""
+    attentions, mlps = round(layers * attention), round(layers * mlp)
+    mixers = layers - attentions
+    letters = _dealt(["M"] * layers, "*", mixers / (attentions + 1))
+    return "".join(_dealt(letters, "-", (mixers - mlps) / mlps) if mlps else letters)
+
+
+def _dealt(letters: list[str], letter: str, stretch: float) -> list[str]:
+    """The letter in place of one M after every stretch of them."""
+    found, left = list(letters), stretch
+    for place, one in enumerate(letters):
+        if one != "M":
+            continue
+        if left < 0.5:
+            found[place] = letter
+            left += stretch
+        else:
+            left -= 1
+    return found
 
 
 def layers_of(text: str) -> int:

@@ -18,6 +18,7 @@ from planner.frameworks.launch_files import Given, given_with
 from planner.frameworks.megatron import (
     forks,
     namespace,
+    nemo_rl_policy,
     numerics,
     slime,
     swift,
@@ -27,6 +28,8 @@ from planner.frameworks.megatron import (
 )
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
+from planner.frameworks.nemo_rl import policy as nemo_rl
+from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.reading import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.megatron"
@@ -41,7 +44,7 @@ MINDSPEED_OPTIONS = frozenset(
         "--noop-layers --reuse-fp32-param --recompute-activation-function --swap-attention "
         "--use-cp-send-recv-overlap --num-layer-list --tp-2d --moe-fb-overlap "
         "--npu-deterministic --optimization-level --unaligned-linear --variable-seq-lengths "
-        "--pipeline-num-transformer-layers",
+        "--pipeline-num-transformer-layers --ai-framework",
     )
 )
 # Options that are there only to be refused, and what to give instead.
@@ -106,6 +109,8 @@ def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
     if verl.call(files, verl.on_megatron) is not None:
         return False
+    if nemo_rl.is_on(files, "megatron_cfg"):
+        return True
     if namespace.is_one(files) or yaml_config.is_one(files) or _other(files) is not None:
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
@@ -170,6 +175,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_namespace(found, files, accelerators)
     if (config := yaml_config.of_files(files)) is not None:
         return _read_yaml(config, files, accelerators)
+    if (run := of_files(files)) is not None:
+        nemo_rl.backend(run)
+        return _read_policy(run, files, accelerators)
     if (other := _other(files)) is not None:
         return _read_other(other, files, accelerators)
     launch = scripts.training_call(files, trains, TITLE).launch
@@ -216,13 +224,27 @@ def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | 
         return None
 
 
+def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Reading:
+    """What NeMo-RL's run says of its policy's training."""
+    known = known_arguments(PACKAGE)["flags"]
+    translated = nemo_rl_policy.translated(run, given_with(files), known, size)
+    found = scripts.Found(translated.launch, run.name, files, {}, ())
+    return _translated(translated, found, "NeMo-RL", size)
+
+
 def _read_other(
     other: tuple[scripts.Found, str, Translator], files: Mapping[str, str], size: int | None
 ) -> Reading:
     """What the call of another trainer says of its training."""
     found, title, translate = other
-    given = given_with(files)
-    translated = translate(found.launch, given, known_arguments(PACKAGE)["flags"])
+    translated = translate(found.launch, given_with(files), known_arguments(PACKAGE)["flags"])
+    return _translated(translated, found, title, size)
+
+
+def _translated(
+    translated: namespace.TranslatedLaunch, found: scripts.Found, title: str, size: int | None
+) -> Reading:
+    """What a launch in Megatron-LM's words says."""
     dialect = replace(
         UPSTREAM,
         title=title,
@@ -257,7 +279,10 @@ def _reading(
         args.assume(note)
     reached = dialect.world(args, scripts.world(launch))
     size = scripts.accelerators(found, reached, accelerators)
-    return reading_of(dialect, args, launch, reached, size, given)
+    try:
+        return reading_of(dialect, args, launch, reached, size, given)
+    except Unreadable as error:
+        raise scripts.with_what_is_absent(error, found, bool(given.positional)) from None
 
 
 def reading_of(

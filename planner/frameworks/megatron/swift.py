@@ -1,4 +1,4 @@
-"""ms-swift's launches (`megatron sft`, `megatron pt`), said again in Megatron-LM's words.
+"""ms-swift's launches (`megatron sft`, `pt`, `rlhf`), said again in Megatron-LM's words.
 
 Its options are Megatron-LM's attributes; defaults are those of MegatronArguments of August 2026
 (3602360).
@@ -24,8 +24,15 @@ from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.scripts import World
 
 TITLE = "ms-swift"
-TASKS = ("sft", "pt")
-MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt)\b")
+TASKS = ("sft", "pt", "rlhf")
+MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b")
+# Kinds of `megatron rlhf`; of the first a sample is two sequences, taken in one pass.
+PAIRED = ("dpo",)
+ALIGNED = (*PAIRED, "kto", "grpo")
+APART = (
+    "it is the policy's training that is costed: reference, reward, teacher and generation stand "
+    "outside"
+)
 DEFAULTS = {
     "micro_batch_size": "1",
     "global_batch_size": "16",
@@ -66,8 +73,10 @@ def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> Transl
             raise Unreadable(text, one.file, one.line)
         kinds |= {one.text} if one is not None else set()
     notes: list[str] = []
+    pairs = _aligned(said, launch, notes)
     model = given.model or _model(said, launch, notes)
     training = _adapted(said, model) if "lora" in kinds else {}
+    training |= {"loss": "dpo"} if pairs > 1 else {}
     length = said.pop("max_length", None)
     program = launch.program
     if length is None:
@@ -79,6 +88,11 @@ def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> Transl
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     words = {name: Argument(text, program.file, program.line) for name, text in usual.items()}
     words["seq_length"] = length
+    for name in ("micro_batch_size", "global_batch_size"):
+        one = said.pop(name, words[name])
+        if one.text.isdecimal():
+            one = Argument(str(pairs * int(one.text)), one.file, one.line, one.known)
+        words[name] = one
     left = []
     for name, word in said.items():
         ours = RENAMED.get(name, name)
@@ -93,6 +107,27 @@ def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> Transl
         launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
     )
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
+
+
+def _aligned(said: dict[str, Argument], launch: Launch, notes: list[str]) -> int:
+    """Sequences of a sample; 1 but where alignment trains on pairs.  Raises Unreadable."""
+    if launch.program.text != "rlhf":
+        return 1
+    one = said.pop("rlhf_type", None)
+    kind = "dpo" if one is None else one.text
+    if kind not in ALIGNED:
+        place = one or launch.program
+        text = f"--rlhf_type {kind[:60]} is not read; {', '.join(ALIGNED)} are"
+        raise Unreadable(text, place.file, place.line)
+    if kind not in PAIRED:
+        notes.append(APART)
+    response = said.pop("max_completion_length", None)
+    if kind == "grpo" and response is not None and response.text.isdecimal():
+        prompt = said["max_length"].text if "max_length" in said else ""
+        if prompt.isdecimal():
+            total = str(int(prompt) + int(response.text))
+            said["max_length"] = Argument(total, response.file, response.line)
+    return 2 if kind in PAIRED else 1
 
 
 def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:

@@ -62,6 +62,7 @@ _OF_OTHERS = re.compile(
     r"^--(bert|vocab-extra-ids|encoder-|decoder-(num|seq)|retro|vision|img|num-tokens-to-generate|"
     r"prompts?$|prompt-file|incoming-requests|export-)"
 )
+_OF_ENCODERS = re.compile(r"^--(bert|vocab-extra-ids|encoder-|decoder-(num|seq))")
 _MASKED = re.compile(r"_text_sentence$|(^|[/_-])(bert|t5)[_-]")
 
 
@@ -172,9 +173,10 @@ def _decoder(args: Arguments) -> None:
         data = one.name == "--data-path" and _MASKED.search(text)
         if data or _OF_OTHERS.match(one.name):
             shown = f"{one.name} {text}".rstrip()
-            raise Unreadable(
-                f"{shown}: is of another program than pretrain_gpt.py", one.file, one.line
-            )
+            what = "another program than pretrain_gpt.py"
+            if data or _OF_ENCODERS.match(one.name):
+                what = f"a program that trains an encoder (BERT, T5): {scripts.DECODERS_ONLY}"
+            raise Unreadable(f"{shown}: is of {what}", one.file, one.line)
     args.assume(f"the program is pretrain_gpt.py: {MODEL_ARGS} does not name it")
 
 

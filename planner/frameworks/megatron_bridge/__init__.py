@@ -52,6 +52,10 @@ def _field(field: Field) -> Field:
 
 
 FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
+    "cross_entropy": Field(
+        ("model.cross_entropy_loss_fusion", "model.cross_entropy_fusion_impl"),
+        "fused: native; in_place: te",
+    ),
     "runtime": Field((ALLOCATOR,), "of Megatron-Core: with expandable segments or without"),
     # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation asks for Megatron-Core's dev.
     "dynamic_cp": Field(

@@ -17,13 +17,14 @@ from planner.frameworks.launch_files import SET, Given, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.namespace import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
-from planner.frameworks.megatron_bridge import python_recipe, recipes
+from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (
     LAID_OVER,
     SECTIONS,
     SHAPES,
     attributes,
 )
+from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.megatron_bridge.recipe_model import (
     adapted,
     expandable,
@@ -39,6 +40,7 @@ from planner.frameworks.reading import Reading, Setting, Unreadable
 
 TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
+TASKS = ("pretrain", "sft", "peft")
 EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
 OWN_RECIPE = (
     "a recipe of one's own is Python code: what it says is known only when it runs; a public one "
@@ -59,7 +61,7 @@ def _trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts a recipe by its name."""
-    if python_recipe.is_one(files):
+    if python_recipe.is_one(files) or nemo2.is_one(files):
         return True
     if not any(
         any(program in text for program in PROGRAMS) or _SAYS_RECIPE.search(text)
@@ -111,6 +113,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     Raises Unreadable where the recipe, an option or what would change the model is not known.
     """
     given = given_with(files)
+    if not python_recipe.is_one(files) and nemo2.is_one(files):
+        return _read_nemo(nemo2.taken(files, given), given)
     found, said, own = _said(files, given)
     launch = found.launch
     for name, text in given.values.items():
@@ -124,15 +128,37 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
     _laid_over(values, said, recipe, size, notes)
-    if "_pretrain_" not in recipe.name:
+    return _reading(values, recipe, given, launch, reached, size, notes)
+
+
+def _read_nemo(taken: nemo2.Taken, given: Given) -> Reading:
+    """What a launch of NeMo 2's says, whose values have Bridge's names."""
+    reached, values = taken.world(), taken.values
+    assert reached.accelerators is not None
+    sets = {key: one for key, one in values.items() if key not in taken.recipe.values}
+    _understood(Words({}, sets, {}))
+    name = values["model"]
+    values["model"] = replace(name, value=MODELS.get(str(name.value), name.value))
+    notes = [*taken.notes, *taken.found.notes]
+    size, launch = reached.accelerators, taken.found.launch
+    reading = _reading(values, taken.recipe, given, launch, reached, size, notes)
+    return reading.model_copy(update={"written": False})
+
+
+def _reading(
+    values: dict[str, Said],
+    recipe: Recipe,
+    given: Given,
+    launch: Launch,
+    reached: scripts.World,
+    size: int,
+    notes: list[str],
+) -> Reading:
+    """What the values of a recipe say on so many accelerators."""
+    if "pretrain_" not in recipe.name:
         notes.append("samples are taken to fill their sequences, packed or padded")
     model = given.model or model_of(values, recipe, notes)
     without_projections(values, model, notes)
-    impl = values.get("model.cross_entropy_fusion_impl")
-    if impl is not None and impl.value == "te":
-        # Only Megatron-LM's parser refuses it.
-        values["model.cross_entropy_fusion_impl"] = replace(impl, value="native")
-        notes.append("Transformer Engine's cross entropy is costed as the native fused one")
     args = _arguments(values, model, notes)
     call = replace(launch, arguments=())
     adapters = adapted(values, model)
@@ -215,9 +241,10 @@ def _recipe(said: Words, launch: Launch) -> Recipe:
         key, model = "model_size", f"{pick(family)}_{pick('model_size')}"
     else:
         model = pick(key)
-    if task != "pretrain":
+    if task not in TASKS:
         one = said.picks["task"]
-        raise Unreadable(f"--task {task} is not read; pretrain is", one.file, one.line)
+        text = f"--task {task[:60]} is not read; {', '.join(TASKS)} are"
+        raise Unreadable(text, one.file, one.line)
     named = said.picks[key]
     if said.picks.get("use_recipes"):
         return recipes.find(f"{model}_{task}_config", named.file, named.line)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from cost_models.plans import code
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
-from planner.frameworks.megatron.rules import EARLY_GATHER
+from planner.frameworks.megatron.model_rules import MUON_IN_FP8
+from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part, own_runtime
 from planner.search.constraints import Rule
@@ -41,7 +42,8 @@ OWN: tuple[Rule, ...] = (
         "its FSDP does not go with the tp-pp-dp order of ranks",
     ),
 )
-# Megatron-LM's parser alone demands what EARLY_GATHER says; NVIDIA's recipes of DeepSeek-V3 on H100
-# gather early without it.
-_OTHERWISE = (EARLY_GATHER, own_runtime("megatron"))
+# Megatron-LM's parser alone demands what these say: NVIDIA's recipes of DeepSeek-V3 on H100 gather
+# early without it, most of its recipes run Transformer Engine's cross entropy, and those of Kimi-K2
+# train weights in fp8 with Muon.
+_OTHERWISE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, own_runtime("megatron"))
 RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _OTHERWISE), *OWN)

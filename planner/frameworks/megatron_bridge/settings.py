@@ -312,13 +312,16 @@ def _unsaid(
 
 
 def _after(plan: ParallelPlan, recipe: str) -> Iterator[tuple[str, str, str]]:
-    """What other settings demand of Bridge."""
+    """What other settings demand of Bridge, or it alone allows."""
     if recipe == "mxfp8" and plan.zero_stage == 1:
         yield (
             "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
             "True",
             "Bridge demands it where mxfp8 weights are gathered",
         )
+    if plan.cross_entropy == "in_place":
+        why = "Transformer Engine's, whose gradient takes the place of the logits"
+        yield "model.cross_entropy_fusion_impl", '"te"', why
 
 
 def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:

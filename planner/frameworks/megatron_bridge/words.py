@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument
+from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.values import hint
 
@@ -106,12 +107,17 @@ def words(arguments: Sequence[Argument]) -> Words:
     found = Words({}, {}, {})
     for name, word, texts in _options(arguments):
         text = ",".join(one.text for one in texts) if texts else "true"
-        if not all(one.known for one in texts) and not _NO_EFFECT.match(name):
+        override = _OVERRIDE.fullmatch(name)
+        idle = _NO_EFFECT.match(name) is not None
+        if override is not None:
+            idle = override[1] not in recipes.relevant()
+        if not all(one.known for one in texts) and not idle:
             asked = ", ".join(f"--set {one}=..." for one in variables(text)) or "write it out"
-            unsaid = f"--{name} is {text[:200]}, which the files do not say: {asked}"
+            shown = name if override is not None else f"--{name} is {text[:200]}"
+            unsaid = f"{shown[:200]}: the files do not say it: {asked}"
             raise Unreadable(unsaid, word.file, word.line)
-        if match := _OVERRIDE.fullmatch(name):
-            found.sets[match[1]] = Said(_value(match[2]), word.file, word.line)
+        if override is not None:
+            found.sets[override[1]] = Said(_value(override[2]), word.file, word.line)
         elif name in SETS:
             value = text.split(",") if name in _LISTS else _value(text)
             found.sets[SETS[name]] = Said(value, word.file, word.line)
@@ -136,9 +142,9 @@ def _options(
         word = arguments[place]
         place += 1
         if not word.text.startswith("-"):
-            if not word.known:
-                continue
             if _OVERRIDE.fullmatch(word.text) is None:
+                if not word.known:
+                    continue
                 text = f"{word.text[:80]!r} is no option and sets nothing (section.name=value)"
                 raise Unreadable(text, word.file, word.line)
             yield word.text, word, [word]

@@ -83,6 +83,9 @@ def test_what_a_configuration_leaves_out_is_named() -> None:
     files = files_of("FSDP")
     with pytest.raises(Unreadable, match="--model"):
         read(files, model=None)
+    with pytest.raises(Unreadable, match="t5-large is an encoder, or has one"):
+        read({**files, "run.sh": "accelerate launch train.py --model_name_or_path google/t5-large"},
+             model=None)  # fmt: skip
     framework = get("accelerate")
     assert framework.read is not None
     for text in ("per_device_train_batch_size", "max_length"):

@@ -156,6 +156,29 @@ def as_bash_has_it(script: str) -> None:
     assert all(word.known for word in (*call.before, call.program, *call.arguments))
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        'IFS=\',\' read -r A B C <<< "2,4,1,True"\ntorchrun x.py $A $B "$C"',
+        'read A B <<< \'  p   q r  \'\ntorchrun x.py "$A" "$B"',
+        'read -r A <<< \'p q\'\nIFS=: read -a R <<< 1:2::3\ntorchrun x.py "$A" "${R[@]}"',
+        "L='a=1 \n  b=2'\nIFS= read -r A <<< ' p '\ntorchrun x.py \"$A\" \"$L\"",
+    ],
+)
+def test_lines_are_read_as_bash_does(script: str) -> None:
+    as_bash_has_it(f"{script}\n")
+
+
+@pytest.mark.parametrize(
+    "filters", [r"""| tr '\n' ' ' | sed 's/  \+/ /g'""", "| xargs", r"""| tr -s '\n' ' '"""]
+)
+def test_a_substitution_that_joins_lines_is_known(filters: str) -> None:
+    script = f'L=\'a=1 \n  b=2\n\'\nC="torchrun x.py $(echo "$L" {filters})"\n'
+    assert texts(launched(f'{script}srun bash -c "$C"\n')) == ["torchrun", "x.py", "a=1", "b=2"]
+    other = script.replace(filters, "| head -1")
+    assert not launched(f'{other}bash -c "$C"\n').arguments[0].known
+
+
 @settings(max_examples=examples(50), deadline=None)
 @given(script=benign_scripts())
 def test_words_are_those_that_bash_hands_over(script: str) -> None:

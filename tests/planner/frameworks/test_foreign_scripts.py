@@ -36,6 +36,32 @@ def read(words: str, usual: str = USUAL, before: str = "", given: Given | None =
     return megatron.read(LaunchFiles(files_of(words, usual, before), given), None)
 
 
+# What is not at hand.
+
+
+def test_what_may_hold_what_is_missing_is_named() -> None:
+    shaped = SHAPE.replace("--num-layers 8 ", "")
+    usual = f"{shaped} --micro-batch-size 1 --vocab-size 32000 --bf16 ${{MODEL_ARGS[@]}}"
+    with pytest.raises(Unreadable, match=r"--num-layers is missing \(.*m\.sh is not at hand"):
+        read("", usual, before="source models/m.sh")
+    sized = 'SIZE=$1\nif [ "$SIZE" = 7B ]; then LAYERS=32; fi'
+    with pytest.raises(Unreadable, match=r"--set LAYERS=.*arguments: give them after --"):
+        read("--num-layers $LAYERS", usual, before=sized)
+    given = Given(arguments=("7B",))
+    assert read("--num-layers $LAYERS", usual, before=sized, given=given).model.num_layers == 32
+
+
+def test_processes_of_mindspores_launcher() -> None:
+    words = f"{USUAL} --tensor-model-parallel-size 2 --ai-framework mindspore"
+    job = "msrun --worker_num 16 --local_worker_num 8 --master_addr a pretrain_gpt.py"
+    files = LaunchFiles({"run.sh": f"{job} {words}\n"})
+    framework = framework_of(files, None)
+    assert (framework.name, framework.read is not None) == ("mindspeed", True)
+    reading = framework.read(files, None) if framework.read else None
+    assert reading is not None
+    assert (reading.nodes, reading.accelerators_per_node, reading.plan.dp) == (2, 8, 8)
+
+
 # Options that may change what is trained.
 
 

@@ -332,6 +332,11 @@ REFUSED += [
     ("framework_unsupported", "and Muon, not Adafactor", launch(training=ADAFACTOR)),
     ("framework_unsupported", "and Muon, not 8-bit Adam", launch(training=EIGHT_BIT)),
     ("framework_unsupported", "Muon refuses fp16", launch(training=MUON | FP16)),
+    (
+        "framework_unsupported",
+        "stored in fp8 want the distributed optimizer of Adam",
+        launch(training=MUON | {"precision": "fp8", "fp8_param_gather": True}, **TP2),
+    ),
     ("zero_stage", "layer-wise over all", launch(training=MUON, zero_stage=3)),
     ("zero_stage", "ZeRO 1, dp_shard 2", launch(training=MUON, dp_shard=2)),
     (

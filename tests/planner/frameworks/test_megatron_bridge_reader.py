@@ -41,6 +41,7 @@ def test_the_recipe_that_the_options_pick() -> None:
     assert (plan.zero_stage, plan.sequence_parallel, plan.overlap_tp) == (1, True, True)
     assert (training.global_batch_size, training.seq_length) == (256, 8192)
     assert (training.precision, training.gradient_dtype) == ("bf16", "bf16")
+    assert plan.cross_entropy == "in_place"  # Transformer Engine's
     assert (reading.nodes, reading.accelerators_per_node) == (8, 8)
     assert (reading.refusals, reading.unknown) == ((), ())
     assert any("067f987df03b, src/megatron/bridge/perf_recipes/llama/h100" in one
@@ -65,6 +66,22 @@ def test_projections_of_compressed_attention_are_left_out() -> None:
     assert any("mla_up_proj in compressed attention" in note for note in reading.assumed)
     latent = read(run.format("deepseek_v3", 256, "gb200"))
     assert latent.plan.recompute_modules == ("mla_up_proj",)
+
+
+def test_tuning_by_the_task_of_a_performance_script() -> None:
+    words = SETUP.format(count=8).replace("llama3_70b", "llama3_8b") + " --task sft"
+    reading = read(words)
+    assert (reading.plan.tp, reading.plan.dp, reading.training.lora_rank) == (1, 8, 0)
+    assert (reading.training.seq_length, reading.training.global_batch_size) == (4096, 32)
+    adapted = read(SETUP.format(count=8).replace("-c bf16", "-c fp8_cs") + " --task peft")
+    assert (adapted.model.num_layers, adapted.training.lora_rank > 0) == (80, True)
+
+
+def test_an_override_that_the_files_do_not_say_is_asked_for() -> None:
+    run = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_pretrain_config "
+    with pytest.raises(Unreadable, match=r"tensor_model_parallel_size=\$TP: .*--set TP="):
+        read(f"{run} checkpoint.save=$DIR model.tensor_model_parallel_size=$TP")
+    assert read(f"{run} checkpoint.save=$DIR $EXTRA").refusals == ()
 
 
 def test_tuning_by_a_recipe_and_with_adapters() -> None:
@@ -175,7 +192,7 @@ def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
         (SETUP.format(count=64) + " -tp true", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp [1", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count="many"), "--num_gpus 'many' is no number"),
-        (SETUP.format(count=64) + " --task sft", "--task sft is not read; pretrain is"),
+        (SETUP.format(count=64) + " --task dpo", "--task dpo is not read; pretrain, sft, peft are"),
         (SETUP.format(count=64) + " stray", "'stray' is no option and sets nothing"),
         (SETUP.format(count="$COUNT"), r"--num_gpus is \$COUNT.*--set COUNT="),
         (
@@ -303,7 +320,8 @@ def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
         try:
             reading = read(f"{launch} --recipe {name}")
         except Unreadable as error:
-            told.add(re.sub(r".*(--model|--seq-length is missing).*", r"\1", str(error)))
+            what = r".*(--model|--seq-length is missing|costed at 'in_proj').*"
+            told.add(re.sub(what, r"\1", str(error)))
             continue
         count += 1
         for field, key in fields.items():
@@ -311,4 +329,4 @@ def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
         assert reading.training.global_batch_size == row["train.global_batch_size"], name
         assert reading.training.seq_length == row["model.seq_length"], name
     assert count > 300
-    assert told == {"--model", "--seq-length is missing"}
+    assert told == {"--model", "--seq-length is missing", "costed at 'in_proj'"}

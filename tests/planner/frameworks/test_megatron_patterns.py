@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
@@ -142,6 +143,24 @@ HEAD = (
     "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --vocab-size 32000 "
     "--bf16 "
 )
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [  # as allocate_layers of core 0.12 has them
+        ("--hybrid-attention-ratio 0.08 --hybrid-mlp-ratio 0.5",
+         "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-"),
+        ("--hybrid-attention-ratio 0.05", "*".join(["M" * 13, "M" * 14, "M" * 13, "M" * 13])),
+        ("--hybrid-mlp-ratio 0.25", "MMM-" * 14),
+    ],
+)  # fmt: skip
+def test_shares_of_layers_of_a_hybrid_model(words: str, pattern: str) -> None:
+    program = HEAD.replace("pretrain_gpt", "pretrain_mamba")
+    script = re.sub(r"--num-layers \d+", "", program) + f"--num-layers 56 {words}"
+    letters = {"mamba2": "M", "attention": "*", "mlp": "-"}
+    model = reader.read({"train.sh": script}, None).model
+    every = patterns.every_layer(model)
+    assert "".join(letters[block.kind] for (block,) in every) == pattern
 
 
 def test_defaults_and_old_names_of_a_hybrid_model() -> None:

@@ -134,3 +134,19 @@ def test_it_is_judged() -> None:
     cluster = parse_cluster("2x8xh100-sxm")
     assert said({"sft.sh": SCRIPT}, cluster).framework == "megatron"
     assert lint({"sft.sh": SCRIPT}, cluster).estimate is not None
+
+
+def test_alignment_trains_pairs_or_what_was_generated() -> None:
+    """A sample of DPO is two sequences; one of GRPO is a prompt and its completion."""
+    aligned = SCRIPT.replace("megatron sft", "megatron rlhf --rlhf_type {kind}")
+    whole, dpo = read(), read(aligned.format(kind="dpo"))
+    assert dpo.training.global_batch_size == 2 * whole.training.global_batch_size
+    assert dpo.plan.micro_batch_size == 2 * whole.plan.micro_batch_size
+    assert (dpo.training.loss, whole.training.loss) == ("dpo", "next_token")
+    kto = read(aligned.format(kind="kto"))
+    assert any("reference, reward, teacher" in one for one in kto.assumed)
+    assert kto.training.global_batch_size == whole.training.global_batch_size
+    grpo = read(aligned.format(kind="grpo --max_completion_length 2048"))
+    assert grpo.training.seq_length == whole.training.seq_length + 2048
+    with pytest.raises(Unreadable, match="--rlhf_type gkd is not read; dpo, kto, grpo are"):
+        read(aligned.format(kind="gkd"))

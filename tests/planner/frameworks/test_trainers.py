@@ -84,6 +84,12 @@ def test_axolotl() -> None:
     assert (split.plan.tp, split.plan.cp, split.plan.dp) == (2, 2, 4)
 
 
+@pytest.mark.parametrize("mark", ["dataset_mixture: {seed: 0}", "dataset_mixer: {a/b: 1.0}"])
+def test_trl_by_the_keys_of_the_alignment_handbook(mark: str) -> None:
+    text = TRL.replace("dataset_name: trl-lib/Capybara", mark).replace("use_peft: true\n", "")
+    assert read(text + "max_seq_length: 2048\n").training.seq_length == 2048
+
+
 def test_trl() -> None:
     reading = read(TRL)
     training = reading.training
@@ -95,6 +101,7 @@ def test_trl() -> None:
     ("text", "says"),
     [
         (TRL.replace("Llama-3.1-8B", "Nobody-9B"), "--model"),
+        (TRL.replace("Llama-3.1-8B", "flan-t5-xxl"), "only the training of decoders is planned"),
         (FACTORY.format(kind="freeze"), "freeze: full training, lora and qlora"),
         (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
         (AXOLOTL + "unfrozen_parameters: [x]\nfreeze_layers: 3\n", "freeze_layers"),

@@ -84,6 +84,11 @@ def test_what_is_left_is_named() -> None:
     assert "wait in host memory" in notes
 
 
+def test_a_micro_batch_of_all_ranks_is_dealt_to_the_replicas() -> None:
+    """4 replicas of tp 4 x pp 2 on 32 accelerators."""
+    assert read(SCRIPT.replace(MICRO, "ppo_micro_batch_size=8")).plan.micro_batch_size == 2
+
+
 def test_micro_batches_by_tokens_are_costed_as_full_sequences() -> None:
     dynamic = f"use_dynamic_bsz=True {ACTOR}ppo_max_token_len_per_gpu=20000"
     assert read(SCRIPT.replace(MICRO, dynamic)).plan.micro_batch_size == 2

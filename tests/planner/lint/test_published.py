@@ -129,9 +129,10 @@ def test_nvidias_recipes_for_all_accelerators() -> None:
     count, wrong = tally(of_recipes(NVIDIA))
     assert wrong == FAULTY
     assert count["all"] >= 230
-    # Llama 3 70B under FSDP, whose allocator is left as it is, and 405B on 128 accelerators.
-    assert count["does not fit"] <= 12
-    assert count["more than two"] <= 9
+    # Llama 3 70B under FSDP, whose allocator is left as it is, 405B on 128 accelerators, where the
+    # recipe's own text has twice the context parallelism, and the offload of DeepSeek-V4 by module.
+    assert count["does not fit"] <= 10
+    assert count["more than two"] <= 8
 
 
 @pytest.mark.parametrize(("module", "config", "nodes"), META)

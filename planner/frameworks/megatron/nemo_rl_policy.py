@@ -1,0 +1,127 @@
+"""NeMo-RL's policy on Megatron-Core, said again in Megatron-LM's words.
+
+As nemo_rl/models/megatron/setup.py (7ea279a) makes Megatron-Bridge's configuration of the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cost_models.spec import ModelSpec
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import Given
+from planner.frameworks.megatron import keys, namespace
+from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
+from planner.frameworks.nemo_rl import policy
+from planner.frameworks.nemo_rl.config import Config
+from planner.frameworks.reading import Setting
+
+GROUP = "policy.megatron_cfg"
+OPTIMIZER = frozenset(
+    {"optimizer", "use_distributed_optimizer", "use_precision_aware_optimizer"}
+    | {"optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"}
+    | {"exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "muon_tp_mode"}
+)
+OFFLOADING = ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
+# Of its data parallelism it hands these on, and no FSDP.
+DATA_PARALLEL = ("overlap_grad_reduce", "overlap_param_gather")
+SPLITS = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+)  # fmt: skip
+FP8 = {"fp8": "fp8", "fp8_recipe": "fp8_recipe", "fp8_param": "fp8_param_gather"}
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+# Read otherwise, or of no effect on a step.
+ASIDE = frozenset(
+    {"enabled", "activation_checkpointing", "recompute_granularity", "recompute_modules"}
+    | {"mtp_num_layers", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"}
+    | {"train_iters", "mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads"}
+    | {"empty_unused_memory_level", "freeze_moe_router"}
+)
+
+
+def translated(
+    config: Config, given: Given, known: Mapping[str, Any], accelerators: int | None
+) -> TranslatedLaunch:
+    """What a run says.  Raises Unreadable."""
+    config.notes.append(policy.APART)
+    predicts = config.value(f"{GROUP}.mtp_num_layers", 0) not in (0, "0")
+    model = policy.model(config, given, predicts)
+    training = policy.tuned_fields(config, model, f"{GROUP}.peft")
+    world = policy.world(config, accelerators)
+    words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
+    left = policy.left(config, "megatron_cfg", given.model is not None)
+    program = Argument(config.name, config.name, 1)
+    call = Launch((), program, words, {}, ())
+    if config.launch is not None:
+        start = config.launch
+        call = Launch(start.before, start.program, words, start.environment, start.slurm)
+    return TranslatedLaunch(call, model, world, tuple(config.notes), left, training)
+
+
+def _sizes(config: Config, accelerators: int | None) -> Iterator[Argument]:
+    replica = 1
+    for name in SPLITS:
+        replica *= config.whole(f"{GROUP}.{name}", 1)
+    found = policy.sizes(config, replica, accelerators or replica)
+    for option, key, value in (
+        ("--seq-length", policy.LENGTH, found.length),
+        ("--global-batch-size", policy.BATCH, found.batch),
+        ("--micro-batch-size", policy.MICRO, found.micro),
+    ):
+        yield config.word(key, option)
+        yield config.word(key, str(value))
+
+
+def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Iterator[Argument]:
+    """Its Megatron options by Megatron-LM's attributes."""
+    for name, key in _attributes(config, model):
+        value = config.value(key)
+        shown = "true" if value is True else "false" if value is False else value
+        if isinstance(value, list):
+            shown = " ".join(map(str, value))
+        file, line = config.place(key)
+        text = DTYPES.get(str(shown), str(shown)) if name.endswith("_dtype") else str(shown)
+        yield from namespace.words(Setting(name=name, value=text, file=file, line=line), known)
+    if config.value(f"{GROUP}.distributed_data_parallel_config.grad_reduce_in_fp32") is False:
+        yield config.word(GROUP, "--grad-reduce-in-bf16")
+    if config.on(f"{GROUP}.activation_checkpointing"):
+        yield from _recompute(config)
+
+
+def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Megatron-LM's attribute, and the key that says it."""
+    groups = (GROUP, f"{GROUP}.model_overrides")
+    for group in groups:
+        for key, value in config.group(group).items():
+            name = RENAMED.get(key, key)
+            idle = key in ASIDE or isinstance(value, dict) or value is None
+            if idle or name not in keys.options() or (name.startswith("moe_") and not model.moe):
+                continue
+            yield name, f"{group}.{key}"
+    offloads = config.on(f"{GROUP}.optimizer.optimizer_cpu_offload")
+    for key in config.group(f"{GROUP}.optimizer"):
+        if key in OPTIMIZER and (offloads or key not in OFFLOADING):
+            yield key, f"{GROUP}.optimizer.{key}"
+    for key in DATA_PARALLEL:
+        if config.value(f"{GROUP}.distributed_data_parallel_config.{key}") is not None:
+            yield key, f"{GROUP}.distributed_data_parallel_config.{key}"
+    if config.on(f"{GROUP}.fp8_cfg.enabled"):
+        for key, name in FP8.items():
+            if config.value(f"{GROUP}.fp8_cfg.{key}") is not None:
+                yield name, f"{GROUP}.fp8_cfg.{key}"
+    precision = policy.precision(config)
+    if precision != "fp32":
+        config.tree["policy"][precision] = True
+        yield precision, f"policy.{precision}"
+
+
+def _recompute(config: Config) -> Iterator[Argument]:
+    kind = str(config.value(f"{GROUP}.recompute_granularity", "full"))
+    words = ["--recompute-granularity", kind]
+    if kind == "full":
+        words += ["--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    elif modules := config.value(f"{GROUP}.recompute_modules"):
+        words += ["--recompute-modules", *map(str, modules)]
+    for word in words:
+        yield config.word(f"{GROUP}.activation_checkpointing", word)

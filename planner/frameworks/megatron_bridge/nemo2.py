@@ -1,0 +1,355 @@
+"""NeMo 2's launches of public recipes, in the names of Megatron-Bridge, its successor.
+
+A recipe of nemo.collections.llm.recipes by its name (`nemo llm pretrain --factory NAME`), or taken
+and set otherwise by a Python file, which is followed and never run.  nemo2.json has the recipes'
+values (`python -m tests.oracles.nemo_recipes CHECKOUT COMMIT`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any
+
+from planner.frameworks import scripts, yaml_files
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.megatron_bridge.nemo2_names import (
+    DEFAULTS,
+    GROUPS,
+    KEYS,
+    PRECISIONS,
+    WORDS,
+)
+from planner.frameworks.megatron_bridge.recipes import Recipe
+from planner.frameworks.megatron_bridge.words import Said
+from planner.frameworks.reading import Unreadable
+from planner.frameworks.torchtitan.python import Program
+from planner.frameworks.torchtitan.values import Call, Unknown
+
+TITLE = "NeMo 2"
+TASKS = ("pretrain", "finetune")
+FUNCTIONS = ("pretrain_recipe", "finetune_recipe")
+CHOICES = ("performance_mode", "peft_scheme")
+OVERLAP = "MegatronCommOverlapCallback"
+_FACTORY = re.compile(r"([\w.-]+?)(?:_recipe)?(?:\((.*)\))?", re.DOTALL)
+
+
+@dataclass
+class Taken:
+    """A recipe with what is set of it, by the names of Bridge's container.
+
+    said_as: what the launch calls a value.
+    """
+
+    recipe: Recipe
+    values: dict[str, Said]
+    found: scripts.Found
+    notes: list[str]
+    said_as: dict[str, str] = field(default_factory=dict)
+
+    def world(self) -> scripts.World:
+        """The accelerators that the trainer asks for."""
+        counts = []
+        for key in ("nodes", "accelerators_per_node"):
+            one = self.values.pop(key)
+            if not isinstance(one.value, int) or isinstance(one.value, bool) or one.value < 1:
+                text = f"{key} must be a whole number from 1, got {str(one.value)[:60]!r}"
+                raise Unreadable(text, one.file, one.line)
+            counts.append(one.value)
+        nodes, each = counts
+        return scripts.World(nodes, each, nodes * each)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """nemo2.json."""
+    text = resources("planner.frameworks.megatron_bridge").joinpath("nemo2.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def is_one(files: Mapping[str, str]) -> bool:
+    """Whether the files start or take a recipe of NeMo 2's."""
+    return _file(files) is not None or _call(files) is not None
+
+
+def _file(files: Mapping[str, str]) -> str | None:
+    named = (
+        name
+        for name, text in files.items()
+        if name.endswith(".py") and "nemo" in text and any(f"{one}(" in text for one in FUNCTIONS)
+        if re.search(r"^\s*(from|import) nemo[.\s]", text, re.MULTILINE)
+    )
+    return next(named, None)
+
+
+def _call(files: Mapping[str, str]) -> scripts.Found | None:
+    if not any("nemo" in text and "--factory" in text for text in files.values()):
+        return None
+    try:
+        return scripts.training_call(files, _trains, TITLE)
+    except Unreadable:
+        return None
+
+
+def _trains(launch: Launch) -> bool:
+    before = [word.text.rsplit("/", 1)[-1] for word in launch.before[-2:]]
+    return before == ["nemo", "llm"] and launch.program.text in TASKS
+
+
+def taken(files: Mapping[str, str], given: Given) -> Taken:
+    """The recipe and what is set of it.  Raises Unreadable."""
+    file = _file(files)
+    found = _call(files)
+    if found is not None:
+        made = _of_command(found)
+    else:
+        assert file is not None
+        made = _of_python(files, file)
+    for key, text in given.values.items():
+        if key in WORDS:
+            made.values[WORDS[key]] = Said(_plain_text(text, SET), SET, 0)
+        elif "." in key and not key.startswith("-"):
+            _set(made, key, _plain_text(text, SET), SET, 0)
+    for name, one in made.values.items():
+        if isinstance(one.value, Unknown):
+            key = made.said_as.get(name, name)
+            text = f"{key} is `{one.value.source[:80]}`, which the file does not say"
+            raise Unreadable(f"{text}: --set {key}=...", one.file, one.value.line)
+    return made
+
+
+def _find(name: str, function: str, words: Mapping[str, Any], file: str, line: int) -> Recipe:
+    """The recipe of a module with what its arguments choose.  Raises Unreadable."""
+    recipes = table()["recipes"]
+    known = [key for key in recipes if key.startswith(f"{name}.{function}(")]
+    if not known:
+        every = sorted({key.partition(".")[0] for key in recipes if f".{function}(" in key})
+        near = get_close_matches(name[:120], every, 3, 0.5)
+        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        text = f"{name[:100]} has no {function} among {TITLE}'s public recipes"
+        raise Unreadable(f"{text} ({table()['commit']}){hint}", file, line)
+    chosen = {"performance_mode": "False", "peft_scheme": "lora"}
+    for key in CHOICES:
+        if key in words:
+            chosen[key] = str(words[key]).lower() if key == "peft_scheme" else str(words[key])
+    for key in known:
+        said = dict(re.findall(r"(\w+)=(\w+)", key.partition("(")[2]))
+        if all(chosen[one] == value for one, value in said.items()):
+            path = f"nemo/collections/llm/recipes/{name}.py"
+            return Recipe(key, path, 0, dict(recipes[key]))
+    text = f"{name}.{function}: {', '.join(f'{k}={v}' for k, v in chosen.items())} is not read"
+    raise Unreadable(text, file, line)
+
+
+def _made(
+    name: str, function: str, words: Mapping[str, Any], found: scripts.Found, file: str, line: int
+) -> Taken:
+    """A recipe with the arguments that it is called with."""
+    recipe = _find(name, function, words, file, line)
+    values = {key: Said(one, file, line) for key, one in (DEFAULTS | recipe.values).items()}
+    source = f"{table()['repository']} {table()['commit']}, {recipe.path}"
+    made = Taken(recipe, values, found, [f"the values of {recipe.name} are those of {source}"])
+    for key, value in words.items():
+        if key in WORDS and value is not None:
+            made.values[WORDS[key]] = Said(_plain(value), file, line)
+            made.said_as[WORDS[key]] = key
+    return made
+
+
+def _set(made: Taken, key: str, value: Any, file: str, line: int) -> None:
+    """Sets what a launch calls so; what changes nothing of a step is left out."""
+    if key == "trainer.strategy.fsdp":
+        sharded = value in ("megatron", "pytorch")
+        made.values["ddp.use_megatron_fsdp"] = Said(sharded, file, line)
+        return
+    name = KEYS.get(key)
+    if name is None:
+        group = next((one for one in GROUPS if key.startswith(one)), None)
+        if group is None or "." in key.removeprefix(group):
+            return
+        name = GROUPS[group] + key.removeprefix(group)
+    known = _plain(value)
+    if name == "mixed_precision":
+        known = PRECISIONS.get(str(known).removesuffix("()"), known)
+        for old in [one for one in made.values if one.startswith("mixed_precision.")]:
+            del made.values[old]
+    made.values[name] = Said(known, file, line)
+    made.said_as[name] = key
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Call):
+        return value.short
+    return list(value) if isinstance(value, tuple) else value
+
+
+# The command.
+
+
+def _of_command(found: scripts.Found) -> Taken:
+    """`nemo llm pretrain --factory "NAME(num_nodes=2)" trainer.strategy...=...`."""
+    launch, name, line = found.launch, "", found.launch.program.line
+    file = launch.program.file
+    overrides: list[tuple[str, Argument]] = []
+    words = iter(launch.arguments)
+    for word in words:
+        option, equals, value = word.text.partition("=")
+        if option == "--factory":
+            name = value or getattr(next(words, None), "text", "")
+        elif equals and not option.startswith("-"):
+            if not word.known and (option in KEYS or option.startswith(tuple(GROUPS))):
+                text = f"{word.text[:100]} is not said by the files: --set {option}=..."
+                raise Unreadable(text, word.file, word.line)
+            overrides.append((option, Argument(value, word.file, word.line)))
+    match = _FACTORY.fullmatch(name.strip("\"' "))
+    if match is None:
+        raise Unreadable(f"--factory {name[:80]!r} names no recipe", file, line)
+    function = f"{launch.program.text}_recipe"
+    made = _made(match[1], function, _arguments(match[2] or "", file, line), found, file, line)
+    for key, one in overrides:
+        _set(made, key, _plain_text(one.text, one.file), one.file, one.line)
+    return made
+
+
+def _arguments(text: str, file: str, line: int) -> dict[str, Any]:
+    """The arguments of `NAME(num_nodes=2, name='x')`."""
+    try:
+        node = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(node, ast.Call)
+        return {one.arg: ast.literal_eval(one.value) for one in node.keywords if one.arg}
+    except (SyntaxError, ValueError, AssertionError):
+        raise Unreadable(f"({text[:80]}) are no arguments of a recipe", file, line) from None
+
+
+def _plain_text(text: str, file: str) -> Any:
+    return yaml_files.read(f"value: {text}", file).values["value"]
+
+
+# A Python file.
+
+
+class _Followed(Program):
+    """A file whose statements may be calls of its own functions; callbacks may be added."""
+
+    def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
+        match node:
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in self.functions:
+                self.value(node.value, scope)
+            case ast.If(test=test, body=body) if "__name__" in ast.unparse(test):
+                self.body(body, scope)
+            case _:
+                super().statement(node, scope)
+
+    def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Any]) -> None:
+        """The callback that overlaps traffic, which a recipe's list gains."""
+        owner = self.value(target, scope)
+        if not (isinstance(owner, Call) and owner.name == "recipe.trainer.callbacks"):
+            super().extend(target, verb, one, scope)
+            return
+        for added in [self.value(one, scope)] if verb == "append" else self.items(one, scope):
+            if isinstance(added, Call) and _class(added) == OVERLAP:
+                owner.set(OVERLAP, added, added.line)
+
+
+def _class(call: Call) -> str:
+    """The class of run.Config(Class, ...), or of Class(...)."""
+    if call.short not in ("run.Config", "run.Partial", "Config", "Partial", "nemo_run.Config"):
+        return call.short
+    first = call.args[0] if call.args else None
+    if isinstance(first, Unknown):
+        return first.source.rsplit(".", 1)[-1]
+    return first.short if isinstance(first, Call) else str(first)
+
+
+def _of_python(files: Mapping[str, str], file: str) -> Taken:
+    """The last recipe that a file takes, with what it sets of it.  Raises Unreadable."""
+    made: list[Call] = []
+
+    def library(call: Call) -> Any:
+        if call.short not in FUNCTIONS:
+            return call
+        one = Call("recipe", call.line, kwargs={})
+        one.args = (call,)
+        made.append(one)
+        return one
+
+    def section(call: Call, name: str) -> Any:
+        if call.name == "recipe" or call.name.startswith("recipe."):
+            call.kwargs[name] = Call(f"{call.name}.{name}", call.line)
+            return call.kwargs[name]
+        return None
+
+    program = _Followed(files[file], file, library, section)
+    for name, function in program.functions.items():
+        required = len(function.args.args) - len(function.args.defaults)
+        if not made and not required:
+            program.call(name)
+    if not made:
+        text = f"takes no recipe of {TITLE}'s where it can be followed"
+        raise Unreadable(f"{text}: write its function's arguments out", file)
+    recipe = made[-1]
+    call: Call = recipe.args[0]
+    program_word = Argument(file, file, call.line)
+    found = scripts.Found(Launch((), program_word, (), {}, ()), file, files, {}, ())
+    *_, module, function_name = call.name.split(".")
+    taken = _made(module, function_name, call.kwargs, found, file, call.line)
+    for key, value, line in _leaves(recipe, ""):
+        _replaced(taken, key, value, file, line)
+    return taken
+
+
+def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
+    """What is set below a recipe, by its path; in the order of the file for one owner."""
+    for name, value in call.kwargs.items():
+        key, line = f"{path}{name}", call.lines.get(name, call.line)
+        if isinstance(value, Call) and value.name == f"recipe.{key}":
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value, line
+
+
+def _replaced(made: Taken, key: str, value: Any, file: str, line: int) -> None:
+    """Sets a value, or a whole part that is made anew, whose own values are then gone."""
+    if key == f"trainer.callbacks.{OVERLAP}" or not isinstance(value, Call):
+        if isinstance(value, Call):
+            made.values["comm_overlap"] = Said("CommOverlapConfig", file, line)
+            for name, one in value.kwargs.items():
+                if isinstance(one, bool):
+                    made.values[f"comm_overlap.{name}"] = Said(one, file, line)
+        elif not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
+            _set(made, key, value, file, line)
+        return
+    prefix = f"{key}."
+    section = GROUPS.get(prefix) or ("peft." if key == "peft" else None)
+    if key == "model":
+        inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
+        if isinstance(inner, Call):
+            _replaced(made, "model.config", inner, file, line)
+        return
+    if key in ("data", "trainer.strategy", "trainer.strategy.ddp", "model.config") or section:
+        if key == "trainer.strategy":
+            for name in [one for one in made.values if _of_strategy(one)]:
+                del made.values[name]
+        if key in KEYS:
+            _set(made, key, _class(value), file, line)
+        for name, one in value.kwargs.items():
+            at = value.lines.get(name, line)
+            if isinstance(one, Call):
+                _replaced(made, f"{prefix}{name}", one, file, at)
+            elif not (key == "data" and f"data.{name}" not in KEYS):
+                _set(made, f"{prefix}{name}", one, file, at)
+
+
+def _of_strategy(key: str) -> bool:
+    """Whether a strategy says it, which one that is made anew forgets."""
+    return key.startswith("ddp.") or bool(
+        re.fullmatch(r"model\.(\w+_parallel_size|sequence_parallel|pipeline_\w+)", key)
+    )

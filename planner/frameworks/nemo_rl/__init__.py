@@ -1,0 +1,1 @@
+"""NeMo-RL's runs: the training of the policy, with Megatron-Core or with torch's DTensor."""

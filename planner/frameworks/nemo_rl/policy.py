@@ -1,0 +1,178 @@
+"""What all policies of NeMo-RL say: the model, the lengths and batches, the accelerators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import architecture
+from planner.frameworks.adapters import tuned
+from planner.frameworks.launch_files import Given
+from planner.frameworks.named_models import find, left_out
+from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
+from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.scripts import World
+
+LENGTH, BATCH = "policy.max_total_sequence_length", "policy.train_global_batch_size"
+MICRO = "policy.train_micro_batch_size"
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+# Algorithms whose samples are pairs, which one pass takes together (dpo.py, rm.py: mbs * 2).
+PAIRED = ("dpo", "rm")
+APART = (
+    "it is the policy's training that is costed: a step is one global batch, and generation, "
+    "reference, reward, teacher and critic stand outside"
+)
+# Of the policy, what changes neither a step's time nor its memory, or is read by other keys.
+IDLE = re.compile(
+    r"tokenizer|logprob|scheduler|max_grad_norm|refit|checkpoint\.|generation|optimizer|router|"
+    r"make_sequence|dynamic_batching|sequence_packing|draft|hf_config_overrides|env_vars|_v2|"
+    r"force_reconvert|empty_unused|converter|custom_parallel_plan|use_gloo|defer_|moe_per_layer|"
+    r"automodel_kwargs|enabled|freeze_vision|lora_cfg|peft|clear_cache|train_iters"
+)
+
+
+class Sizes(NamedTuple):
+    """Of a step: tokens of a sequence, sequences, and sequences of a rank's pass."""
+
+    length: int
+    batch: int
+    micro: int
+
+
+def is_on(files: Mapping[str, str], backend_name: str) -> bool:
+    """Whether the files hold a run on that backend; on the first where they cannot be read."""
+    try:
+        config = of_files(files)
+        return config is not None and backend(config) == backend_name
+    except Unreadable:
+        return backend_name == BACKENDS[0]
+
+
+def backend(config: Config) -> str:
+    """`megatron_cfg` or `dtensor_cfg`, whichever is enabled.  Raises Unreadable."""
+    enabled = [one for one in BACKENDS if config.on(f"policy.{one}.enabled")]
+    if len(enabled) == 1:
+        return enabled[0]
+    said = " and ".join(enabled) if enabled else "neither megatron_cfg nor dtensor_cfg"
+    text = f"policy: {said} of {TITLE} enabled: --set policy.{BACKENDS[0]}.enabled=true or false"
+    raise Unreadable(text, *config.place("policy"))
+
+
+def model(config: Config, given: Given, predicts: bool) -> ModelSpec:
+    """The model that is given, or else the one of that name.  Raises Unreadable.
+
+    predicts: whether its prediction layers are trained.
+    """
+    key = "policy.model_name"
+    name = str(config.value(key, "")).rstrip("/")
+    found = given.model
+    if found is None:
+        try:
+            found = find(name.rsplit("/", 1)[-1])
+        except UnknownName as error:
+            told = f"the model {name[:100]} is no preset ({error})" if name else f"no {key}"
+            raise Unreadable(f"{told}: give it (--model)", *config.place(key)) from None
+        config.notes += left_out(name)
+    overrides = config.group("policy.hf_config_overrides")
+    shapes = [
+        Setting(name=one, value=str(value), file=config.name, line=0)
+        for one, value in overrides.items()
+    ]
+    architecture.refuse(shapes, named=given.model is not None)
+    if predicts or given.model is not None or not found.mtp_num_layers:
+        return found
+    return ModelSpec(**{**found.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
+
+
+def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
+    """The lengths and batches of a step.
+
+    replica: ranks that work on one sequence; accelerators: those that train.
+    """
+    length, batch, micro = config.whole(LENGTH), config.whole(BATCH), config.whole(MICRO)
+    config.notes.append(f"every sequence is as long as {LENGTH.partition('.')[2]}, {length} tokens")
+    pairs = 2 if any(name in config.tree for name in PAIRED) else 1
+    batch, micro = pairs * batch, pairs * micro
+    for name in ("sequence_packing", "dynamic_batching"):
+        if not config.on(f"policy.{name}.enabled"):
+            continue
+        tokens = config.whole(f"policy.{name}.train_mb_tokens", length * micro)
+        share = max(batch * replica // max(accelerators, 1), 1)
+        most = min(max(tokens // length, 1), share)
+        micro = next(n for n in range(most, 0, -1) if share % n == 0)
+        config.notes.append(f"passes of {tokens} tokens are costed as {micro} of the longest")
+        break
+    return Sizes(length, batch, micro)
+
+
+def world(config: Config, asked: int | None) -> World:
+    """The accelerators that train: all, or those that do not generate."""
+    nodes = config.value("cluster.num_nodes")
+    each = config.value("cluster.gpus_per_node")
+    if nodes is None or each is None:
+        return World(None, None, asked)
+    nodes, each = config.whole("cluster.num_nodes"), config.whole("cluster.gpus_per_node")
+    apart = "policy.generation.colocated"
+    if config.value(f"{apart}.enabled") is False:
+        if nodes == 1:
+            each -= config.whole(f"{apart}.resources.gpus_per_node")
+        else:
+            nodes -= config.whole(f"{apart}.resources.num_nodes")
+        if min(nodes, each) < 1:
+            text = f"{apart}.resources leave no accelerator to train"
+            raise Unreadable(text, *config.place(apart))
+        config.notes.append("accelerators that only generate are left out")
+    return World(nodes, each, nodes * each)
+
+
+def tuned_fields(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
+    """The fields of a training of adapters, or of a reward model.  Raises Unreadable."""
+    loss = {"loss": "reward"} if "rm" in config.tree else {}
+    return loss | _adapted(config, model, group)
+
+
+def _adapted(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
+    if not config.on(f"{group}.enabled"):
+        return {}
+    targets = f"{group}.target_modules"
+    names = config.value(targets) or []
+    every = config.on(f"{group}.match_all_linear") or not names
+    dropout = config.value(f"{group}.dropout", 0.0)
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float):
+        text = f"{group}.dropout must be a number, got {str(dropout)[:60]!r}"
+        raise Unreadable(text, *config.place(f"{group}.dropout"))
+    rank = config.whole(f"{group}.dim", 8)
+    return tuned(model, rank, None if every else config.setting(targets), float(dropout))
+
+
+def precision(config: Config) -> str:
+    """Of the computation.  Raises Unreadable."""
+    key = "policy.precision"
+    said = str(config.value(key, "bfloat16"))
+    if said not in DTYPES:
+        text = f"{key} {said[:60]!r} is not known ({', '.join(DTYPES)})"
+        raise Unreadable(text, *config.place(key))
+    return DTYPES[said]
+
+
+def left(config: Config, group: str, named: bool) -> tuple[Setting, ...]:
+    """Keys of the files that nobody asked for.
+
+    named: the model is given.  Raises Unreadable where one may change what is trained.
+    """
+    other = next(f"policy.{one}." for one in BACKENDS if one != group)
+    found = [
+        config.setting(key)
+        for key in config.places
+        if key.startswith("policy.")
+        and key not in config.asked
+        and not key.startswith(other)
+        and not isinstance(config.value(key), dict | list)
+        and not IDLE.search(key.partition(".")[2])
+    ]
+    last = ((one.name.rsplit(".", 1)[-1], one) for one in found)
+    architecture.refuse([one.model_copy(update={"name": name}) for name, one in last], named=named)
+    return tuple(found)
