@@ -75,11 +75,16 @@ def mixing_flop(
 
 def _sizes(tokens: float, seq_length: float, encoder_tokens: int | None = None) -> Dims:
     """The sizes of so many tokens on one rank."""
-    training = TrainingSpec(seq_length=1, global_batch_size=1, encoder_tokens=encoder_tokens)
     return replace(
-        dims(training, Plans.of(ParallelPlan())), tokens=tokens, sharded_tokens=tokens,
+        _one_token(encoder_tokens), tokens=tokens, sharded_tokens=tokens,
         seq_length=seq_length, sequences=tokens / seq_length,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _one_token(encoder_tokens: int | None) -> Dims:
+    training = TrainingSpec(seq_length=1, global_batch_size=1, encoder_tokens=encoder_tokens)
+    return dims(training, Plans.of(ParallelPlan()))
 
 
 @formula("flop", "palm", "megatron-2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,20 @@ class Plans:
         }
         return cls.build(stage_layers_table=table, **columns)
 
-    @classmethod
-    def of(cls, row: ParallelPlan) -> Plans:
+    @staticmethod
+    @lru_cache(maxsize=64)  # the rules and the price of one plan both ask
+    def of(row: ParallelPlan) -> Plans:
         """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
         table = _tuples(row)
-        columns = {name: encode(row, name, table) for name in FIELDS}
-        return cls.build(stage_layers_table=table, **columns)
+        columns: dict[str, Any] = {name: np.int64(encode(row, name, table)) for name in FIELDS}
+        return Plans(**columns, stage_layers_table=table)
+
+    def as_numbers(self) -> Plans:
+        """A single plan with columns of shape ()."""
+        if self._is_one:
+            return self
+        columns: dict[str, Any] = {name: column.reshape(())[()] for name, column in self.columns()}
+        return replace(self, **columns)
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
@@ -195,7 +203,7 @@ def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()
     if name in _BY_STAGE:
         return table.index(value) + 1 if value else 0
     if name in VOCABULARIES:
-        return VOCABULARIES[name].index(value)
+        return code(name, value)
     return int(value)
 
 

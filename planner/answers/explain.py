@@ -66,7 +66,8 @@ def reports(
     result: dict[int, PlanReport] = {}
     for rows in by_stages.values():
         chosen = [plans[i] for i in rows]
-        estimates = model.evaluate(Plans.from_rows(chosen), all_stages=True)
+        rows_ = Plans.from_rows(chosen) if len(chosen) > 1 else Plans.of(chosen[0])
+        estimates = model.evaluate(rows_, all_stages=True)
         for k, i in enumerate(rows):
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
             memory = _memory(request, chosen[k], estimates, k)

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,16 +44,20 @@ def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def sites_of(question: Any) -> Iterator[str]:
-    """The sites that a question or a part of it names, as such or as the profile of one."""
-    parts = question
-    if isinstance(question, Mapping):
-        for named in (question.get("site"), question.get("profile")):
-            if isinstance(named, str) and named not in profiles.profiles():
-                yield named
-        parts = question.values()
-    if not isinstance(parts, str) and isinstance(parts, Iterable):
-        for part in parts:
-            yield from sites_of(part)
+    """The sites that a question or a part of it names, as such or as the profile of one.
+
+    A question is plain data: mappings and lists.
+    """
+    left = [question]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            for named in (part.get("site"), part.get("profile")):
+                if isinstance(named, str) and named not in profiles.profiles():
+                    yield named
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)
 
 
 def _digest(site: str) -> str | None:
