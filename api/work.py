@@ -73,13 +73,11 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
         try:
             request = parse_request(one.document, need_plan=True)
             id = answer_id("es", request.document())
-            if id in one.known:
-                found[i] = "answer", (id, None)
-                continue
-            if reasons := solve.illegal(request, request.named_plan):
-                raise IllegalPlan(reasons)
         except Exception as error:
             found[i] = "error", _portable_error(error)
+            continue
+        if id in one.known:
+            found[i] = "answer", (id, None)
         else:
             alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
             together.setdefault(alike, []).append((i, id, request))
@@ -89,6 +87,9 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
         try:
             answers = solve.estimates([(request, request.named_plan) for *_, request in group])
             for (i, id, _), answer in zip(group, answers, strict=True):
+                if isinstance(answer, IllegalPlan):
+                    found[i] = "error", answer
+                    continue
                 content = answer.model_dump_json().encode()
                 found[i] = "answer", (id, chosen(content, asked[i].fields))
         except Exception as error:

@@ -94,6 +94,11 @@ class Plans:
         columns: dict[str, Any] = {name: np.int64(encode(row, name, table)) for name in FIELDS}
         return Plans(**columns, stage_layers_table=table)
 
+    @classmethod
+    def few(cls, rows: Sequence[ParallelPlan]) -> Plans:
+        """Plans of shape (len(rows),), a single one as numbers."""
+        return cls.from_rows(rows) if len(rows) > 1 else cls.of(rows[0])
+
     def as_numbers(self) -> Plans:
         """A single plan with columns of shape ()."""
         if self._is_one:

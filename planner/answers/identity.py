@@ -49,15 +49,14 @@ def sites_of(question: Any) -> Iterator[str]:
     A question is plain data: mappings and lists.
     """
     left = [question]
-    while left:
-        part = left.pop()
+    for part in left:
+        parts = part
         if isinstance(part, dict):
             for named in (part.get("site"), part.get("profile")):
                 if isinstance(named, str) and named not in profiles.profiles():
                     yield named
-            left.extend(part.values())
-        elif isinstance(part, (list, tuple)):
-            left.extend(part)
+            parts = part.values()
+        left += [one for one in parts if isinstance(one, (dict, list, tuple))]
 
 
 def _digest(site: str) -> str | None:

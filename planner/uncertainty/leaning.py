@@ -107,4 +107,7 @@ def shares_of(
         "dp": share["dp_comm"] + share["stragglers"],
         "optimizer": share["optimizer"] + share["offload"],
     }
-    return np.stack(np.broadcast_arrays(*(shares[name] for name in FACTORS)), axis=-1)
+    found = [shares[name] for name in FACTORS]
+    if not any(np.ndim(share) for share in found):  # of one plan
+        return np.array(found)
+    return np.stack(np.broadcast_arrays(*found), axis=-1)
