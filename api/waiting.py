@@ -63,7 +63,7 @@ class Waiting:
                 pass
             if not answered:
                 left.set()
-                tasks.cancel_scope.cancel()
+                reach.cancel()
 
         loop, watcher = asyncio.get_running_loop(), None
 
@@ -74,12 +74,13 @@ class Waiting:
         streams = EVENTS in Headers(scope=scope).get("accept", "")
         stream = _Stream(sent, scope["path"]) if streams else None
         watch = Watch(stream.show if stream else ignore, left.is_set)
-        async with anyio.create_task_group() as tasks:
+        reach = anyio.CancelScope()
+
+        async def run() -> None:
+            nonlocal failure
             later = loop.call_later(_SOON_S, watch_the_caller)
-            if stream:
-                tasks.start_soon(stream.run)
             try:
-                with watched(watch):
+                with reach, watched(watch):
                     await self.app(scope, received, stream.answer if stream else sent)
             except Exception as error:
                 failure = error
@@ -87,7 +88,14 @@ class Waiting:
                 later.cancel()
                 if watcher:
                     watcher.cancel()
-            tasks.cancel_scope.cancel()
+
+        if stream:
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(stream.run)
+                await run()
+                beside.cancel_scope.cancel()
+        else:
+            await run()
         if left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:

@@ -84,18 +84,18 @@ class Plans:
             name: np.array([encode(row, name, table) for row in rows], dtype=np.int64)
             for name in FIELDS
         }
-        return cls.build(stage_layers_table=table, **columns)
+        return cls(**columns, stage_layers_table=table)
 
-    @staticmethod
-    @lru_cache(maxsize=64)  # the rules and the price of one plan both ask
-    def of(row: ParallelPlan) -> Plans:
+    @classmethod
+    def of(cls, row: ParallelPlan) -> Plans:
         """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
         table = _tuples(row)
         columns: dict[str, Any] = {name: np.int64(encode(row, name, table)) for name in FIELDS}
-        return Plans(**columns, stage_layers_table=table)
+        return cls(**columns, stage_layers_table=table)
 
     @classmethod
-    def few(cls, rows: Sequence[ParallelPlan]) -> Plans:
+    @lru_cache(maxsize=64)  # the rules and the price of some plans both ask
+    def few(cls, rows: tuple[ParallelPlan, ...]) -> Plans:
         """Plans of shape (len(rows),), a single one as numbers."""
         return cls.from_rows(rows) if len(rows) > 1 else cls.of(rows[0])
 
@@ -203,13 +203,13 @@ def _tuples(row: ParallelPlan) -> tuple[tuple[int, ...], ...]:
 def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()) -> int:
     """The integer a Plans column holds for one field of one plan."""
     value = getattr(row, name)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return code(name, value)
     if name == "recompute_modules":
         return row.recompute_module_bits
-    if name in _BY_STAGE:
-        return table.index(value) + 1 if value else 0
-    if name in VOCABULARIES:
-        return code(name, value)
-    return int(value)
+    return table.index(value) + 1 if value else 0
 
 
 @cache

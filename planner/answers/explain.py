@@ -65,7 +65,7 @@ def reports(
     result: dict[int, PlanReport] = {}
     for rows in by_stages.values():
         chosen = [plans[i] for i in rows]
-        estimates = model.evaluate(Plans.few(chosen), all_stages=True)
+        estimates = model.evaluate(Plans.few(tuple(chosen)), all_stages=True)
         for k, i in enumerate(rows):
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
             memory = _memory(request, chosen[k], estimates, k)

@@ -162,7 +162,7 @@ def estimates(
 
 def _refused(context: Context, plans: Sequence[ParallelPlan]) -> Iterator[tuple[int, IllegalPlan]]:
     """The places of plans that cannot run, with every reason."""
-    for i in np.flatnonzero(~passing(RULES, context, Plans.few(plans))).tolist():
+    for i in np.flatnonzero(~passing(RULES, context, Plans.few(tuple(plans)))).tolist():
         yield i, IllegalPlan(violations(context, plans[i], RULES))
 
 
