@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
 from planner.answers import solve
-from planner.answers.identity import answer_id, build_id
+from planner.answers.identity import build_id, estimate_id
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
@@ -72,7 +72,7 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     for i, one in enumerate(asked):
         try:
             request = parse_request(one.document, need_plan=True)
-            id = answer_id("es", request.document())
+            id = estimate_id(request)
         except Exception as error:
             found[i] = "error", _portable_error(error)
             continue

@@ -14,6 +14,7 @@ from typing import Any
 import cost_models
 from cost_models import profiles
 from cost_models.catalog.names import UnknownName
+from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.version import __version__
 
@@ -41,6 +42,15 @@ def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
     """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters."""
     content = json.dumps(basis(question), sort_keys=True, separators=(",", ":"))
     return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+
+def estimate_id(request: PlanRequest) -> str:
+    """The id of the estimate of a resolved request, of its text as it is: there are many."""
+    text = request.model_dump_json(exclude_none=True)
+    named = {"site": request.site, "profile": request.profile}
+    learned = {site: _digest(site) for site in sites_of(named)}
+    content = f"{build_id()} {text} {json.dumps(learned, sort_keys=True)}"
+    return f"es_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
 def sites_of(question: Any) -> Iterator[str]:

@@ -44,9 +44,6 @@ def _layers_text(c: Context, p: ParallelPlan) -> str:
 
 def _vpp(c: Context, p: Plans) -> BoolArray:
     """Chunks hold whole layers, and the ends keep at least one in their first and last chunk."""
-    loop = is_loop(p.schedule)
-    if np.all(loop & (p.vpp == 1)):
-        return np.asarray(loop)  # without chunks there is nothing to divide
     even = (p.first_stage_layers == 0) & (p.last_stage_layers == 0) & (p.stage_layers == 0)
     virtual = virtual_stage_count(p)
     folded = np.asarray(even & divides(virtual, c.model.num_layers) & (p.pp > 1))
@@ -60,6 +57,7 @@ def _vpp(c: Context, p: Plans) -> BoolArray:
     last = np.where(p.last_stage_layers > 0, p.last_stage_layers, others) - middle
     legal = divides(p.vpp, middle) & (per_chunk + first >= 1) & (per_chunk + last >= 1)
     legal &= p.pp > 1
+    loop = is_loop(p.schedule)
     if p.stage_layers_table:
         apart = (p.of_stage_layers(len) == virtual) & (p.pp > 1)
         common = p.of_stage_layers(lambda layers: gcd(*layers))
