@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import anyio
@@ -89,13 +90,7 @@ class Waiting:
                 if watcher:
                     watcher.cancel()
 
-        if stream:
-            async with anyio.create_task_group() as beside:
-                beside.start_soon(stream.run)
-                await run()
-                beside.cancel_scope.cancel()
-        else:
-            await run()
+        await (stream.beside(run) if stream else run())
         if left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
@@ -125,7 +120,14 @@ class _Stream:
         self._latest = step
         self._news.set()
 
-    async def run(self) -> None:
+    async def beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work, and send its steps meanwhile."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run)
+            await work()
+            tasks.cancel_scope.cancel()
+
+    async def _run(self) -> None:
         """Send the latest step, again and again."""
         while True:
             await self._news.wait()
