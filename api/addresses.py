@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.routing import BaseRoute, compile_path
 
@@ -13,6 +14,7 @@ class Addresses:
 
     def __init__(self) -> None:
         self._known: list[tuple[re.Pattern[str], str, frozenset[str]]] = []
+        self.find = lru_cache(maxsize=1024)(self._find)
 
     def add(self, routes: Iterable[BaseRoute], prefix: str = "") -> None:
         """Know these routes; others than those of one path are left out."""
@@ -23,7 +25,7 @@ class Addresses:
                 methods = frozenset(getattr(route, "methods", None) or ())
                 self._known.append((pattern, template, methods))
 
-    def find(self, path: str) -> tuple[str, frozenset[str]]:
+    def _find(self, path: str) -> tuple[str, frozenset[str]]:
         """The template of a path, and the methods of all routes there."""
         found = [known for known in self._known if known[0].match(path)]
         methods = frozenset().union(*(methods for _, _, methods in found))

@@ -165,12 +165,13 @@ def _pools(settings: Settings) -> dict[str, Pool]:
     # Callers are told apart by their keys alone: behind one address there may be many.
     shared, wait_s = settings.tells_apart, settings.max_wait_s
     places = partial(Places, shared=shared)
+    own_cores = cpu_cores() // settings.workers
     return {
         "searches": Pool(places(settings.max_concurrency, wait_s), nice=10, warm=True),
         "brief": Pool(places(settings.max_concurrency, wait_s), nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
-        # more than cores computes while another one's answer is on its way.
-        "estimates": Batches(places(cpu_cores() + 1, 10 * wait_s), estimates_of),
+        # more than its part of the cores: it computes while the answer of another is on its way.
+        "estimates": Batches(places(own_cores + 1, 10 * wait_s), estimates_of),
     }
 
 

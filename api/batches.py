@@ -20,6 +20,8 @@ from api.pool import Pool, Process
 from api.work import Fault
 
 _MOST = 16  # questions of one batch
+_FEW = 4  # questions for which a batch waits, where others of the caller are on their way
+_LINGER_S = 0.002  # that it waits for them
 _TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
 _tracer = trace.get_tracer("planner")
 
@@ -32,18 +34,30 @@ class _Asked:
 
 @dataclass
 class _Queue:
-    """What one caller waits for within one budget; alone: what was too long for a batch."""
+    """What one caller waits for within one budget; alone: what was too long for a batch.
+
+    servers: tasks that have it computed; busy: those of them that wait for a process's answer.
+    """
 
     waiting: deque[_Asked] = field(default_factory=deque)
     alone: deque[_Asked] = field(default_factory=deque)
     servers: int = 0
+    busy: int = 0
 
-    def taken(self, places: int) -> list[_Asked]:
+    async def linger(self) -> None:
+        """Wait for a few more: with answers to others on their way, more questions are as well.
+
+        Whoever asks one question at a time waits for nobody.
+        """
+        if self.busy and not self.alone and len(self.waiting) < _FEW:
+            await asyncio.sleep(_LINGER_S)
+
+    def taken(self) -> list[_Asked]:
         """The next batch: a fair part of all that wait; less those that nobody wants any more."""
         if self.alone:
             batch = [self.alone.popleft()]
         else:
-            share = min(_MOST, -(-len(self.waiting) // places))
+            share = min(_MOST, -(-len(self.waiting) // max(1, self.servers - self.busy)))
             batch = [self.waiting.popleft() for _ in range(share)]
         return [one for one in batch if not one.answer.cancelled()]
 
@@ -92,8 +106,13 @@ class Batches(Pool):
         try:
             while queue.waiting or queue.alone:
                 async with self.process(caller) as process:
-                    if batch := queue.taken(self.places.places):
-                        await self._compute(process, batch, budget, queue)
+                    await queue.linger()
+                    if batch := queue.taken():
+                        queue.busy += 1
+                        try:
+                            await self._compute(process, batch, budget, queue)
+                        finally:
+                            queue.busy -= 1
         except Exception as error:  # no place, or no process
             queue.fail(error)
         finally:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
-from anyio import fail_after
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -57,7 +57,7 @@ async def _read(request: Request, longest: int) -> Any:
         raise too_large
     body = bytearray()
     try:
-        with fail_after(_settings(request).max_body_s):
+        async with asyncio.timeout(_settings(request).max_body_s):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > limit:

@@ -7,8 +7,8 @@ import logging
 import re
 import sys
 import time
-import uuid
 from collections.abc import Callable
+from random import getrandbits
 
 import structlog
 from fastapi import Request
@@ -66,7 +66,7 @@ class RequestLog:
             await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
-        call = given if _REQUEST_ID.match(given) else uuid.uuid4().hex
+        call = given if _REQUEST_ID.match(given) else new_id()
         scope.setdefault("state", {})["request_id"] = call
         started, status, fault = time.perf_counter(), 0, ""
 
@@ -108,9 +108,14 @@ class RequestLog:
             )
 
 
+def new_id() -> str:
+    """An id of a call: no secret, so it need not come from the system's own source."""
+    return f"{getrandbits(128):032x}"
+
+
 def refused(slug: str, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and problem document for what is no call yet, such as a bad request line; logged."""
-    kind, call = TYPES[slug], uuid.uuid4().hex
+    kind, call = TYPES[slug], new_id()
     document = {
         "type": f"/problems/{slug}", "title": kind.title, "status": kind.status,
         "detail": detail, "instance": "", "request_id": call,

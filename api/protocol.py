@@ -18,6 +18,7 @@ from api.problems import RETRY_AFTER_S
 
 MOST_HEADER_BYTES = 32_768
 _HEADER_TIMEOUT_S = 10.0  # for the headers of a request to arrive
+_LONG_BYTES = 1 << 16
 _READ_TIMEOUT_S = 20.0  # for a client that reads nothing of its response
 
 
@@ -40,7 +41,7 @@ class HeaderTimeoutProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """A client has connected: start the timer of its first headers."""
         self._close_an_idle_connection_at_the_limit()
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._start_header_timer()
 
     def pause_writing(self) -> None:
@@ -118,6 +119,39 @@ class HeaderTimeoutProtocol(H11Protocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
+
+
+class _Joined:
+    """A transport that sends what is written in one turn of the event loop at once.
+
+    The head and the body of an answer are two writes: each would cost a system call here and wake
+    the caller.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it soon; what is long at once, so that the transport can tell that it is full."""
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+        if len(data) > _LONG_BYTES:
+            self._send()
+
+    def close(self) -> None:
+        """Close the connection once all is sent."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
 
 
 async def _all_connections_busy(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import anyio
@@ -63,7 +64,7 @@ class Waiting:
                 pass
             if not answered:
                 left.set()
-                tasks.cancel_scope.cancel()
+                reach.cancel()
 
         loop, watcher = asyncio.get_running_loop(), None
 
@@ -74,12 +75,13 @@ class Waiting:
         streams = EVENTS in Headers(scope=scope).get("accept", "")
         stream = _Stream(sent, scope["path"]) if streams else None
         watch = Watch(stream.show if stream else ignore, left.is_set)
-        async with anyio.create_task_group() as tasks:
+        reach = anyio.CancelScope()
+
+        async def run() -> None:
+            nonlocal failure
             later = loop.call_later(_SOON_S, watch_the_caller)
-            if stream:
-                tasks.start_soon(stream.run)
             try:
-                with watched(watch):
+                with reach, watched(watch):
                     await self.app(scope, received, stream.answer if stream else sent)
             except Exception as error:
                 failure = error
@@ -87,7 +89,8 @@ class Waiting:
                 later.cancel()
                 if watcher:
                     watcher.cancel()
-            tasks.cancel_scope.cancel()
+
+        await (stream.beside(run) if stream else run())
         if left.is_set() and (failure is None or isinstance(failure, Stopped)):
             raise ClientDisconnect
         if failure:
@@ -117,7 +120,14 @@ class _Stream:
         self._latest = step
         self._news.set()
 
-    async def run(self) -> None:
+    async def beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work, and send its steps meanwhile."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run)
+            await work()
+            tasks.cancel_scope.cancel()
+
+    async def _run(self) -> None:
         """Send the latest step, again and again."""
         while True:
             await self._news.wait()

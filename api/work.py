@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
 from planner.answers import solve
-from planner.answers.identity import answer_id, build_id
+from planner.answers.identity import build_id, estimate_id
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
@@ -72,14 +72,12 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     for i, one in enumerate(asked):
         try:
             request = parse_request(one.document, need_plan=True)
-            id = answer_id("es", request.document())
-            if id in one.known:
-                found[i] = "answer", (id, None)
-                continue
-            if reasons := solve.illegal(request, request.named_plan):
-                raise IllegalPlan(reasons)
+            id = estimate_id(request)
         except Exception as error:
             found[i] = "error", _portable_error(error)
+            continue
+        if id in one.known:
+            found[i] = "answer", (id, None)
         else:
             alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
             together.setdefault(alike, []).append((i, id, request))
@@ -89,6 +87,9 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
         try:
             answers = solve.estimates([(request, request.named_plan) for *_, request in group])
             for (i, id, _), answer in zip(group, answers, strict=True):
+                if isinstance(answer, IllegalPlan):
+                    found[i] = "error", answer
+                    continue
                 content = answer.model_dump_json().encode()
                 found[i] = "answer", (id, chosen(content, asked[i].fields))
         except Exception as error:

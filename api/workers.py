@@ -54,6 +54,7 @@ class Workers:
         own = {
             LISTENER: str(fd),
             "PLANNER_HOST": most.host,
+            "PLANNER_WORKERS": str(count),  # who share the cores
             "PLANNER_MAX_CONCURRENCY": str(max(1, most.max_concurrency // count)),
             "PLANNER_MAX_CONNECTIONS": str(max(1, most.max_connections // count)),
             # Of a key all workers together count; of an address each one does.

@@ -48,6 +48,7 @@ def matmul_flop(tokens: Array, parameters: Array) -> Array:
     return 2.0 * tokens * parameters
 
 
+@lru_cache(maxsize=256)
 @formula("1", "megatron-2", "deepseek-v2")
 def layer_matrix_parameters(model: ModelSpec, kind: LayerKind) -> float:
     """Weight-matrix elements one token is multiplied with in a layer (no biases, no norms)."""
@@ -70,16 +71,28 @@ def mixing_flop(
     lengths: of the samples in a sequence, where it is not one.
     """
     packs = None if lengths is None else (seq_length, lengths)
-    return products_flop(kind.records(model, _sizes(tokens, seq_length)), causal, False, packs)
+    return products_flop(_records(model, kind, tokens, seq_length), causal, False, packs)
+
+
+@lru_cache(maxsize=64)  # the whole square and its half count the same ones
+def _records(
+    model: ModelSpec, kind: LayerKind, tokens: float, seq_length: float
+) -> tuple[Record, ...]:
+    return tuple(kind.records(model, _sizes(tokens, seq_length)))
 
 
 def _sizes(tokens: float, seq_length: float, encoder_tokens: int | None = None) -> Dims:
     """The sizes of so many tokens on one rank."""
-    training = TrainingSpec(seq_length=1, global_batch_size=1, encoder_tokens=encoder_tokens)
     return replace(
-        dims(training, Plans.of(ParallelPlan())), tokens=tokens, sharded_tokens=tokens,
+        _one_token(encoder_tokens), tokens=tokens, sharded_tokens=tokens,
         seq_length=seq_length, sequences=tokens / seq_length,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _one_token(encoder_tokens: int | None) -> Dims:
+    training = TrainingSpec(seq_length=1, global_batch_size=1, encoder_tokens=encoder_tokens)
+    return dims(training, Plans.of(ParallelPlan()))
 
 
 @formula("flop", "palm", "megatron-2")

@@ -54,7 +54,7 @@ STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 class Setting:
     """A model on a cluster with a batch, and the rates that apply there.
 
-    memo: what was computed of it for single plans.
+    memo: what was computed of it for a few keys, none of which depends on the size of the batch.
     """
 
     model: ModelSpec

@@ -77,21 +77,23 @@ class KeyView(Plans):
 
 
 class Memo:
-    """Amounts of single keys, kept for the next plan that has them."""
+    """Amounts of a few keys, kept for the next plans that have the same."""
 
-    MOST = 512
+    MOST = 256  # of a few tens of kilobytes each
+    FEW = 16  # keys; a search has thousands at a time, and no two times the same
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def of(self, what: str, keys: KeyView, compute: Callable[[], Amounts]) -> Amounts:
-        """What `compute` says of a view of keys; kept where it is of a single one, as numbers.
+        """What `compute` says of a view of keys; kept where these are few.
 
         what: names the amounts.  Nobody may change them.
         """
-        if any(column.ndim for _, column in keys.columns()):
+        if len(keys) > self.FEW:
             return compute()
-        token = (what, *(int(column) for _, column in keys.columns()))
+        # Numbers and arrays of one have the same bytes, but amounts of other shapes.
+        token = (what, *((column.ndim, column.tobytes()) for _, column in keys.columns()))
         found = self._kept.get(token)
         if found is None:
             if len(self._kept) >= self.MOST:

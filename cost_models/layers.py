@@ -77,12 +77,12 @@ class Layers:
         """Layers of each kind, those of multi-token prediction too."""
         return tuple((*self.order, *self.predicted).count(i) for i in range(len(self.kinds)))
 
-    @property
+    @cached_property
     def titles(self) -> tuple[str, ...]:
         """Of each layer, first to last, what it is."""
         return tuple(self.kinds[kind].title for kind in self.order)
 
-    @property
+    @cached_property
     def by_title(self) -> dict[str, int]:
         """How many layers there are of each kind."""
         return dict(Counter(self.titles))

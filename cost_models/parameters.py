@@ -12,6 +12,7 @@ with and no gradient reaches).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,6 +98,7 @@ def prediction_parameters(model: ModelSpec, tp: Array) -> Array:
     return projection + 3.0 * norm_parameters(model, model.hidden_size)
 
 
+@lru_cache(maxsize=256)
 @formula("1", "derived")
 def total_parameters(model: ModelSpec) -> int:
     """Parameters of the whole model, vocabulary unpadded, a tied table once.

@@ -6,7 +6,7 @@ of one layer; that of the embedding, with a gradient of the whole table; the opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
@@ -85,21 +85,27 @@ class StageMemory:
         self._shape = len(g.table.slot_of) if all_stages else len(self._slots), len(g.plans)
         self.peak_bytes = np.zeros(self._shape[1])
         self.needed_bytes = np.zeros(self._shape[1])
-        for place in self._places:
-            parts, spare = self._parts_at(place)
+        # Whoever asks for all stages reads their parts; those of a search would fill the memory.
+        self._kept: list[tuple[dict[str, Array], Array]] = []
+        for place, parts, spare in self._composed():
+            if all_stages:
+                self._kept.append((parts, spare))
             total = sum_of(parts.values())
             for most, value in ((self.peak_bytes, total), (self.needed_bytes, total - spare)):
                 most[place.plans] = np.maximum(most[place.plans], value)
 
-    def _parts_at(self, place: _Place) -> tuple[dict[str, Array], Array]:
-        return self._slots[place.slot].parts(place)
+    def _composed(self) -> Iterator[tuple[_Place, dict[str, Array], Array]]:
+        """The parts of each place, and what of them is returned where room is short."""
+        for i, place in enumerate(self._places):
+            kept = self._kept[i : i + 1]
+            yield place, *(kept[0] if kept else self._slots[place.slot].parts(place))
 
     @cached_property
     def parts(self) -> dict[str, FloatArray]:
         """MEMORY_PARTS by name, which add up to the total."""
         found = {name: np.zeros(self._shape) for name in MEMORY_PARTS}
-        for place in self._places:
-            for name, values in self._parts_at(place)[0].items():
+        for place, parts, _ in self._composed():
+            for name, values in parts.items():
                 found[name][place.row, place.plans] = values
         return found
 
@@ -112,19 +118,19 @@ class StageMemory:
     @cached_property
     def spare_bytes(self) -> FloatArray:
         """Of each stage."""
-        return self._filled(lambda place: self._parts_at(place)[1])
+        return self._filled((place, spare) for place, _, spare in self._composed())
 
     @cached_property
     def stage(self) -> FloatArray:
         """Which stage each row is."""
-        return self._filled(lambda place: place.stage)
+        return self._filled((place, place.stage) for place in self._places)
 
     @cached_property
     def in_flight(self) -> FloatArray:
         """Activation units that each stage keeps."""
-        return self._filled(lambda place: place.in_flight)
+        return self._filled((place, place.in_flight) for place in self._places)
 
-    @property
+    @cached_property
     def allocated_bytes(self) -> FloatArray:
         """What torch's allocator hands out."""
         total: FloatArray = np.sum([self.parts[n] for n in (*STATE_PARTS, *STEP_PARTS)], axis=0)
@@ -143,10 +149,10 @@ class StageMemory:
         peak: FloatArray = totals.max(axis=0)
         return peak
 
-    def _filled(self, value: Callable[[_Place], Array]) -> FloatArray:
+    def _filled(self, values: Iterable[tuple[_Place, Array]]) -> FloatArray:
         rows = np.zeros(self._shape)
-        for place in self._places:
-            rows[place.row, place.plans] = value(place)
+        for place, value in values:
+            rows[place.row, place.plans] = value
         return rows
 
 

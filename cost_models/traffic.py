@@ -15,6 +15,7 @@ import numpy as np
 
 from cost_models.data_parallel import EMBEDDING
 from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
+from cost_models.keys import Memo
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.network import Fabric, crossings, link_bytes
 from cost_models.placement import AXES, Axis, members
@@ -120,7 +121,8 @@ def _only(s: Setting, name: str, measure: Measure) -> Setting:
         fitted=replace(s.machine.fitted, contention=0.0, host_launch_s=0.0),
     )  # fmt: skip
     nodes = s.nodes.model_copy(update={"accelerator": accelerator})
-    return replace(s, nodes=nodes, profile=profile, fabric=fabric, machine=machine)
+    # What is kept of the setting holds at its own rates alone.
+    return replace(s, nodes=nodes, profile=profile, fabric=fabric, machine=machine, memo=Memo())
 
 
 def _stages_s(s: Setting, g: KeyedPlans) -> FloatArray:

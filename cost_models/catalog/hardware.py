@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -154,6 +154,12 @@ def cluster(name: str, nodes: int | None = None) -> ClusterSpec:
         if nodes not in (None, 1):
             raise ValueError(f"local is one node, got {nodes}")
         return local_cluster()
+    return _named_cluster(name, nodes)
+
+
+@lru_cache(maxsize=256)  # requests name few, and one that is the same object is compared at once
+def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
+    key = normal(name)
     if key in _cluster_names():
         return _preset(cluster_entry(key), nodes)
     if key in _accelerator_names():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -85,14 +85,27 @@ class Plans:
             name: np.array([encode(row, name, table) for row in rows], dtype=np.int64)
             for name in FIELDS
         }
-        return cls.build(stage_layers_table=table, **columns)
+        return cls(**columns, stage_layers_table=table)
 
     @classmethod
     def of(cls, row: ParallelPlan) -> Plans:
         """One plan as numbers, shape (): what NumPy computes faster than arrays of one."""
         table = _tuples(row)
-        columns = {name: encode(row, name, table) for name in FIELDS}
-        return cls.build(stage_layers_table=table, **columns)
+        columns: dict[str, Any] = {name: np.int64(encode(row, name, table)) for name in FIELDS}
+        return cls(**columns, stage_layers_table=table)
+
+    @classmethod
+    @lru_cache(maxsize=64)  # the rules and the price of some plans both ask
+    def few(cls, rows: tuple[ParallelPlan, ...]) -> Plans:
+        """Plans of shape (len(rows),), a single one as numbers."""
+        return cls.from_rows(rows) if len(rows) > 1 else cls.of(rows[0])
+
+    def as_numbers(self) -> Plans:
+        """A single plan with columns of shape ()."""
+        if self._is_one:
+            return self
+        columns: dict[str, Any] = {name: column.reshape(())[()] for name, column in self.columns()}
+        return replace(self, **columns)
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
@@ -190,13 +203,13 @@ def _tuples(row: ParallelPlan) -> tuple[tuple[int, ...], ...]:
 def encode(row: ParallelPlan, name: str, table: tuple[tuple[int, ...], ...] = ()) -> int:
     """The integer a Plans column holds for one field of one plan."""
     value = getattr(row, name)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return code(name, value)
     if name == "recompute_modules":
         return row.recompute_module_bits
-    if name in _BY_STAGE:
-        return table.index(value) + 1 if value else 0
-    if name in VOCABULARIES:
-        return VOCABULARIES[name].index(value)
-    return int(value)
+    return table.index(value) + 1 if value else 0
 
 
 @cache

@@ -128,6 +128,12 @@ class TrainingSpec(Spec):
         """Whether a part of the model is not trained."""
         return self.lora_rank > 0 or bool(self.frozen)
 
+    def without_batch(self) -> Self:
+        """What costs of one micro-batch may depend on: equal for trainings that differ in how many
+        samples a step has, and how many tokens the whole training.
+        """
+        return self.model_copy(update={"global_batch_size": 1, "tokens": None})
+
     def trains(self, part: str) -> bool:
         """Whether the weights of a part have gradients; adapters are no part of the model."""
         return self.lora_rank == 0 and part not in self.frozen

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from cost_models.blocks.records import FlashAttention
-from cost_models.dims import dims
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
@@ -66,7 +65,7 @@ def reports(
     result: dict[int, PlanReport] = {}
     for rows in by_stages.values():
         chosen = [plans[i] for i in rows]
-        estimates = model.evaluate(Plans.from_rows(chosen), all_stages=True)
+        estimates = model.evaluate(Plans.few(tuple(chosen)), all_stages=True)
         for k, i in enumerate(rows):
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
             memory = _memory(request, chosen[k], estimates, k)
@@ -229,7 +228,7 @@ def _kernels(
         """The value of this plan's layers."""
         return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
 
-    d = dims(request.training, Plans.of(plan))
+    d = gathered.micro.d
     lines, again = [], 0.0
     tokens = request.training.positions_per_iteration
     table = gathered.table
@@ -239,12 +238,12 @@ def _kernels(
         for t in times:
             if not own(t.kernel.active):
                 continue
-            chosen = bool(d.recomputed(t.kernel.module))
+            chosen = bool(own(d.recomputed(t.kernel.module)))
             flop = own(t.forward_flop)
             # Flash attention runs the causal half; the definition of HFU counts the square.
             counted = flop * (2.0 if isinstance(t.kernel, FlashAttention) else 1.0)
             share = layers if chosen else redone
-            again += counted * share * plan.tp * tokens / float(d.tokens)
+            again += counted * share * plan.tp * tokens / own(d.tokens)
             lines.append(
                 {
                     "layer": kind.name,

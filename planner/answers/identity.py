@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import cost_models
 from cost_models import profiles
 from cost_models.catalog.names import UnknownName
+from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.version import __version__
 
@@ -43,17 +44,29 @@ def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
     return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
+def estimate_id(request: PlanRequest) -> str:
+    """The id of the estimate of a resolved request, of its text as it is: there are many."""
+    text = request.model_dump_json(exclude_none=True)
+    named = {"site": request.site, "profile": request.profile}
+    learned = {site: _digest(site) for site in sites_of(named)}
+    content = f"{build_id()} {text} {json.dumps(learned, sort_keys=True)}"
+    return f"es_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+
 def sites_of(question: Any) -> Iterator[str]:
-    """The sites that a question or a part of it names, as such or as the profile of one."""
-    parts = question
-    if isinstance(question, Mapping):
-        for named in (question.get("site"), question.get("profile")):
-            if isinstance(named, str) and named not in profiles.profiles():
-                yield named
-        parts = question.values()
-    if not isinstance(parts, str) and isinstance(parts, Iterable):
-        for part in parts:
-            yield from sites_of(part)
+    """The sites that a question or a part of it names, as such or as the profile of one.
+
+    A question is plain data: mappings and lists.
+    """
+    left = [question]
+    for part in left:
+        parts = part
+        if isinstance(part, dict):
+            for named in (part.get("site"), part.get("profile")):
+                if isinstance(named, str) and named not in profiles.profiles():
+                    yield named
+            parts = part.values()
+        left += [one for one in parts if isinstance(one, (dict, list, tuple))]
 
 
 def _digest(site: str) -> str | None:

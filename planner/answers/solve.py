@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -129,23 +129,41 @@ def _explained(
 
 def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
     """Time and memory of one plan; IllegalPlan when it cannot run at all."""
-    if reasons := illegal(request, plan):
-        raise IllegalPlan(reasons)
-    return estimates([(request, plan)])[0]
+    (found,) = estimates([(request, plan)])
+    if isinstance(found, IllegalPlan):
+        raise found
+    return found
 
 
-def estimates(asked: Sequence[tuple[PlanRequest, ParallelPlan]]) -> list[EstimateAnswer]:
-    """Time and memory of legal plans, for requests that differ in nothing but `plan`.
+def estimates(
+    asked: Sequence[tuple[PlanRequest, ParallelPlan]],
+) -> list[EstimateAnswer | IllegalPlan]:
+    """Time and memory of plans, for requests that differ in nothing but `plan`.
 
-    They are priced as one array, which costs little more than pricing one of them.
+    They are judged and priced as one array, which costs little more than one of them.
     """
     first, _ = asked[0]
     model = cost_model(first)
-    priced = reports(model, first, [plan for _, plan in asked])
-    return [
-        EstimateAnswer(**_common(request, model), estimate=own, evidence=_evidence(request, plan))
-        for (request, plan), own in zip(asked, priced, strict=True)
-    ]
+    context = Context(first.model, first.cluster, first.training)
+    refused = dict(_refused(context, [plan for _, plan in asked]))
+    legal = [each for i, each in enumerate(asked) if i not in refused]
+    priced = reports(model, first, [plan for _, plan in legal])
+    common = _common(first, model)
+    answers = (
+        EstimateAnswer(
+            **common | {"request": request.document()},
+            estimate=own,
+            evidence=_evidence(request, plan),
+        )
+        for (request, plan), own in zip(legal, priced, strict=True)
+    )
+    return [refused[i] if i in refused else next(answers) for i in range(len(asked))]
+
+
+def _refused(context: Context, plans: Sequence[ParallelPlan]) -> Iterator[tuple[int, IllegalPlan]]:
+    """The places of plans that cannot run, with every reason."""
+    for i in np.flatnonzero(~passing(RULES, context, Plans.few(tuple(plans)))).tolist():
+        yield i, IllegalPlan(violations(context, plans[i], RULES))
 
 
 def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:

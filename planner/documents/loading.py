@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from planner.documents.problems import join, refuse, shown
+from planner.documents.problems import RequestError, join, refuse, shown
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000  # values in one document, aliases counted as often as they are used
@@ -105,12 +105,14 @@ def plain(value: Any, pointer: str = "", longest: int = MAX_STRING) -> Any:
     refused where it is read, and every other (such as `time_step_limit`) does no harm.
     """
     budget = [MAX_NODES]
-    return _plain(value, pointer, MAX_DEPTH, budget, longest)
+    try:
+        return _plain(value, MAX_DEPTH, budget, longest)
+    except RequestError as error:
+        raise (_too_many() if budget[0] < 0 else error.under(pointer)) from None
 
 
-def _plain(
-    value: Any, pointer: str, depth: int, budget: list[int], longest: int, config: bool = False
-) -> Any:
+def _plain(value: Any, depth: int, budget: list[int], longest: int, config: bool = False) -> Any:
+    """The copy; pointers of errors grow on their way out, since few documents have any."""
     budget[0] -= 1
     if budget[0] < 0:
         raise _too_many()
@@ -119,26 +121,29 @@ def _plain(
     if config and isinstance(value, float) and not math.isfinite(value):
         return json.dumps(value)
     if isinstance(value, (int, float, str)):
-        return _scalar(value, pointer, longest)
+        return _scalar(value, longest=longest)
     if depth == 0:
-        raise _too_deep(pointer)
+        raise _too_deep("")
+    if not isinstance(value, (dict, list, tuple)):
+        raise refuse("", "wrong_type", f"must be plain data, got a {type(value).__name__}")
+    copy: dict[Any, Any] = {}
+    keys: Iterable[Any] = range(len(value))
     if isinstance(value, dict):
-        copy = {}
         config = config or not CONFIG_MARKS.isdisjoint(value)
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise refuse(pointer, "wrong_type", "keys must be strings", key)
-            at = join(pointer, key)
-            _scalar(key, at)
-            copy[key] = _plain(item, at, depth - 1, budget, longest, config)
-        return copy
-    if isinstance(value, (list, tuple)):
-        rest = (depth - 1, budget, longest, config)
-        return [_plain(item, join(pointer, i), *rest) for i, item in enumerate(value)]
-    raise refuse(pointer, "wrong_type", f"must be plain data, got a {type(value).__name__}")
+        keys = value
+    for key in keys:
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise refuse("", "wrong_type", "keys must be strings", key)
+        try:
+            copy[_scalar(key)] = _plain(value[key], depth - 1, budget, longest, config)
+        except RequestError as error:
+            raise error.under(join("", key)) from None
+    return copy if isinstance(value, dict) else list(copy.values())
 
 
-def _scalar(value: int | float | str, pointer: str, longest: int = MAX_STRING) -> int | float | str:
+def _scalar(
+    value: int | float | str, pointer: str = "", longest: int = MAX_STRING
+) -> int | float | str:
     if isinstance(value, float) and not math.isfinite(value):
         raise refuse(pointer, "not_finite", "must be a finite number", value)
     if isinstance(value, int) and abs(value) > MAX_INTEGER:

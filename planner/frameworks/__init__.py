@@ -49,6 +49,7 @@ PREFERRED = next(iter(FRAMEWORKS))
 
 
 @cache
+@cache
 def running(schedule: str) -> tuple[str, ...]:
     """The frameworks that can run a pipeline schedule."""
     return tuple(name for name in FRAMEWORKS if schedule in get(name).axes.get("schedule", ()))

@@ -89,11 +89,12 @@ def shares_of(
     micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
     pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
     total = sum_of(parts_s.values())
-    share = {name: np.asarray(seconds / total) for name, seconds in parts_s.items()}
+    share = {name: seconds / total for name, seconds in parts_s.items()}
     # A bubble is time that kernels and exchanges of layers take elsewhere.
     kernels = share["forward"] + share["backward"] + share["recompute"]
     layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
-    more = 1.0 + np.divide(share["bubble"], layers, out=np.zeros_like(layers), where=layers > 0)
+    some = layers > 0
+    more = 1.0 + np.where(some, share["bubble"] / np.where(some, layers, 1.0), 0.0)
     kernels = kernels * more
     shares = {
         "compute": kernels,
@@ -107,4 +108,7 @@ def shares_of(
         "dp": share["dp_comm"] + share["stragglers"],
         "optimizer": share["optimizer"] + share["offload"],
     }
-    return np.stack(np.broadcast_arrays(*(shares[name] for name in FACTORS)), axis=-1)
+    found = [shares[name] for name in FACTORS]
+    if not any(np.ndim(share) for share in found):  # of one plan
+        return np.array(found)
+    return np.stack(np.broadcast_arrays(*found), axis=-1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from planner.uncertainty.leaning import Array
 __all__ = ["Evidence", "evidence"]
 
 MOST_RUNS = 3
+_SORTED = 64  # runs that are sorted by their distance, as a rule
 # How far two runs lie apart where they differ in a kind, and for each factor of two between their
 # sizes (a judgement: what decides the kernels and the links weighs most).
 KINDS = {
@@ -105,10 +107,9 @@ def evidence(
     }
     nearest = _nearest(kinds, sizes)
     own = _table().held.get(chip.id, {})
-    same = own.get(plan.runtime, [])
-    alike = [run for run in same if run.experts == experts]
+    same, alike = (_held(chip.id, plan.runtime, kind) for kind in (None, experts))
     learned = 0 if site is None else _learned(site, chip.id, plan.runtime)
-    ground: Ground = "measured" if same or learned else "extrapolated" if own else "unseen"
+    ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
         said = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
     elif ground == "extrapolated":
@@ -117,18 +118,30 @@ def evidence(
         said = _unseen(chip, nearest)
     if site is not None and learned:
         said += f"; {learned} of site {site.name}"
-    return Evidence(ground=ground, text=said, alike=len(alike), nearest=nearest)
+    return Evidence(ground=ground, text=said, alike=alike.number, nearest=nearest)
 
 
-def _measured(
-    where: str, same: Sequence[ScoredRun], alike: Sequence[ScoredRun], experts: bool
-) -> str:
+class _Held(NamedTuple):
+    """Runs, counted and in words."""
+
+    number: int
+    said: str
+
+
+@lru_cache(maxsize=1024)
+def _held(accelerator: str, runtime: str, experts: bool | None) -> _Held:
+    """The runs of a runtime on an accelerator; experts: with or without them, None: all."""
+    same = _table().held.get(accelerator, {}).get(runtime, [])
+    runs = [run for run in same if experts is None or run.experts == experts]
+    return _Held(len(runs), _runs(runs))
+
+
+def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> str:
     other = "dense" if experts else "mixtures of experts"
-    if alike:
-        return f"measured on {where}: {_runs(alike)}" + (", mixtures of experts" * experts)
-    return (
-        f"measured on {where}, but only {other}: {_runs(same)}" if same else f"measured on {where}"
-    )
+    if alike.number:
+        return f"measured on {where}: {alike.said}" + (", mixtures of experts" * experts)
+    only = f", but only {other}: {same.said}" if same.number else ""
+    return f"measured on {where}{only}"
 
 
 def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> str:
@@ -186,7 +199,14 @@ def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[Sco
     apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
         apart += table.kinds[name].get(kinds[name], weight)
-    return _several(table.runs[i] for i in np.argsort(apart, kind="stable").tolist())
+    last = min(_SORTED, len(apart)) - 1
+    # Sorting a few of them is enough, unless these are of fewer models.
+    for farthest in (np.partition(apart, last)[last], np.inf):
+        near = np.flatnonzero(apart <= farthest)
+        ordered = near[np.argsort(apart[near], kind="stable")].tolist()
+        if len(found := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
+            break
+    return found
 
 
 def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:

@@ -107,6 +107,27 @@ def test_what_waits_goes_together() -> None:
 
 
 @pytest.mark.slow
+def test_a_question_beside_others_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while another is computed goes together with what comes just after it."""
+
+    async def asked() -> None:
+        pool = Batches(Places(2, 30, shared=False), worked)
+        await asyncio.gather(*(pool.one("a", BUDGET, 0.1) for _ in range(2)))  # both are there
+        monkeypatch.setattr(batches, "_LINGER_S", 0.5)
+        before = asyncio.create_task(pool.one("a", BUDGET, 1.0))
+        while not pool.places.taken:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(pool.one("a", BUDGET, 0.0))
+        while pool.places.taken < 2:
+            await asyncio.sleep(0)
+        third = asyncio.create_task(pool.one("a", BUDGET, 0.0))
+        assert await asyncio.gather(before, second, third) == [1, 2, 2]
+        pool.close()
+
+    anyio.run(asked)
+
+
+@pytest.mark.slow
 def test_one_that_dies_or_is_too_long_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

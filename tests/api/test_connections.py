@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -73,6 +74,34 @@ def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyP
             _send_on(reader, call)
         reader.close()
         assert health(port) == 200
+
+
+def test_what_is_written_in_one_turn_is_sent_at_once() -> None:
+    """So that an answer's head does not travel apart from its body; what is long goes as it is."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+
+    async def written() -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(asyncio.Protocol, sock=here)
+        joined = protocol._Joined(transport, loop)
+        joined.write(b"head")
+        with pytest.raises(BlockingIOError):
+            there.recv(100)
+        joined.write(b"body")
+        await asyncio.sleep(0)
+        assert there.recv(100) == b"headbody"
+        joined.write(b"head")
+        joined.write(bytes(protocol._LONG_BYTES + 1))
+        assert there.recv(100).startswith(b"head\0")
+        joined.write(b"last")
+        joined.close()
+        assert joined.is_closing()
+
+    asyncio.run(written())
+    there.setblocking(True)
+    assert b"".join(iter(lambda: there.recv(1 << 16), b"")).endswith(b"\0last")
+    there.close()
 
 
 def _send_on(connection: socket.socket, call: bytes) -> None:

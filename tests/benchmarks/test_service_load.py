@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from api.budget import cpu_s
-from tests.fixtures.job_server import Place, Server
+from tests.fixtures.job_server import Place, Server, eventually
 from tests.fixtures.load import Answers, ask, call, post
 
 MODELS = ("llama-3.1-8b", "llama-2-7b", "gpt2", "mistral-7b", "qwen2.5-7b")
@@ -44,7 +45,15 @@ def server(place: Place) -> Server:
     server = place.serve()
     for document in (SEARCH, SEARCH | {"model": "gpt2"}):  # what the first callers wait for
         server.http.post("/v1/plans", json=document)
+    eventually(lambda: at_rest(place), "an idle service")
     return server
+
+
+def at_rest(place: Place) -> bool:
+    """Whether nothing is computed any more, such as what searches will need."""
+    before = sum(map(cpu_s, place.processes()))
+    time.sleep(1.0)
+    return sum(map(cpu_s, place.processes())) - before < 0.1
 
 
 def estimates() -> Iterator[bytes]:

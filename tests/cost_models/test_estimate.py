@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.estimate import CostModel
+from cost_models.estimate import CostModel, _memo
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
@@ -17,6 +18,42 @@ from tests.fixtures.spaces import LEAST, some_plans
 
 MODELS = ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-27b", "gpt-oss-20b")
 CLUSTERS = ("2x4xh100-sxm", "1x8xmi300x", "2x4xl40s", "1x8xb200")
+
+
+TRAININGS = (
+    {"seq_length": 4096},
+    {"seq_length": 4096, "loss": "dpo", "lora_rank": 16},
+    {"seq_length": 8192, "sample_lengths": (500, 3000, 8192), "optimizer": "muon"},
+    {"seq_length": 8192, "precision": "fp8", "tokens": 1e12},
+)
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=range(len(TRAININGS)))
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_what_is_kept_of_one_batch_holds_for_another(name: str, training: dict[str, Any]) -> None:
+    """A cost model that finds what one of another batch has kept prices as one that finds none."""
+    cluster = parse_shorthand("2x8xh100-sxm")
+    first, second = (
+        TrainingSpec(global_batch_size=size, **{"tokens": 1e9, **training}) for size in (256, 512)
+    )
+    plans = [
+        Plans.from_rows([ParallelPlan(tp=tp, sequence_parallel=True, dp=16 // tp) for tp in each])
+        for each in ((2,), (4, 8), (2, 4, 8))
+    ]
+
+    def numbers(asked: TrainingSpec) -> list[Any]:
+        model = CostModel(preset(name), cluster, asked)
+        found = [model.evaluate(each, all_stages=True) for each in plans]
+        return [(one.time_parts_s, one.memory.parts) for one in found]
+
+    _memo.cache_clear()
+    alone = numbers(second)
+    _memo.cache_clear()
+    numbers(first.model_copy(update={"seq_length": 2048}))
+    numbers(first)
+    kept = _memo.cache_info().hits
+    np.testing.assert_equal(numbers(second), alone)
+    assert _memo.cache_info().hits == kept + 1
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,7 +10,7 @@ import pytest
 
 from cost_models.calibrations import ACCELERATOR, Calibration
 from planner.answers import solve
-from planner.answers.identity import answer_id
+from planner.answers.identity import answer_id, estimate_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request
@@ -114,10 +114,16 @@ def test_a_site_keeps_no_copy_of_its_calibration() -> None:
 
 def test_another_calibration_is_another_answer() -> None:
     profiles.save(calibrated(H100))
-    questions = [asked(site="mine").document(), asked(profile="mine").document()]
-    before = [answer_id("es", one) for one in questions]
+    requests = [asked(site="mine"), asked(profile="mine")]
+
+    def ids() -> set[str]:
+        plans = {answer_id("pl", one.document()) for one in requests}
+        return plans | {estimate_id(one) for one in (*requests, asked())}
+
+    before = ids()
+    assert len(before) == 5
     profiles.save(calibrated(H100, 2e14))
-    assert not {answer_id("es", one) for one in questions} & set(before)
+    assert ids() & before == {estimate_id(asked())}
 
 
 def test_a_damaged_calibration_is_named() -> None:
