@@ -104,8 +104,8 @@ class Plans:
         """A single plan with columns of shape ()."""
         if self._is_one:
             return self
-        columns: dict[str, Any] = {name: column.reshape(())[()] for name, column in self.columns()}
-        return replace(self, **columns)
+        columns = {name: column.reshape(())[()] for name, column in self.columns()}
+        return Plans(**columns, stage_layers_table=self.stage_layers_table)
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
