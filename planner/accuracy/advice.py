@@ -22,8 +22,9 @@ from planner import frameworks
 from planner.answers import solve
 from planner.answers.emission import emit
 from planner.answers.rivals import against, choice
-from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.answer import PlanAnswer
 from planner.documents.formats import share
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Objective, PlanRequest
 from planner.frameworks.base import Unsupported

@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 from pydantic import FiniteFloat
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.uncertainty.leaning import Array
 from planner.uncertainty.posterior import SHARES, Posterior, SeenRun, posterior, site_noise
 

@@ -23,7 +23,7 @@ from planner.accuracy.posterior import leaning_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed
 from planner.uncertainty.leaning import Array, Leaning
 from planner.uncertainty.posterior import Posterior

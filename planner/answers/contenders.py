@@ -12,7 +12,8 @@ from math import sqrt
 import numpy as np
 
 from planner.answers.explain import plan_id
-from planner.documents.answer import Contender, PlanReport
+from planner.documents.answer import Contender
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Priced
 from planner.sites import storage as sites

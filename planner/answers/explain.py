@@ -22,7 +22,7 @@ from cost_models.training_cost import training_cost
 from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_exchange import recomputed_exchange_s
-from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
+from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.uncertainty.error_band import band

@@ -21,7 +21,7 @@ from cost_models.sources import Array
 from cost_models.traffic import NAMES
 from planner.answers.recomputed_exchange import recomputed_exchange_s
 from planner.answers.solve import illegal
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_reasons
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model

@@ -10,7 +10,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import NodeGroup
 from cost_models.traffic import GroupTraffic as Amounts
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 
 # Of TIME_PARTS, those that are transfers between ranks.
 TRANSFERS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")

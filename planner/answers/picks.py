@@ -8,8 +8,9 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports
-from planner.documents.answer import Pick, PlanReport
+from planner.documents.answer import Pick
 from planner.documents.formats import listed
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Outcome
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps

@@ -11,8 +11,9 @@ from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports
-from planner.documents.answer import PlanReport, Rival
+from planner.documents.answer import Rival
 from planner.documents.formats import listed, recompute_words, seconds, share, value_words
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.dealt_plans import dealt_plans
 from planner.search.degrees import DEGREES, differing

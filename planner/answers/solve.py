@@ -31,13 +31,13 @@ from planner.documents.answer import (
     EstimateAnswer,
     Launch,
     PlanAnswer,
-    PlanReport,
     ProfileInfo,
     Reason,
     Replanned,
     Unbuildable,
     WhyAnswer,
 )
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.frameworks.devices import WRITTEN, other_stack, preferred

@@ -7,8 +7,9 @@ from typing import Any
 
 from planner.answers.contenders import compared
 from planner.answers.solve import IllegalPlan, estimate
-from planner.documents.answer import Document, EstimateAnswer, PlanReport
+from planner.documents.answer import EstimateAnswer
 from planner.documents.loading import plain
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import (
     Problem,
     RequestError,

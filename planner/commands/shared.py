@@ -19,7 +19,7 @@ from planner.commands.server import apart
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
     from planner.documents.request import PlanRequest
-    from planner.terminal.screens import Asked
+    from planner.terminal.plan_rows import Asked
 
 PLAN = "The plan"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -124,7 +124,7 @@ def read_model(name: str, folder: Path) -> Any:
 def asked_of(request: PlanRequest) -> Asked:
     """The request with what a screen says of it."""
     from cost_models.parameters import total_parameters
-    from planner.terminal.screens import Asked
+    from planner.terminal.plan_rows import Asked
 
     return Asked(request, total_parameters(request.model))
 

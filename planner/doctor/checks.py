@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.extras import missing
 from planner.version import __version__
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.units import GIB
-from planner.documents.answer import Memory
+from planner.documents.plan_report import Memory
 
 _MOST_KINDS = 6  # that one line names
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cost_models.units import GIB
-from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.answer import PlanAnswer
 from planner.documents.formats import plan_words, seconds, share
+from planner.documents.plan_report import PlanReport
 from planner.drawing.figure import Kind, drawn, saved
 from planner.drawing.palette import COLOURS
 

@@ -9,7 +9,7 @@ from typing import Any
 from cost_models.layers import layers_of
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.spec import ModelSpec
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
 from planner.intake.models import import_model, is_config, parse_model
 

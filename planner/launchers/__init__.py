@@ -13,7 +13,7 @@ from importlib import import_module
 import yaml
 
 from cost_models.catalog.names import resolve
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 

@@ -14,7 +14,8 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.contenders import compared_prices
 from planner.answers.explain import report
-from planner.documents.answer import PlanReport, Reason
+from planner.documents.answer import Reason
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.documents.answer import REASONS, Document, Nearest, PlanReport, ProfileInfo
+from planner.documents.answer import REASONS, Nearest, ProfileInfo
+from planner.documents.plan_report import Document, PlanReport
 from planner.frameworks.reading import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]

@@ -10,7 +10,8 @@ from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answers.competition import limited
 from planner.answers.contenders import compared
-from planner.documents.answer import PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import Given

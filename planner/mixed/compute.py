@@ -18,7 +18,7 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGrou
 from cost_models.training_cost import training_cost
 from planner.answers.competition import fastest
 from planner.answers.explain import report
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
 from planner.mixed.pipeline import Groups, Result

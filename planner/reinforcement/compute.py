@@ -12,7 +12,8 @@ from planner.answers.competition import fastest
 from planner.answers.emission import NothingFits
 from planner.answers.explain import report
 from planner.answers.solve import IllegalPlan, illegal
-from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import Note, PlanReport
 from planner.documents.request import PlanRequest
 from planner.reinforcement.document import (
     Phase,

@@ -14,8 +14,9 @@ from cost_models.units import HOUR_S
 from planner.answers.emission import NothingFits
 from planner.answers.explain import reports
 from planner.answers.solve import IllegalPlan, illegal
-from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
 from planner.documents.loading import plain
+from planner.documents.plan_report import Note, PlanReport
 from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate

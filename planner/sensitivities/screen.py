@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from planner.documents.answer import PlanReport
 from planner.documents.formats import memory_words, plan_words, size
+from planner.documents.plan_report import PlanReport
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.terminal.screens import Asked, header, speed, whole_run
+from planner.terminal.plan_rows import Asked, speed, whole_run
+from planner.terminal.screens import header
 from planner.terminal.text_wrap import Flow, prose
 
 _WIDE, _WIDEST = 100, 120

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.sites.site import LearnedRun, Site
 from planner.uncertainty.leaning import FACTORS, Array
 from planner.uncertainty.posterior import SHARES, posterior, site_noise_factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cost_models.spec import ClusterSpec
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs

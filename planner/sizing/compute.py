@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
 from cost_models.spec import ClusterSpec
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.progress import step
 from planner.sizing.answer import BatchSize, Row, SizingAnswer, Step

@@ -18,7 +18,7 @@ from cost_models.tuning import trained_parameters
 from cost_models.units import DAY_S
 from planner.answers.competition import fastest
 from planner.answers.explain import report
-from planner.documents.answer import ErrorBand
+from planner.documents.plan_report import ErrorBand
 from planner.documents.request import PlanRequest
 from planner.intake.consistency import contradictions
 from planner.progress import within_a_step

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.store.database import Database
 from planner.store.keys import claim as claim_key
 from planner.store.tables import JOB_EVENTS, JOBS

@@ -8,7 +8,7 @@ from cost_models.plans import ParallelPlan
 from planner.answers.competition import fastest
 from planner.answers.explain import report
 from planner.answers.solve import IllegalPlan, estimate
-from planner.documents.answer import Document, PlanReport
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, choice, refuse, shown
 from planner.sweeps.grid import Grid, Question
 from planner.sweeps.question import Outcome, Result

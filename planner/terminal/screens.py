@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from planner.documents.answer import (
     Baseline,
-    ErrorBand,
     EstimateAnswer,
     Launch,
-    Memory,
-    Pipeline,
     PlanAnswer,
-    PlanReport,
     ProfileInfo,
     RankOrder,
     Replanned,
@@ -26,48 +20,24 @@ from planner.documents.answer import (
     WhyAnswer,
 )
 from planner.documents.formats import (
-    chance,
-    days,
-    dollars,
-    energy,
     gib,
-    kinds_words,
     memory_words,
-    overflow,
     plan_words,
     seconds,
     share,
     short,
     value_words,
 )
-from planner.documents.request import PlanRequest
-from planner.documents.scored_runs import Evidence
-from planner.terminal.bars import memory_bars, time_bar
-from planner.terminal.evidence_rows import evidence_rows
+from planner.terminal.plan_rows import Asked, report_rows, speed
 from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
 from planner.terminal.text_wrap import Flow, prose
 
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001
-_MOST_STAGES = 8  # lines of layers, for one screen
-TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
 # Frameworks whose best plan is told on the screen.
 MOST_FRAMEWORKS = 3
-MOST_RUNTIMES = 1  # named on the screen
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The request, with the number of the model's parameters."""
-
-    request: PlanRequest
-    parameters: float
-
-    def mark(self, *pointers: str) -> str:
-        """A star where one of these values is a default."""
-        return "*" if set(pointers) & set(self.request.defaulted) else ""
 
 
 def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
@@ -82,7 +52,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.no_launch is not None:
         rows.append(Text("No framework here can launch this plan", style="bold yellow"))
         rows += [prose(answer.no_launch, 2, 2), Text()]
-    rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
+    rows += report_rows(answer.best, "Best plan", asked, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
     if answer.rival is not None:
@@ -182,7 +152,7 @@ def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> R
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
-    rows += _report(report, "Estimate", asked, console, answer.evidence)
+    rows += report_rows(report, "Estimate", asked, console, answer.evidence)
     for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
         if notes:
             rows += [Text(), Text(name, style="bold")]
@@ -204,7 +174,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     rows.append(Text(verdicts[answer.verdict], style=style))
     rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
     if answer.estimate is not None:
-        rows += [Text(), *_report(answer.estimate, "The plan", asked, console)]
+        rows += [Text(), *report_rows(answer.estimate, "The plan", asked, console)]
     if answer.smallest_change is not None:
         rows += [Text(), Text("Smallest change that fits", style="bold")]
         rows.append(change_row(answer.smallest_change))
@@ -266,130 +236,6 @@ def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
     return Group(*rows)
 
 
-def _report(
-    report: PlanReport, title: str, asked: Asked, console: Console, evidence: Evidence | None = None
-) -> list[RenderableType]:
-    plan = report.plan.model_dump()
-    facts = Table.grid(padding=(0, 2))
-    style = "bold green" if report.fits else "bold red"
-    named = report.pipeline is None  # else the schedule has a row of its own
-    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
-    if not report.fits:
-        words.append(Text("does not fit", style))
-    facts.add_row(Text(title, style), Flow(words))
-    layers = [f"layers {_layers(report.layers_per_stage)}"]
-    if len(report.plan.stage_layers) > report.plan.pp:
-        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
-    facts.add_row("", Flow([*memory_words(plan), *layers]))
-    for line in _stages(report.layers_by_kind):
-        facts.add_row("", line)
-    if report.pipeline is not None:
-        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
-        if not report.pipeline.synchronous:
-            facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
-    facts.add_row("throughput", Flow(speed(report)))
-    facts.add_row("", Text(_band(report.error_band), "dim"))
-    if evidence is not None:
-        chip = asked.request.cluster.groups[0].accelerator.id
-        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
-            facts.add_row(name, row)
-    utilisation = [
-        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
-        f"HFU {share(report.hfu)}",
-        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
-    ]
-    facts.add_row("utilisation", Flow(utilisation))
-    facts.add_row("memory", _headroom(report.memory))
-    if whole := whole_run(report, asked):
-        facts.add_row("whole run", Flow(whole))
-    return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
-
-
-def _headroom(memory: Memory) -> RenderableType:
-    """The memory of the fullest stage, marked as tight if little is free."""
-    free = 1 - memory.peak_bytes / memory.capacity_bytes
-    if free < 0:
-        return Flow([Text(overflow(memory), "bold red")])
-    used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
-    words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
-    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
-    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
-
-
-def whole_run(report: PlanReport, asked: Asked) -> list[str]:
-    """Days, cost and energy, with the price and the overhead that they are counted at."""
-
-    def mark(*names: str) -> str:
-        places = ("/cluster", "/cluster/groups/0")
-        return asked.mark(*(f"{place}/{name}" for place in places for name in names))
-
-    cluster = asked.request.cluster
-    words = [] if report.days is None else [days(report.days)]
-    price = cluster.groups[0].price_usd_per_accelerator_hour
-    if report.cost_usd is not None and price is not None:
-        star = mark("price_usd_per_accelerator_hour")
-        words.append(f"{dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}")
-    if report.energy_kwh is not None:
-        star = mark("pue", "node_power_watts")
-        words.append(f"{energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
-    return words
-
-
-def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
-    """Who runs the schedule, and what its own order takes beside the time of the closed form."""
-    words: list[str | Text] = [schedule]
-    if pipeline.frameworks:
-        runs = pipeline.frameworks[:MOST_RUNTIMES]
-        rest = len(pipeline.frameworks) - len(runs)
-        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
-    else:
-        words.append(Text("by no framework known", "yellow"))
-    if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
-    return words
-
-
-def speed(report: PlanReport) -> list[str]:
-    """Throughput and the time of an iteration."""
-    return [
-        f"{report.tokens_per_s:,.0f} tokens/s",
-        f"{seconds(report.iteration_time_s)} per iteration"
-        f" of {report.num_micro_batches} micro-batches",
-    ]
-
-
-def _band(band: ErrorBand) -> str:
-    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
-
-
-def _layers(layers: Sequence[int]) -> str:
-    """Layers per stage with equal neighbours folded: 31 32x2 31."""
-    folded: list[list[int]] = []
-    for count in layers:
-        if folded and folded[-1][0] == count:
-            folded[-1][1] += 1
-        else:
-            folded.append([count, 1])
-    words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
-    return " ".join(words)
-
-
-def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
-    """A line for each stage with its layers of each kind, equal neighbours in one."""
-    folded: list[list[int]] = []
-    for i, held in enumerate(stages):
-        if folded and stages[folded[-1][0]] == held:
-            folded[-1].append(i)
-        else:
-            folded.append([i])
-    for same in folded[:_MOST_STAGES]:
-        name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
-        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
-    if rest := folded[_MOST_STAGES:]:
-        yield Text(f"and {sum(map(len, rest))} more stages")
-
-
 def _baseline(baseline: Baseline) -> RenderableType:
     first, *more = plan_words(baseline.report.plan.model_dump())
     speedup = Text.assemble(
@@ -409,4 +255,4 @@ def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator
     elif found.instead is None:
         yield prose("Without a framework the plan is priced for what would have to be written.", 0)
     else:
-        yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
+        yield from report_rows(found.instead.plan, f"By {found.instead.framework}", asked, console)

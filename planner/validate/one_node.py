@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner.answers import solve
-from planner.documents.answer import Document
 from planner.documents.loading import plain
+from planner.documents.plan_report import Document
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object

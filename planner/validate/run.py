@@ -22,8 +22,9 @@ from pydantic import ValidationError
 
 from cost_models.catalog import local
 from planner.answers import solve
-from planner.documents.answer import Document, EstimateAnswer
+from planner.documents.answer import EstimateAnswer
 from planner.documents.formats import seconds, size
+from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK

@@ -10,7 +10,7 @@ import json
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says

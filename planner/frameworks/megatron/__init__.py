@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says

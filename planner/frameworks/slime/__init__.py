@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, scripts, shell, uncarried
 from planner.frameworks.accelerate.rules import lacks

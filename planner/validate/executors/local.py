@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch

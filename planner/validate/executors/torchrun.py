@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.problems import refuse
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes

@@ -13,7 +13,8 @@ from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.answers.solve import estimate, find
-from planner.documents.answer import REASONS, PlanAnswer, PlanReport
+from planner.documents.answer import REASONS, PlanAnswer
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.intake.parsing import parse_request
 

@@ -16,7 +16,8 @@ from planner.answers import solve
 from planner.answers.competition import prepared
 from planner.answers.contenders import contenders
 from planner.answers.identity import answer_id
-from planner.documents.answer import Contender, PlanReport
+from planner.documents.answer import Contender
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.intake.parsing import parse_request

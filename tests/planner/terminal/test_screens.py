@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
-from planner.documents.answer import REASONS, Launch, Pick, Pipeline
+from planner.documents.answer import REASONS, Launch, Pick
 from planner.documents.formats import (
     REASON_WORDS,
     days,
@@ -24,9 +24,10 @@ from planner.documents.formats import (
     short,
     size,
 )
+from planner.documents.plan_report import Pipeline
 from planner.documents.request import Bounds, SearchSpec
 from planner.terminal import bars, screens, tables
-from planner.terminal.screens import Asked
+from planner.terminal.plan_rows import Asked
 from planner.terminal.text_wrap import prose
 from tests.fixtures import answers
 
