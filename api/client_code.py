@@ -69,7 +69,10 @@ class _Code:
         start = 'class Operations(Calls):\n    """The operations of a service."""\n\n'
         operations = _head("The operations of a service", names, body) + start + body
         made = "\n\n".join(sorted(self.made.values(), key=lambda text: text.startswith("class")))
-        known = self.imported | {("datetime", "datetime"), ("planner.documents.answer", "Document")}
+        known = self.imported | {
+            ("datetime", "datetime"),
+            ("planner.documents.plan_report", "Document"),
+        }
         known |= {("typing", "Any"), ("typing", "Literal")}
         documents = _head("Documents that only a service makes", known, made) + made
         return {OPERATIONS: _formatted(operations), DOCUMENTS: _formatted(documents)}

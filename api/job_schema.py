@@ -17,14 +17,14 @@ _PARTS = {
 }
 SPECS = (ValidationSpec, CalibrationSpec, DryrunSpec, SavedPlanSpec)
 _TRAINING = {"seq_length": 8192, "global_batch_size": 128}
-_ASKED = {"model": "llama-3.1-8b", "cluster": "2x8xh100-sxm", "training": _TRAINING}
+_SHORT_REQUEST = {"model": "llama-3.1-8b", "cluster": "2x8xh100-sxm", "training": _TRAINING}
 _PLAN = {"tp": 2, "dp": 8, "sequence_parallel": True, "recompute": "full", "runtime": "torch"}
-_PLANNED = _ASKED | {"plan": _PLAN | {"recompute_num_layers": 32}}
+_REQUEST_WITH_PLAN = _SHORT_REQUEST | {"plan": _PLAN | {"recompute_num_layers": 32}}
 JOB_EXAMPLES: dict[Kind, dict[str, Any]] = {
     "validations": {
         "short": {
             "summary": "Scaled to this machine, gradients compared",
-            "value": _PLANNED | {"validation": {"steps": 5, "check_numerics": True}},
+            "value": _REQUEST_WITH_PLAN | {"validation": {"steps": 5, "check_numerics": True}},
         }
     },
     "calibrations": {
@@ -36,14 +36,14 @@ JOB_EXAMPLES: dict[Kind, dict[str, Any]] = {
     "dryruns": {
         "short": {
             "summary": "Two ranks at full scale",
-            "value": _PLANNED | {"dryrun": {"ranks": [0, 15]}},
+            "value": _REQUEST_WITH_PLAN | {"dryrun": {"ranks": [0, 15]}},
         }
     },
     "sweeps": {
         "short": {
             "summary": "Three batches on two clusters",
             "value": {
-                "base": _ASKED,
+                "base": _SHORT_REQUEST,
                 "axes": {
                     "cluster": ["2x8xh100-sxm", "4x8xh100-sxm"],
                     "training.global_batch_size": [128, 256, 512],
@@ -55,7 +55,7 @@ JOB_EXAMPLES: dict[Kind, dict[str, Any]] = {
 SAVED_PLAN_EXAMPLES: dict[str, Any] = {
     "short": {
         "summary": "A request with a note",
-        "value": {"note": "two nodes until spring", "request": _ASKED},
+        "value": {"note": "two nodes until spring", "request": _SHORT_REQUEST},
     }
 }
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from api.dependencies import Body
 from api.pages import send_json
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
+from api.schema import NOT_CHANGED, request_body
+from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.documents.scored_runs import ScoredRun, scored_runs
 from planner.intake.parsing import parse_request
 from planner.sites import storage

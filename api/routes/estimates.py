@@ -13,7 +13,8 @@ from api.budget import Budget
 from api.dependencies import Body, Stated, WantedFields, most, read_document
 from api.fields import Fields
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
+from api.schema import NOT_CHANGED, request_body
+from api.schema_examples import ESTIMATE_EXAMPLES
 from api.work import EstimateRequest
 from planner.documents.answer import EstimateAnswer
 

@@ -7,7 +7,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
+from api.schema import request_body
+from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers.layers import LayersAnswer, layers_answer
 from planner.intake.parsing import parse_request
 

@@ -7,7 +7,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Brief, Files
 from api.problems import declare
-from api.schema import LINT_EXAMPLES, request_body
+from api.schema import request_body
+from api.schema_examples import LINT_EXAMPLES
 from planner.lint.asked import parse_lint
 from planner.lint.findings import LintAnswer
 from planner.lint.lint import lint as linted

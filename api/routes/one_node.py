@@ -10,7 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 from api.dependencies import Body, Files
 from api.negotiation import JSON
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
+from api.schema import request_body
+from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.intake.parsing import parse_request
 from planner.validate.one_node import OneNode, judged, one_node
 from planner.validate.report import ValidationReport

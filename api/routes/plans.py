@@ -12,7 +12,8 @@ from fastapi.responses import RedirectResponse
 from api import negotiation, results
 from api.dependencies import Body, Searches, WantedFields
 from api.problems import Refused, declare
-from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
+from api.schema import NOT_CHANGED, STREAMED, request_body
+from api.schema_examples import PLAN_EXAMPLES
 from api.store_threads import in_store
 from planner import mixed
 from planner.answers import solve

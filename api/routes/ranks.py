@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Response
 
 from api.dependencies import Body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
+from api.schema import request_body
+from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
 from planner.intake.parsing import parse_request

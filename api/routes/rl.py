@@ -8,7 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import NOT_CHANGED, RL_EXAMPLES, STREAMED, request_body
+from api.schema import NOT_CHANGED, STREAMED, request_body
+from api.schema_examples import RL_EXAMPLES
 from planner.reinforcement.compute import step
 from planner.reinforcement.request import parse_reinforcement
 

@@ -8,7 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 from api import results
 from api.dependencies import Body, Searches
 from api.problems import declare
-from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, STREAMED, request_body
+from api.schema import NOT_CHANGED, STREAMED, request_body
+from api.schema_examples import SENSITIVITY_EXAMPLES
 from planner.sensitivities import analysis
 
 router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])

@@ -20,7 +20,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
-from cost_models.stages import spread
+from cost_models.stage_layers import spread
 from planner.accuracy.clusters import cluster_for
 from planner.accuracy.degrees import degrees_of
 from planner.accuracy.labels import (

@@ -17,7 +17,7 @@ from cost_models.layers import layers_of
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
-from cost_models.stages import rank_titles
+from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline

@@ -30,54 +30,64 @@ def _option(panel: str, help: str, **more: Any) -> Any:
     return typer.Option(help=help, rich_help_panel=panel, **more)
 
 
+Steps = Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)]
+WarmupSteps = Annotated[int, _option(_RUN, "steps before them", min=0, max=1000)]
+CheckNumerics = Annotated[
+    bool, _option(_RUN, "compare gradients with those of one process, in fp32")
+]
+TimeTolerance = Annotated[
+    float | None,
+    _option(_RUN, "share of the step time; default 0.2 on CPUs, 0.05 on GPUs", min=0, max=10),
+]
+MemoryTolerance = Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)]
+Output = Annotated[Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")]
+Port = Annotated[
+    int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
+]
+MaxSeconds = Annotated[float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)]
+MaxSilentSeconds = Annotated[
+    float, _option(_LIMITS, "without a step before the run counts as hung", min=1, max=86_400)
+]
+MaxMemory = Annotated[int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)]
+Launcher = Annotated[
+    str | None,
+    _option(
+        _ELSEWHERE,
+        "write what starts it on the plan's cluster, whole: torchrun, slurm, jobset, trainjob",
+        metavar="NAME",
+    ),
+]
+Submit = Annotated[
+    bool, _option(_ELSEWHERE, "start that from --output, which every node sees, and report")
+]
+Image = Annotated[
+    str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
+]
+Follow = Annotated[
+    Path | None,
+    _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
+]
+
+
 @request_options(PLAN)
 def validate(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
-    steps: Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)] = 10,
-    warmup_steps: Annotated[int, _option(_RUN, "steps before them", min=0, max=1000)] = 2,
-    check_numerics: Annotated[
-        bool, _option(_RUN, "compare gradients with those of one process, in fp32")
-    ] = False,
-    time_tolerance: Annotated[
-        float | None,
-        _option(_RUN, "share of the step time; default 0.2 on CPUs, 0.05 on GPUs", min=0, max=10),
-    ] = None,
-    memory_tolerance: Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)] = 0.03,
-    output: Annotated[
-        Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")
-    ] = None,
-    port: Annotated[
-        int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
-    ] = None,
-    max_seconds: Annotated[
-        float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)
-    ] = 1800.0,
-    max_silent_seconds: Annotated[
-        float, _option(_LIMITS, "without a step before the run counts as hung", min=1, max=86_400)
-    ] = 300.0,
-    max_memory: Annotated[
-        int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        _option(
-            _ELSEWHERE,
-            "write what starts it on the plan's cluster, whole: torchrun, slurm, jobset, trainjob",
-            metavar="NAME",
-        ),
-    ] = None,
-    submit: Annotated[
-        bool, _option(_ELSEWHERE, "start that from --output, which every node sees, and report")
-    ] = False,
-    image: Annotated[
-        str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
-    ] = "",
-    follow: Annotated[
-        Path | None,
-        _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
-    ] = None,
+    steps: Steps = 10,
+    warmup_steps: WarmupSteps = 2,
+    check_numerics: CheckNumerics = False,
+    time_tolerance: TimeTolerance = None,
+    memory_tolerance: MemoryTolerance = 0.03,
+    output: Output = None,
+    port: Port = None,
+    max_seconds: MaxSeconds = 1800.0,
+    max_silent_seconds: MaxSilentSeconds = 300.0,
+    max_memory: MaxMemory = None,
+    launcher: Launcher = None,
+    submit: Submit = False,
+    image: Image = "",
+    follow: Follow = None,
     json: Json = False,
     given: Mapping[str, Any],
 ) -> int:

@@ -18,7 +18,7 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import rank_layers
+from cost_models.stage_layers import rank_layers
 from planner.answers import solve
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest

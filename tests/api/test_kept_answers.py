@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.routes import plans as routes
-from api.schema import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
+from api.schema_examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers import solve
 from planner.intake.parsing import parse_request

@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 
 import planner
 from api.problems import MEDIA_TYPE
-from api.schema import RL_EXAMPLES
+from api.schema_examples import RL_EXAMPLES
 
 ASK = RL_EXAMPLES["short"]["value"]
 

@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 
 import planner
 from api.problems import MEDIA_TYPE
-from api.schema import SENSITIVITY_EXAMPLES
+from api.schema_examples import SENSITIVITY_EXAMPLES
 
 ASK = SENSITIVITY_EXAMPLES["short"]["value"]
 

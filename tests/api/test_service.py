@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.problems import MEDIA_TYPE, ProblemDocument
 from api.results import Kept, KeptPlan
-from api.schema import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
+from api.schema_examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.settings import Settings
 from planner import cli
 from planner.documents.answer import EstimateAnswer

@@ -214,12 +214,9 @@ def _plan(
     shards = engine(kind, values, files, precision, world // nodes, assumed)
     sharded = kind == "FSDP"
     reduced = _reduced(asked, shards.reduced, assumed) if sharded else shards.reduced
-    kernel = asked.choice("--attn_implementation", choices=KERNELS, default="sdpa")
-    if not asked.has("--attn_implementation"):
-        assumed.append("--attn_implementation: not stated, sdpa")
-    if not asked.has("--optim"):
-        assumed.append("--optim: not stated, adamw_torch")
+    kernel = _stated(asked, "--attn_implementation", KERNELS, "sdpa", assumed)
     names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
+    optimizer = _stated(asked, "--optim", names, "adamw_torch", assumed)
     micro = _micro_batch(asked, launched, assumed)
     accumulated = asked.integer(
         "--gradient_accumulation_steps",
@@ -236,7 +233,7 @@ def _plan(
         precision=precision,
         gradient_dtype=shards.kept,
         gradient_reduce_dtype=reduced,
-        optimizer=names[asked.choice("--optim", choices=names, default="adamw_torch")],
+        optimizer=names[optimizer],
         **tuning_of(asked),
     )
     plan = ParallelPlan(
@@ -253,6 +250,15 @@ def _plan(
         **{"runtime": "torch", **mesh, **shards.fields},
     )
     return training, plan, (nodes, world // nodes), shards.own
+
+
+def _stated(
+    asked: Values, name: str, choices: Iterable[str], default: str, assumed: list[str]
+) -> str:
+    """The value of an option; the default where it is not stated, noted as an assumption."""
+    if not asked.has(name):
+        assumed.append(f"{name}: not stated, {default}")
+    return asked.choice(name, choices=choices, default=default)
 
 
 def _kind(values: Values) -> str:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, Launch

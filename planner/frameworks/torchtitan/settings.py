@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.documents.answer import Reason
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
