@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from api.app import create_app
-from api.results import Kept
+from api.results import StoredAnswer
 from api.settings import Settings
 from planner import client
 from planner.client.calls import Budget
@@ -175,7 +175,7 @@ class _Code:
     def reference(self, name: str) -> str:
         """The class of a named schema: the planner's own, or one that is made here."""
         model = self.models[name]
-        if issubclass(model, Kept):
+        if issubclass(model, StoredAnswer):
             # What it has over HTTP besides is taken out (planner.client.calls).
             model = next(one for one in model.__mro__ if not one.__module__.startswith("api."))
         if not model.__module__.startswith(_SERVICE_ONLY):

@@ -25,9 +25,9 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
 from planner.pipelines.requested import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 build_id()  # once, before the processes that share it are forked

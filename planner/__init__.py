@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
-    from planner.mixed.answer import MixedAnswer
+    from planner.mixed_clusters.answer import MixedAnswer
     from planner.reinforcement.document import ReinforcementAnswer
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
@@ -51,11 +51,11 @@ def plan(
     Where nodes differ, a MixedAnswer: the ways to use them, the fastest of `options` first.
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import mixed
+    from planner import mixed_clusters
     from planner.answers import solve
 
     request = _request(document, parts, mixed=True)
-    return mixed.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
+    return mixed_clusters.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
 
 
 def estimate(
@@ -188,8 +188,8 @@ def _request(
     need_plan: bool = False,
     mixed: bool = False,
 ) -> PlanRequest:
-    from planner.intake.parsing import parse_request
     from planner.printed import install
+    from planner.requests.parsing import parse_request
 
     install()
     return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)

@@ -51,7 +51,7 @@ from planner.validate.run_command import validate
 if TYPE_CHECKING:
     from planner.documents.answer import PlanAnswer
     from planner.documents.request import PlanRequest
-    from planner.mixed.answer import MixedAnswer
+    from planner.mixed_clusters.answer import MixedAnswer
 
 _LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
@@ -371,14 +371,14 @@ def _application(name: str) -> typer.Typer:
 
 def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
-    from planner import mixed
+    from planner import mixed_clusters
     from planner.drawing.page import write_page
-    from planner.mixed.screen import mixed_screen
+    from planner.mixed_clusters.screen import mixed_screen
     from planner.terminal import output
 
     with bar("searching"):
         answer = answered(
-            lambda: mixed.find(asked),
+            lambda: mixed_clusters.find(asked),
             lambda service: cast("MixedAnswer", service.plan(asked.document())),
         )
     if report is not None:

@@ -13,8 +13,8 @@ import planner
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
-from planner.lint.asked import parse_lint
 from planner.lint.lint import lint as linted
+from planner.lint.request import parse_lint
 from planner.search.exhaustive import SpaceTooLarge
 
 # A whole answer is hundreds of kilobytes; an agent reads what a person would.

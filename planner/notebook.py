@@ -22,18 +22,18 @@ from planner.drawing.rank_map import ranks_screen, ranks_svg
 from planner.drawing.svg import svg
 from planner.drawing.text import comparison_screen, timeline_screen
 from planner.frameworks.base import Bundle
-from planner.intake.model_import import ModelAnswer
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_request
 from planner.lint.findings import LintAnswer
 from planner.lint.screen import lint_screen
-from planner.mixed.answer import MixedAnswer
-from planner.mixed.screen import mixed_screen
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.mixed_clusters.screen import mixed_screen
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.reinforcement.request import parse_reinforcement
 from planner.reinforcement.screen import reinforcement_screen
+from planner.requests.model_import import ModelAnswer
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_request
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen

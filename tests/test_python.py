@@ -14,8 +14,8 @@ from planner.answers.emission import NothingFits
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
-from planner.mixed.answer import MixedAnswer
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 DOCUMENT = {

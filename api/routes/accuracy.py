@@ -12,7 +12,7 @@ from api.problems import declare
 from api.schema import NOT_CHANGED, request_body
 from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.documents.scored_runs import ScoredRun, scored_runs
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import storage
 from planner.uncertainty.nearest_runs import Evidence, evidence
 

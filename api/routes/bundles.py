@@ -14,8 +14,8 @@ from api.schema import request_body
 from api.schema_examples import PLAN_EXAMPLES
 from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
-from planner.intake.parsing import parse_request
 from planner.launchers import LAUNCHERS
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '.join(LAUNCHERS)}")]

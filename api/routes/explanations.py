@@ -11,7 +11,7 @@ from api.schema import request_body
 from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers import solve
 from planner.documents.answer import WhyAnswer
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/explanations", tags=["explanations"])
 

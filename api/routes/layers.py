@@ -10,7 +10,7 @@ from api.problems import declare
 from api.schema import request_body
 from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers.layers import LayersAnswer, layers_answer
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/layers", tags=["layers"])
 

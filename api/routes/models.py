@@ -8,7 +8,7 @@ from api.dependencies import Body
 from api.problems import declare
 from api.schema import request_body
 from api.schema_examples import CONFIG_EXAMPLES, DIMS_EXAMPLES
-from planner.intake.model_import import ModelAnswer, described, imported
+from planner.requests.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])
 

@@ -12,7 +12,7 @@ from api.negotiation import JSON
 from api.problems import declare
 from api.schema import request_body
 from api.schema_examples import ESTIMATE_EXAMPLES
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.one_node import OneNode, judged, one_node
 from planner.validate.report import ValidationReport
 

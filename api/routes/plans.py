@@ -15,7 +15,7 @@ from api.problems import Refused, declare
 from api.schema import NOT_CHANGED, STREAMED, request_body
 from api.schema_examples import PLAN_EXAMPLES
 from api.store_threads import in_store
-from planner import mixed
+from planner import mixed_clusters
 from planner.answers import solve
 from planner.answers.candidates import (
     MOST_ROWS,
@@ -27,7 +27,7 @@ from planner.answers.candidates import (
     dumped_candidates,
 )
 from planner.answers.identity import answer_id, packed
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 pages = APIRouter(include_in_schema=False)
@@ -48,7 +48,7 @@ async def plan(
     """
     asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
     differ = len(asked.cluster.groups) > 1
-    find = mixed.find if differ else solve.find
+    find = mixed_clusters.find if differ else solve.find
     question = asked.document()
     return await results.answer(request, searches, "plans", question, find, asked, fields=fields)
 
@@ -60,7 +60,7 @@ async def plan(
 )
 async def kept_plan(id: results.Id, request: Request, fields: WantedFields) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "plans", id, fields)
+    return await results.stored_answer(request, "plans", id, fields)
 
 
 @router.get(

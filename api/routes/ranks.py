@@ -12,7 +12,7 @@ from api.schema import request_body
 from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/ranks", tags=["ranks"])
 Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDERS)}")]

@@ -10,9 +10,9 @@ from api.dependencies import Brief, Files
 from api.problems import declare
 from api.schema import request_body
 from api.schema_examples import LINT_EXAMPLES
-from planner.lint.asked import parse_lint
 from planner.lint.findings import ReadAnswer
 from planner.lint.lint import read as said
+from planner.lint.request import parse_lint
 
 router = APIRouter(prefix="/reads", tags=["lints"])
 

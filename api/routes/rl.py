@@ -35,4 +35,4 @@ async def rl(document: Body, request: Request, searches: Searches) -> Response:
 )
 async def kept_step(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "rl", id)
+    return await results.stored_answer(request, "rl", id)

@@ -42,4 +42,4 @@ async def sensitivity(document: Body, request: Request, searches: Searches) -> R
 )
 async def kept_sensitivity(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "sensitivities", id)
+    return await results.stored_answer(request, "sensitivities", id)

@@ -35,4 +35,4 @@ async def sizing(document: Body, request: Request, searches: Searches) -> Respon
 )
 async def kept_sizing(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "sizings", id)
+    return await results.stored_answer(request, "sizings", id)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.accuracy.predict import Prediction
-from planner.uncertainty.leaning import Array
+from planner.uncertainty.error_features import Array
 from planner.uncertainty.memory_risk import ANY
 from planner.uncertainty.posterior import FREEDOM
 

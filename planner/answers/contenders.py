@@ -20,7 +20,7 @@ from planner.sites import storage as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
-from planner.uncertainty.leaning import Leaning, leaning
+from planner.uncertainty.error_features import ErrorFeatures, error_features
 
 
 def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:
@@ -28,9 +28,9 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     if not first or request.search.objective == "memory_headroom":
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
-    leans = [_leaning(request, priced) for priced in first]
+    features = [_features(request, priced) for priced in first]
     known = known_to(sites.named(request.site))
-    shared, noise = known.shared_covariance(leans), known.plan_noise(leans)
+    shared, noise = known.shared_covariance(features), known.plan_noise(features)
     middle = np.log(seconds)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
@@ -69,12 +69,12 @@ def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Compar
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
     """As `compared`, for plans of which only the times are known."""
     (mine, my_lean), (theirs, their_lean) = (
-        (sum(priced.parts_s.values()), _leaning(request, priced)) for priced in (one, other)
+        (sum(priced.parts_s.values()), _features(request, priced)) for priced in (one, other)
     )
     return comparison(mine, my_lean, theirs, their_lean, sites.named(request.site))
 
 
-def _leaning(request: PlanRequest, priced: Priced) -> Leaning:
+def _features(request: PlanRequest, priced: Priced) -> ErrorFeatures:
     source = source_of(request.site) if request.site else ""
     asked = request.model, request.cluster, request.training
-    return leaning(*asked, priced.plan, priced.parts_s, source)
+    return error_features(*asked, priced.plan, priced.parts_s, source)

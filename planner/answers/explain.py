@@ -26,7 +26,7 @@ from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, Pla
 from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.uncertainty.error_band import band
-from planner.uncertainty.leaning import leaning
+from planner.uncertainty.error_features import error_features
 from planner.uncertainty.memory_risk import peaks
 
 DEFINITIONS = {
@@ -198,8 +198,8 @@ def _band(
 ) -> ErrorBand:
     site = sites.named(request.site)
     source = site.source if site else ""
-    leans = leaning(request.model, request.cluster, request.training, plan, parts, source)
-    found = band(sum(parts.values()), leans, model.setting.profile, site)
+    features = error_features(request.model, request.cluster, request.training, plan, parts, source)
+    found = band(sum(parts.values()), features, model.setting.profile, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         basis=found.basis,

@@ -19,7 +19,7 @@ from planner.commands.server import apart
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
     from planner.documents.request import PlanRequest
-    from planner.terminal.plan_rows import Asked
+    from planner.terminal.plan_rows import RequestSummary
 
 PLAN = "The plan"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -69,7 +69,7 @@ def read_request(
     mixed: bool = False,
 ) -> PlanRequest:
     """The request of a file, with options over it; mixed: nodes may differ."""
-    from planner.intake.parsing import parse_request
+    from planner.requests.parsing import parse_request
 
     merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
     known, names = apart(merged)
@@ -121,12 +121,12 @@ def read_model(name: str, folder: Path) -> Any:
     return document
 
 
-def asked_of(request: PlanRequest) -> Asked:
+def asked_of(request: PlanRequest) -> RequestSummary:
     """The request with what a screen says of it."""
     from cost_models.parameters import total_parameters
-    from planner.terminal.plan_rows import Asked
+    from planner.terminal.plan_rows import RequestSummary
 
-    return Asked(request, total_parameters(request.model))
+    return RequestSummary(request, total_parameters(request.model))
 
 
 def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

@@ -278,7 +278,7 @@ def _version(package: str) -> str | None:
 def _planning() -> Found:
     """A small question, asked in earnest."""
     from planner.answers import solve
-    from planner.intake.parsing import parse_request
+    from planner.requests.parsing import parse_request
 
     training = {"seq_length": 1024, "global_batch_size": 64}
     document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}

@@ -94,7 +94,7 @@ def _name(config: Mapping[str, Any]) -> str:
 def _answer(config: str, folder: str) -> str:
     """What the process prints: a model, or why there is none."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "planner.huggingface.looking"],
+        [sys.executable, "-m", "planner.huggingface.module_inspection"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},

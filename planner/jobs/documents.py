@@ -12,8 +12,8 @@ from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
-from planner.intake.parsing import parse_request
 from planner.jobs.settings import JobSettings
+from planner.requests.parsing import parse_request
 from planner.store.jobs import Kind
 from planner.sweeps.grid import Grid, parse_grid
 
@@ -63,14 +63,14 @@ class DryrunSpec(Spec):
     )
 
 
-class Asked(NamedTuple):
+class JobRequest(NamedTuple):
     """A job's request as it is kept, and its title in lists."""
 
     document: dict[str, Any]
     title: str
 
 
-def parse(kind: Kind, document: Any, settings: JobSettings) -> Asked:
+def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
     """The request of a user, with every default written out.
 
     Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
@@ -85,7 +85,7 @@ def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanReq
     return parse_request(rest, need_plan=True), own
 
 
-def _validation(document: Any, settings: JobSettings) -> Asked:
+def _validation(document: Any, settings: JobSettings) -> JobRequest:
     from planner.validate.run import prepare_here, require_torch
 
     request, spec = _split(document, "validation", ValidationSpec)
@@ -95,7 +95,7 @@ def _validation(document: Any, settings: JobSettings) -> Asked:
     return _asked(request, "validation", spec)
 
 
-def _calibration(document: Any, settings: JobSettings) -> Asked:
+def _calibration(document: Any, settings: JobSettings) -> JobRequest:
     from planner.validate.calibrate import asked
     from planner.validate.run import require_torch
 
@@ -106,12 +106,12 @@ def _calibration(document: Any, settings: JobSettings) -> Asked:
     except RequestError as error:
         raise error.under("/calibration") from None
     if request is None:
-        return Asked({"calibration": _plain(spec)}, f"{spec.name}: this machine")
+        return JobRequest({"calibration": _plain(spec)}, f"{spec.name}: this machine")
     asked.of_plan(request, spec.budget_s)
     return _asked(request, "calibration", spec)
 
 
-def _dryrun(document: Any, settings: JobSettings) -> Asked:
+def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
     from planner.validate.dryrun import prepare
     from planner.validate.run import require_torch
 
@@ -126,11 +126,11 @@ def _dryrun(document: Any, settings: JobSettings) -> Asked:
     return _asked(request, "dryrun", spec)
 
 
-def _sweep(document: Any, settings: JobSettings) -> Asked:
+def _sweep(document: Any, settings: JobSettings) -> JobRequest:
     document = plain(document)
     grid = parse_grid(document)
     _not_too_many(grid, settings)
-    return Asked(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
+    return JobRequest(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
 
 
 def _not_too_many(grid: Grid, settings: JobSettings) -> None:
@@ -140,7 +140,7 @@ def _not_too_many(grid: Grid, settings: JobSettings) -> None:
         raise refuse("/axes", "too_many", detail, grid.count)
 
 
-_PARSERS: dict[Kind, Callable[[Any, JobSettings], Asked]] = {
+_PARSERS: dict[Kind, Callable[[Any, JobSettings], JobRequest]] = {
     "validations": _validation,
     "calibrations": _calibration,
     "dryruns": _dryrun,
@@ -175,11 +175,11 @@ def _split(
     return request, spec
 
 
-def _asked(request: PlanRequest, part: str, spec: BaseModel) -> Asked:
+def _asked(request: PlanRequest, part: str, spec: BaseModel) -> JobRequest:
     document = request.document() | {part: _plain(spec)}
     own = request.named_plan.model_dump(mode="json", exclude_defaults=True)
     degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)
-    return Asked(document, " · ".join((request.model.name, *degrees))[:200])
+    return JobRequest(document, " · ".join((request.model.name, *degrees))[:200])
 
 
 def _plain(spec: BaseModel) -> dict[str, Any]:

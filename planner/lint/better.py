@@ -51,7 +51,7 @@ def best(case: Case) -> Better | None:
     return _better(case, _settled(case, plan, float(seconds) * (1.0 + MINIMUM_GAIN)))
 
 
-def mended(case: Case) -> Better | None:
+def fewest_changes(case: Case) -> Better | None:
     """The fewest changes after which the script runs and fits; None where none do.
 
     Of another plan and, where only the batch does not divide, another batch: the faster one.

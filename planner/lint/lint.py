@@ -16,7 +16,7 @@ from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
-from planner.lint.better import best, mended, nearest
+from planner.lint.better import best, fewest_changes, nearest
 from planner.lint.case import Case
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (
@@ -28,7 +28,7 @@ from planner.lint.findings import (
     ReadAnswer,
     Verdict,
 )
-from planner.lint.mending import written
+from planner.lint.fixes import with_files
 from planner.lint.sources import framework_of, launch_files, reading_of
 from planner.uncertainty.error_band import SURE
 from planner.version import __version__
@@ -88,7 +88,7 @@ def lint(
     runs = own is not None and own.fits and not case.broken
     possible = not case.contradictions and case.reading.written
     better = best(case) if possible else None
-    fewest = mended(case) if possible and not runs else None
+    fewest = fewest_changes(case) if possible and not runs else None
     profile = case.costs.setting.profile
     return LintAnswer(
         request=request.document(),
@@ -105,8 +105,8 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
-        mended=written(files, fewest),
-        best=written(files, better),
+        mended=with_files(files, fewest),
+        best=with_files(files, better),
         nearest=nearest(case) if possible and not (runs or better or fewest) else (),
         gain=_gain(case, own, better.report) if runs and own and better is not None else None,
         assumed=case.reading.assumed,

@@ -20,8 +20,8 @@ from planner.documents.plan_report import Note, PlanReport
 from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
-from planner.intake.parsing import parse_request
 from planner.progress import step
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.document import (
     InputSensitivity,

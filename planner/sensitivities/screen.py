@@ -12,7 +12,7 @@ from planner.documents.plan_report import PlanReport
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.terminal.plan_rows import Asked, speed, whole_run
+from planner.terminal.plan_rows import RequestSummary, speed, whole_run
 from planner.terminal.screens import header
 from planner.terminal.text_wrap import Flow, prose
 
@@ -25,7 +25,9 @@ _MOST_CHANGES = 2  # of one input
 _EXPLAINED = 3  # so few inputs are told in words
 
 
-def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console) -> RenderableType:
+def sensitivity_screen(
+    answer: SensitivityAnswer, asked: RequestSummary, console: Console
+) -> RenderableType:
     """The answer to `planner sensitivity`."""
     drawn, still = rows(answer), quiet(answer)
     own = answer.held.id != answer.best.id
@@ -52,7 +54,7 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
 
 
 def _plan(
-    title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
+    title: str, report: PlanReport, answer: SensitivityAnswer, asked: RequestSummary
 ) -> Iterator[RenderableType]:
     """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)

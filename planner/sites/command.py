@@ -18,7 +18,7 @@ from planner.commands.shared import Json
 if TYPE_CHECKING:
     from planner.commands.server import Client
     from planner.sites.learned import SiteAnswer
-    from planner.sites.learning import Asked
+    from planner.sites.learning import LearningRequest
     from planner.sites.lesson import Lesson
     from planner.sites.site import Site
 
@@ -50,14 +50,14 @@ def learn(
 ) -> int:
     """Read training logs, show what they say, and keep it with a site."""
     from planner.commands.shared import read_model
-    from planner.intake.parsing import parse_cluster
     from planner.lint.sources import files_at
-    from planner.sites.learning import Asked, setting
+    from planner.requests.parsing import parse_cluster
+    from planner.sites.learning import LearningRequest, setting
     from planner.sites.lesson import keep
     from planner.sites.screen import lesson_screen
     from planner.terminal import output
 
-    asked = Asked(
+    asked = LearningRequest(
         site=site,
         cluster=parse_cluster(cluster),
         model=None if model is None else read_model(model, Path()),
@@ -82,14 +82,14 @@ def learn(
     return FINE
 
 
-def _lesson(logs: Sequence[str], asked: Asked) -> Lesson:
+def _lesson(logs: Sequence[str], asked: LearningRequest) -> Lesson:
     from planner.sites.lesson import lesson
 
     with ExitStack() as stack:
         return lesson([_opened(path, stack) for path in logs], asked)
 
 
-def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
+def _posted(logs: Sequence[str], asked: LearningRequest) -> dict[str, Any]:
     """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")

@@ -12,7 +12,7 @@ from cost_models.plans import VOCABULARIES, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.sites.site import Site
-from planner.uncertainty.leaning import groups_of, shares_of
+from planner.uncertainty.error_features import groups_of, shares_of
 
 
 class SiteCostModel(CostModel):

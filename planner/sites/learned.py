@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.documents.plan_report import Document
 from planner.sites.site import LearnedRun, Site
-from planner.uncertainty.leaning import FACTORS, Array
+from planner.uncertainty.error_features import FACTORS, Array
 from planner.uncertainty.posterior import SHARES, posterior, site_noise_factor
 
 # A factor that no run spends so much of its time on says nothing.
@@ -62,7 +62,7 @@ class Calibrated(Document):
     points: dict[str, int]
 
 
-class Held(Document):
+class CoverageByLevel(Document):
     """Of so many runs, by per cent that intervals are to hold: the share that they hold."""
 
     runs: int
@@ -84,8 +84,8 @@ class SiteAnswer(Document):
     errors: tuple[RunError, ...]
     median_error_without: float | None
     median_error_left_out: float | None
-    held_without: Held | None = None
-    held_left_out: Held | None = None
+    held_without: CoverageByLevel | None = None
+    held_left_out: CoverageByLevel | None = None
 
 
 def site_answer(site: Site) -> SiteAnswer:
@@ -106,23 +106,23 @@ def site_answer(site: Site) -> SiteAnswer:
     )
 
 
-def _held_without(site: Site) -> Held:
+def _held_without(site: Site) -> CoverageByLevel:
     """How often runs lie within the intervals of the published posterior, without the site."""
     known = posterior()
-    of_runs = [known.predictive(run.leaning) for run in site.runs]
+    of_runs = [known.predictive(run.features) for run in site.runs]
     missed = [run.ln / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]
     return _held(np.array(missed))
 
 
-def _held_left_out(site: Site) -> Held:
+def _held_left_out(site: Site) -> CoverageByLevel:
     missed, deviation = left_out(site)
     return _held(missed / deviation)
 
 
-def _held(deviations: Array) -> Held:
+def _held(deviations: Array) -> CoverageByLevel:
     quantiles = posterior().quantiles
     shares = {share: float(np.mean(np.abs(deviations) <= quantiles[share])) for share in SHARES}
-    return Held(runs=len(deviations), shares=shares)
+    return CoverageByLevel(runs=len(deviations), shares=shares)
 
 
 def _calibrated(site: Site) -> Calibrated | None:
@@ -153,11 +153,11 @@ def kinds(site: Site) -> tuple[LearnedKind, ...]:
 
 def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     """How far each factor is off, on average over these runs."""
-    several = [run.leaning.groups for run in runs]
+    several = [run.features.groups for run in runs]
     mean, shared = site.correction.off(*several)
     _, before = posterior().off(*several)
     deviations, usual = (np.sqrt(np.maximum(np.diag(one), 0.0)) for one in (shared, before))
-    most = np.max([run.leaning.shares for run in runs], axis=0)
+    most = np.max([run.features.shares for run in runs], axis=0)
     found = []
     for i, (name, title) in enumerate(FACTORS.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
@@ -196,10 +196,10 @@ def left_out(site: Site) -> tuple[Array, Array]:
     In closed form (Rasmussen and Williams 2006, section 5.4.2).
     """
     known = posterior()
-    leanings = [run.leaning for run in site.seen]
-    _, shared = known.joint(leanings)
-    noise = known.scales.noise_variance(leanings)
-    ln, count = np.array([run.ln for run in site.seen]), len(leanings)
+    features = [run.features for run in site.seen]
+    _, shared = known.joint(features)
+    noise = known.scales.noise_variance(features)
+    ln, count = np.array([run.ln for run in site.seen]), len(features)
     if count == 1:
         return ln, np.sqrt(np.diag(shared) + noise)
     more = (

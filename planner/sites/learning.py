@@ -19,9 +19,9 @@ from planner.documents.loading import scalar
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import one_line
-from planner.intake.parsing import parse_request
 from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
+from planner.requests.parsing import parse_request
 from planner.sites.pricing import learned
 from planner.sites.site import LearnedRun, Site
 
@@ -58,7 +58,7 @@ MOST_NOTES = 50
 
 
 @dataclass(frozen=True)
-class Asked:
+class LearningRequest:
     """What a user states beside the logs.
 
     model: a preset's name or a document, in place of the log's.  settings: values by their path,
@@ -83,7 +83,7 @@ def setting(text: str) -> tuple[str, Any]:
     return f"{part}.{name}", words if len(words) > 1 else words[0]
 
 
-def learned_run(log: RunLog, asked: Asked, site: Site) -> LearnedRun:
+def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
     """The run of a log, read and priced.  Raises RequestError."""
     request, taken = request_of(log, asked)
     if reasons := illegal(request, request.named_plan):
@@ -119,7 +119,7 @@ def digest(log: RunLog, files: Collection[str]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
-def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]:
+def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[str, ...]]:
     """The request that a log's run answers, and the values assumed for fields that stayed open.
 
     Raises RequestError where something is missing, or said twice and differently.
@@ -143,7 +143,7 @@ def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]
     return request, tuple(_taken(path, request) for path in open_fields)
 
 
-def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
+def _document(log: RunLog, asked: LearningRequest) -> dict[str, Any]:
     """The request, as far as the log and its files state it."""
     if log.reading is not None:
         reading = log.reading
@@ -182,7 +182,7 @@ def _catalog(name: str) -> Any:
         ) from None
 
 
-def _model_of(log: RunLog, asked: Asked) -> Any:
+def _model_of(log: RunLog, asked: LearningRequest) -> Any:
     """The model that a log prints or, by its name, the catalog's; its launch is not printed."""
     if asked.model is not None:
         return asked.model

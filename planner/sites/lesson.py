@@ -10,7 +10,7 @@ from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, ref
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
 from planner.sites import storage
-from planner.sites.learning import Asked, learned_run
+from planner.sites.learning import LearningRequest, learned_run
 from planner.sites.pricing import price
 from planner.sites.site import LearnedRun, Site
 
@@ -54,7 +54,7 @@ class Lesson(Document):
         return tuple(one.run for one in self.runs if not one.known)
 
 
-def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
+def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: LearningRequest) -> Lesson:
     """Read the runs of logs and tables, given by name; nothing is kept.
 
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
@@ -101,7 +101,7 @@ def _site(name: str) -> Site:
 
 
 def _read(
-    name: str, lines: Iterable[str], asked: Asked, named: bool
+    name: str, lines: Iterable[str], asked: LearningRequest, named: bool
 ) -> Iterator[tuple[RunLog, bool]]:
     """The runs of a log, and whether it is a table.  Raises RequestError."""
     try:

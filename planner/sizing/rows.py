@@ -20,8 +20,8 @@ from planner.answers.competition import fastest
 from planner.answers.explain import report
 from planner.documents.plan_report import ErrorBand
 from planner.documents.request import PlanRequest
-from planner.intake.consistency import contradictions
 from planner.progress import within_a_step
+from planner.requests.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.sizing.answer import Row
 from planner.sizing.request import SizingRequest, SizingSpec
@@ -88,7 +88,7 @@ def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _PricedPlan:
     """The best plan on a cluster, and what days, money and energy follow from."""
 
     plan: ParallelPlan
@@ -115,7 +115,7 @@ def _without_money(request: PlanRequest) -> PlanRequest:
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def best(document: str) -> _Found | str:
+def best(document: str) -> _PricedPlan | str:
     """The best plan of a request, or why there is none."""
     request = PlanRequest.model_validate_json(document)
     with within_a_step():
@@ -127,7 +127,7 @@ def best(document: str) -> _Found | str:
         most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
         return "nothing fits" if most == "memory" else f"no plan: {most}"
     found = report(cost_model(bound), bound, outcome.best[0])
-    return _Found(
+    return _PricedPlan(
         plan=found.plan,
         iteration_time_s=found.iteration_time_s,
         error_band=found.error_band,
@@ -137,7 +137,7 @@ def best(document: str) -> _Found | str:
     )
 
 
-def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[str, Any]:
+def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _PricedPlan) -> dict[str, Any]:
     """Days, goodput, cost and energy of the training by this plan."""
     sizing, group = asked.sizing, cluster.groups[0]
     tokens = asked.base.training.tokens

@@ -35,7 +35,7 @@ _MOST_STAGES = 8  # lines of layers, for one screen
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestSummary:
     """The request, with the number of the model's parameters."""
 
     request: PlanRequest
@@ -47,7 +47,11 @@ class Asked:
 
 
 def report_rows(
-    report: PlanReport, title: str, asked: Asked, console: Console, evidence: Evidence | None = None
+    report: PlanReport,
+    title: str,
+    asked: RequestSummary,
+    console: Console,
+    evidence: Evidence | None = None,
 ) -> list[RenderableType]:
     """All rows of a plan: facts, bars of its memory and of its time."""
     plan = report.plan.model_dump()
@@ -98,7 +102,7 @@ def _headroom(memory: Memory) -> RenderableType:
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 
-def whole_run(report: PlanReport, asked: Asked) -> list[str]:
+def whole_run(report: PlanReport, asked: RequestSummary) -> list[str]:
     """Days, cost and energy, with the price and the overhead that they are counted at."""
 
     def mark(*names: str) -> str:

@@ -28,7 +28,7 @@ from planner.documents.formats import (
     short,
     value_words,
 )
-from planner.terminal.plan_rows import Asked, report_rows, speed
+from planner.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
 from planner.terminal.text_wrap import Flow, prose
@@ -40,7 +40,7 @@ WORTH_OPENING = 0.001
 MOST_FRAMEWORKS = 3
 
 
-def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
+def plan_screen(answer: PlanAnswer, asked: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
     if answer.best is None and answer.unbuildable is not None:
@@ -148,7 +148,9 @@ def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
     return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
 
 
-def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:
+def estimate_screen(
+    answer: EstimateAnswer, asked: RequestSummary, console: Console
+) -> RenderableType:
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
     rows: list[RenderableType] = [header(asked, answer.profile), Text()]
@@ -160,7 +162,7 @@ def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> R
     return Group(*rows)
 
 
-def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableType:
+def why_screen(answer: WhyAnswer, asked: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner why`: the verdict, what binds, and what would fit."""
     verdicts = {
         "illegal": "This plan cannot run",
@@ -197,7 +199,7 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     return Group(*rows)
 
 
-def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
+def header(asked: RequestSummary, profile: ProfileInfo) -> RenderableType:
     """The request, and the calibration that its estimates rest on."""
     request, mark = asked.request, asked.mark
     groups = " + ".join(
@@ -246,7 +248,9 @@ def _baseline(baseline: Baseline) -> RenderableType:
     return Group(Text(), Flow([speedup, *more], indent=2))
 
 
-def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
+def _unbuildable(
+    found: Unbuildable, asked: RequestSummary, console: Console
+) -> Iterator[RenderableType]:
     """Why the framework asked for runs none, and the best plan of those that do."""
     yield prose(found.sentence, indent=0, hanging=2)
     yield Text()

@@ -38,7 +38,7 @@ from planner.documents.formats import (
     usual_schedule,
 )
 from planner.documents.request import SearchSpec
-from planner.intake.model_import import ModelAnswer
+from planner.requests.model_import import ModelAnswer
 from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 

@@ -99,7 +99,7 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     """The request, and its site: a new one where nothing is kept yet.  Raises RequestError."""
     from planner.documents.problems import RequestError, refuse, wrong_type
     from planner.documents.typed_values import looked_up
-    from planner.intake.parsing import parse_request
+    from planner.requests.parsing import parse_request
     from planner.sites import storage
 
     name = document.pop("site", None)

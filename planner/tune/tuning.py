@@ -31,7 +31,7 @@ from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.leaning import Array, Leaning, groups_of, shares_of
+from planner.uncertainty.error_features import Array, ErrorFeatures, groups_of, shares_of
 from planner.version import __version__
 
 MOST_CANDIDATES = 64
@@ -70,7 +70,7 @@ class Question:
     measured_by: dict[int, tuple[LearnedRun, ...]]
     seconds: Array
     site_seconds: Array
-    leanings: tuple[Leaning, ...]
+    features: tuple[ErrorFeatures, ...]
 
     @property
     def runs(self) -> tuple[LearnedRun, ...]:
@@ -91,7 +91,7 @@ class Question:
         own = {run.id for run in self.runs}
         others = tuple(run for run in self.site.runs if run.id not in own)
         known = Site(name=self.site.name, runs=others).correction
-        return believed(known, self.leanings, self.seconds, self.measured)
+        return believed(known, self.features, self.seconds, self.measured)
 
     @property
     def gpu_hours(self) -> float:
@@ -125,7 +125,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
-    seconds, leanings = _priced(request, first, site)
+    seconds, features = _priced(request, first, site)
     return Question(
         request=request,
         site=site,
@@ -133,7 +133,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
         measured_by={i: tuple(runs) for i, runs in measured.items()},
         seconds=seconds,
         site_seconds=_site_seconds(request, first),
-        leanings=leanings,
+        features=features,
     )
 
 
@@ -164,7 +164,7 @@ def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[Paral
 
 def _priced(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
-) -> tuple[Array, tuple[Leaning, ...]]:
+) -> tuple[Array, tuple[ErrorFeatures, ...]]:
     """Seconds of plans without a site's runs, and what they lean on there."""
     if not plans:
         return np.zeros(0), ()
@@ -173,8 +173,8 @@ def _priced(
     shares = shares_of(model, request.training, rows, found.time_parts_s)
     accelerator = request.cluster.groups[0].accelerator
     family = profile_for(accelerator).family
-    leanings = tuple(
-        Leaning(
+    features = tuple(
+        ErrorFeatures(
             tuple(row),
             groups_of(
                 family,
@@ -189,7 +189,7 @@ def _priced(
         )
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
-    return found.iteration_time_s, leanings
+    return found.iteration_time_s, features
 
 
 def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
@@ -203,8 +203,8 @@ def _distinct(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
 ) -> list[ParallelPlan]:
     """The first MOST_CANDIDATES that are not one to the cost model; the first `kept` stay."""
-    seconds, leanings = _priced(request, plans, site)
-    shares = np.array([one.shares for one in leanings])
+    seconds, features = _priced(request, plans, site)
+    shares = np.array([one.shares for one in features])
     found: list[int] = []
     for i in range(len(plans)):
         apart = np.abs(shares[found] - shares[i]).sum(1) > _SAME

@@ -21,7 +21,7 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSp
 from planner.documents.formats import listed
 from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
 from planner.sites.site import Site
-from planner.uncertainty.leaning import Array
+from planner.uncertainty.error_features import Array
 
 __all__ = ["Evidence", "evidence"]
 

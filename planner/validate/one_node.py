@@ -19,7 +19,7 @@ from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks import shell
 from planner.frameworks.rules import on_cpus
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate import remote
 from planner.validate.native import Difference, Native, native
 from planner.validate.report import Tolerance, ValidationReport

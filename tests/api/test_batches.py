@@ -21,9 +21,9 @@ from api.work import EstimateRequest, Fault
 from planner.answers import solve
 from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_request
 from planner.progress import step
-from tests.planner.intake.test_parsing import ASKED
+from planner.requests.parsing import parse_request
+from tests.planner.requests.test_parsing import ASKED
 
 ALIKE = {**ASKED, "model": "llama-3.1-8b", "cluster": "2x8xh100-sxm"}
 PLANS: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from api.routes import plans as routes
 from api.schema_examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers import solve
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.store import Unavailable
 from planner.store.results import Results
 from planner.uncertainty.memory_risk import room_of

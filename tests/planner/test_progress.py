@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from planner import mixed
+from planner import mixed_clusters
 from planner.answers import solve
 from planner.cli import run
-from planner.intake.parsing import parse_request
 from planner.progress import Step, Stopped, Watch, step, watched, within_a_step
+from planner.requests.parsing import parse_request
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
@@ -47,7 +47,7 @@ def _size() -> object:
 
 WORK: dict[str, Callable[[], object]] = {
     "search": lambda: solve.find(parse_request(SMALL)),
-    "mixed": lambda: mixed.find(parse_request(SMALL | MIXED, mixed=True)),
+    "mixed": lambda: mixed_clusters.find(parse_request(SMALL | MIXED, mixed=True)),
     "sensitivity": _sensitivity,
     "sizing": _size,
 }

@@ -11,7 +11,7 @@ from cost_models.profiles import FALLBACK
 from planner.documents.problems import RequestError, choice, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.calibrate import wanted
 from planner.validate.calibrate.job import Job
 from planner.validate.native import native

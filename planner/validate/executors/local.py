@@ -24,7 +24,7 @@ from planner.validate import process, run_files
 from planner.validate.executors import (
     MAIN,
     Handle,
-    Launch,
+    RemoteRun,
     Status,
     bundle,
     folders,
@@ -41,7 +41,7 @@ _END_S = 30.0  # for it to end its ranks and to say so
 class Local:
     """Ranks on this machine, under the limits of planner.validate.process."""
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script that starts the same ranks by hand; raises CannotLaunch for several nodes."""
         launch = only(launches, "local")
         if nodes(launch.request.cluster) > 1:
@@ -50,7 +50,7 @@ class Local:
         text = f"by hand: bash {MAIN}"
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Start the process that watches, in a session of its own."""
         launch = only(launches, "local")
         with (folder / _LOG).open("wb") as log:

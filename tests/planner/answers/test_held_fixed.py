@@ -6,7 +6,7 @@ import pytest
 
 from planner.answers.solve import estimate, find
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 SMALL = {
     "model": "llama-3.1-8b",

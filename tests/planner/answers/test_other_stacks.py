@@ -15,9 +15,9 @@ from planner.answers import solve
 from planner.answers.emission import NothingFits, emit
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.uncertainty.error_band import COVERED, WIDER, band
-from planner.uncertainty.leaning import Leaning, groups_of
+from planner.uncertainty.error_features import ErrorFeatures, groups_of
 from planner.uncertainty.posterior import posterior, published
 
 STACKS = {
@@ -86,20 +86,23 @@ def test_few_measurements_widen_the_interval() -> None:
     profile = profile_for(accelerator("gaudi3"))
     assert profile.kind == "scaled"
     groups = groups_of(profile.family, "gaudi3", "megatron", "", 8192, 80)
-    leans = Leaning((1.0, *(0.0,) * 9), groups, False, 8192)
-    own, usual = band(1.0, leans, profile), band(1.0, leans, replace(profile, kind="built in"))
+    features = ErrorFeatures((1.0, *(0.0,) * 9), groups, False, 8192)
+    own, usual = (
+        band(1.0, features, profile),
+        band(1.0, features, replace(profile, kind="built in")),
+    )
     widths = [np.log(one.high_s / one.low_s) for one in (own, usual)]
     assert widths[0] > 1.5 * widths[1]
 
 
 def test_tpus_left_out_are_held_by_what_is_answered_for_an_unseen_chip() -> None:
-    known, rows = posterior(), [r for r in published().runs if r.leaning.groups[1] in TPUS]
+    known, rows = posterior(), [r for r in published().runs if r.features.groups[1] in TPUS]
     for chip in TPUS:
         known = known.without("accelerator", chip)
     held = {}
     for times in (1.0, WIDER):
         reach = times * known.quantiles[COVERED]
-        deviations = np.array([known.predictive(row.leaning).deviation for row in rows])
+        deviations = np.array([known.predictive(row.features).deviation for row in rows])
         held[times] = np.mean(np.abs([row.ln for row in rows]) <= reach * deviations)
     assert len(rows) == 33
     assert held[1.0] < 0.75 <= held[WIDER] <= 0.88

@@ -16,7 +16,7 @@ from planner.answers.solve import estimate, find
 from planner.documents.answer import REASONS, PlanAnswer
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 
 def ask(

@@ -15,7 +15,7 @@ from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Setting, Unreadable
-from planner.lint.asked import parse_given
+from planner.lint.request import parse_given
 from planner.lint.sources import framework_of, launch_files
 
 SHAPE = (

@@ -24,7 +24,7 @@ from planner.answers.solve import IllegalPlan
 from planner.commands.shared import asked_of
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer, SensitivitySpec

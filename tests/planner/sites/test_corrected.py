@@ -20,7 +20,7 @@ from planner.documents.answer import Contender
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of
@@ -30,7 +30,7 @@ from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from planner.sweeps.grid import parse_grid
 from planner.uncertainty.error_band import band
-from planner.uncertainty.leaning import leaning
+from planner.uncertainty.error_features import error_features
 from planner.uncertainty.posterior import posterior
 from tests.planner.sites.runs import NAMES, run
 
@@ -84,10 +84,10 @@ def test_empty_site_changes_no_number() -> None:
 def test_times_are_those_of_the_site(lab: Site) -> None:
     usual, own = estimated(), estimated("lab")
     request = asked()
-    leans = leaning(
+    features = error_features(
         request.model, request.cluster, request.training, usual.plan, usual.time_parts_s, "site:lab"
     )
-    times = math.exp(lab.correction.predictive(leans).mean)
+    times = math.exp(lab.correction.predictive(features).mean)
     assert times < 0.97
     assert own.iteration_time_s == pytest.approx(times * usual.iteration_time_s, rel=1e-12)
     assert sum(own.time_parts_s.values()) == pytest.approx(own.iteration_time_s, rel=1e-12)
@@ -215,10 +215,10 @@ def test_posterior_of_the_published_runs_is_as_it_was(lab: Site) -> None:
 
 
 def test_interval_lies_around_what_is_answered(lab: Site) -> None:
-    leans, profile = run(NAMES[0]).leaning, profile_for(accelerator("v100"))
-    found = band(2.0, leans, profile, lab)
+    features, profile = run(NAMES[0]).features, profile_for(accelerator("v100"))
+    found = band(2.0, features, profile, lab)
     assert math.sqrt(found.low_s * found.high_s) == pytest.approx(2.0)
-    assert found.high_s < band(2.0, leans, profile).high_s
+    assert found.high_s < band(2.0, features, profile).high_s
 
 
 def contended(site: str | None) -> tuple[Contender, ...]:

@@ -13,7 +13,7 @@ from planner.answers import solve
 from planner.answers.identity import answer_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import profiles, storage
 from planner.sites.site import LearnedRun
 from planner.validate import results

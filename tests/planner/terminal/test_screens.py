@@ -27,11 +27,11 @@ from planner.documents.formats import (
 from planner.documents.plan_report import Pipeline
 from planner.documents.request import Bounds, SearchSpec
 from planner.terminal import bars, screens, tables
-from planner.terminal.plan_rows import Asked
+from planner.terminal.plan_rows import RequestSummary
 from planner.terminal.text_wrap import prose
 from tests.fixtures import answers
 
-ASKED = Asked(answers.request(), 70_553_706_496)
+ASKED = RequestSummary(answers.request(), 70_553_706_496)
 SCREENS: dict[str, tuple[Callable[..., RenderableType], Any]] = {
     "plan": (screens.plan_screen, answers.plan_answer()),
     "long pipeline": (screens.plan_screen, answers.plan_answer(stages=16)),
@@ -301,7 +301,7 @@ def test_the_evidence_and_the_rival_are_told() -> None:
         update={"cluster": elsewhere.model_copy(update={"groups": groups})}
     )
     answer = answers.estimate_answer().model_copy(update={"evidence": answers.evidence("unseen")})
-    asked = Asked(request, ASKED.parameters)
+    asked = RequestSummary(request, ASKED.parameters)
     text = drawn(lambda console: screens.estimate_screen(answer, asked, console), 100)
     assert f"nearest: {run.model} on {run.accelerators} x H100 SXM5 80GB" in text
 

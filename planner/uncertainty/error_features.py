@@ -1,4 +1,4 @@
-"""What the time of an estimate leans on: shares by factor, and whom it shares its errors with."""
+"""Error features of an estimate: its time by factor, and the groups that share its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Array = NDArray[np.float64]
 
-# What a run's time leans on, and how a person calls it.
+# The factors that a run's time is divided into, with their names for people.
 FACTORS: dict[str, str] = {
     "compute": "kernels",
     "experts": "kernels of a mixture of experts",
@@ -33,8 +33,8 @@ SMALL_S = 5e-4
 
 
 @dataclass(frozen=True)
-class Leaning:
-    """What an estimate leans on: a share of its time for each factor, and its group at each level.
+class ErrorFeatures:
+    """Error features of an estimate: the share of its time per factor, and its group at each level.
 
     shares: shape (factors,).  groups: those of `groups_of`.
     """
@@ -45,15 +45,15 @@ class Leaning:
     hidden_size: int
 
 
-def leaning(
+def error_features(
     model: ModelSpec,
     cluster: ClusterSpec,
     training: TrainingSpec,
     plan: ParallelPlan,
     parts_s: Mapping[str, float],
     source: str = "",
-) -> Leaning:
-    """What an estimate leans on; parts_s: seconds of an iteration by part.
+) -> ErrorFeatures:
+    """Error features of an estimate; parts_s: seconds of an iteration by part.
 
     source: whose run it is; "": of nobody whose runs were seen.
     """
@@ -67,7 +67,7 @@ def leaning(
         model.hidden_size,
         model.num_layers,
     )
-    return Leaning(tuple(shares.tolist()), groups, model.moe is not None, model.hidden_size)
+    return ErrorFeatures(tuple(shares.tolist()), groups, model.moe is not None, model.hidden_size)
 
 
 def groups_of(

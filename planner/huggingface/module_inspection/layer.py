@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from planner.huggingface.looking.feed_forwards import Fields, experts, mlp
-from planner.huggingface.looking.mixers import mixer
-from planner.huggingface.looking.module import Module, elements
+from planner.huggingface.module_inspection.feed_forwards import Fields, experts, mlp
+from planner.huggingface.module_inspection.mixers import mixer
+from planner.huggingface.module_inspection.module import Module, elements
 
 CROSS = ("encoder_attn", "crossattention", "cross_attn", "cross_attention", "EncDecAttention",
          "encoder_decoder_attention", "encoder_attention")  # fmt: skip

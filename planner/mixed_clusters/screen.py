@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.documents.formats import days, dollars, gib, memory_words, plan_words, seconds
-from planner.mixed.answer import MixedAnswer, Option
+from planner.mixed_clusters.answer import MixedAnswer, Option
 from planner.terminal.text_wrap import Flow, prose
 
 _WORDS = {

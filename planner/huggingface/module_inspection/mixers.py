@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planner.huggingface.looking.module import Module
+from planner.huggingface.module_inspection.module import Module
 
 Fields = dict[str, Any]
 QUERY = (

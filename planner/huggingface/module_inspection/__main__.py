@@ -38,7 +38,7 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
     import transformers
 
     from planner.huggingface.importer import OTHER_FILES
-    from planner.huggingface.looking import look_at
+    from planner.huggingface.module_inspection import inspect_model
 
     transformers.logging.set_verbosity_error()
     if folder is None:
@@ -58,7 +58,7 @@ def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
     with torch.device("meta"):
         model = _class(built, folder).from_config(built, trust_remote_code=folder is not None)
         model.tie_weights()
-    found = look_at(model, built, "custom")
+    found = inspect_model(model, built, "custom")
     return {
         "model": found.model.model_dump(mode="json", exclude_defaults=True),
         "architecture": found.architecture,

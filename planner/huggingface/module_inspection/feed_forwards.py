@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from planner.huggingface.looking.module import Module, elements
+from planner.huggingface.module_inspection.module import Module, elements
 
 Fields = dict[str, Any]
 ROUTERS = ("router.layer", "router.classifier", "router.gate", "router.proj", "router", "gate")

@@ -13,10 +13,10 @@ from planner.answers.solve import find as find_equal
 from planner.cli import run
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
-from planner.mixed import find
-from planner.mixed.answer import MixedAnswer
-from planner.mixed.pipeline import Groups
+from planner.mixed_clusters import find
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.mixed_clusters.pipeline import Groups
+from planner.requests.parsing import parse_request
 
 TRAINING = {"seq_length": 2048, "global_batch_size": 32, "tokens": 1e10}
 MODEL = {

@@ -13,8 +13,8 @@ from cost_models.layers import layers_of
 from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
 from planner.huggingface import built
-from planner.intake import model_import
-from planner.intake.models import import_model
+from planner.requests import model_import
+from planner.requests.models import import_model
 
 pytestmark = pytest.mark.slow
 

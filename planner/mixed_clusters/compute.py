@@ -20,8 +20,8 @@ from planner.answers.competition import fastest
 from planner.answers.explain import report
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.mixed.answer import GroupName, Kind, MixedAnswer, Option, StageUse
-from planner.mixed.pipeline import Groups, Result
+from planner.mixed_clusters.answer import GroupName, Kind, MixedAnswer, Option, StageUse
+from planner.mixed_clusters.pipeline import Groups, Result
 from planner.progress import step, within_a_step
 from planner.search.axes import Axes, divisors
 from planner.search.constraints import RULES, Context

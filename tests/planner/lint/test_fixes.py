@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from planner.frameworks.reading import canonical
-from planner.intake.parsing import parse_cluster
-from planner.lint import mending
+from planner.lint import fixes
 from planner.lint.findings import CODES, FlagChange
 from planner.lint.lint import found_in, lint
 from planner.lint.sarif import sarif
 from planner.lint.sources import files_at
+from planner.requests.parsing import parse_cluster
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
 
 MENDED = ("no_overlap", "hand_split", "local_layers", "exposed", "gpt_857m", "llama3_8b")
@@ -25,15 +25,15 @@ def test_what_is_written_is_read_as_the_better_plan(name: str) -> None:
     cluster = parse_cluster(PLANTED[name][0])
     files = files_at([str(SCRIPTS / f"{name}.sh")])
     answer = lint(files, cluster)
-    better = mending.wanted(answer)
+    better = fixes.change_to_write(answer)
     assert better is not None
-    found = mending.mended(files, better.changes)
+    found = fixes.fixed_files(files, better.changes)
     assert [one.option for one in found.left if one.option.startswith("--")] == []
     case, _ = found_in(found.files, cluster)
     assert canonical(case.plan, case.model) == canonical(better.report.plan, case.model)
-    text = mending.difference(files, found.files)
+    text = fixes.difference(files, found.files)
     assert text.startswith(f"--- a/{name}.sh\n+++ b/{name}.sh\n@@")
-    assert mending.difference(files, files) == ""
+    assert fixes.difference(files, files) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_one_option_of_a_line(
     line: str, option: str, before: str, after: str | None, wanted: str | None
 ) -> None:
     change = FlagChange(option=option, before=before, after=after, why="", file="a.sh", line=1)
-    found = mending.mended({"a.sh": line}, [change])
+    found = fixes.fixed_files({"a.sh": line}, [change])
     assert found.files["a.sh"] == (line if wanted is None else wanted)
     assert found.left == (() if wanted is not None else (change,))
 
@@ -66,7 +66,7 @@ def test_an_option_more_stands_before_what_ends_the_line() -> None:
         ("A=(--micro-batch-size 1)", "A=(--micro-batch-size 1 --sp)"),
         ('A="--micro-batch-size 1" # why', 'A="--micro-batch-size 1 --sp" # why'),
     ):
-        assert mending.mended({"a.sh": line}, [more]).files["a.sh"] == wanted
+        assert fixes.fixed_files({"a.sh": line}, [more]).files["a.sh"] == wanted
 
 
 def test_findings_as_sarif() -> None:

@@ -11,9 +11,9 @@ from cost_models.spec import ClusterSpec
 from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import Given
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_cluster
 from planner.lint.sources import checked
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_cluster
 
 GIVEN = ("model", "set", "arguments")
 FIELDS = ("files", "cluster", "framework", *GIVEN)
@@ -22,7 +22,7 @@ _LONGEST_VALUE = 10_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class LintRequest:
     """A launch to judge, or to read; framework: None is recognised."""
 
     files: dict[str, str]
@@ -50,7 +50,7 @@ class Asked:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def parse_lint(document: Any, *, need_cluster: bool = True) -> Asked:
+def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     """The launch of a document {"files", "cluster", "framework", "model", "set", "arguments"}.
 
     files: text by name, the launch script first; framework and what follows may be left out.
@@ -79,7 +79,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> Asked:
         problems += error.problems
     if problems:
         raise RequestError(problems)
-    return Asked(checked(cast(dict[str, str], files)), cluster, framework, given)
+    return LintRequest(checked(cast(dict[str, str], files)), cluster, framework, given)
 
 
 def parse_given(document: dict[str, Any]) -> Given:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import planner.intake.parsing as documents
+import planner.requests.parsing as documents
 from cost_models.plans import ParallelPlan
 from planner.documents.problems import MOST_PROBLEMS, RequestError, problem_document
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from tests.fixtures.work import bounded_work
 
 ASKED: dict[str, Any] = {

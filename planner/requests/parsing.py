@@ -32,8 +32,8 @@ from planner.documents.problems import (
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.documents.typed_values import check_field, looked_up, require_object, validate
 from planner.frameworks.devices import usual
-from planner.intake.consistency import contradictions
-from planner.intake.models import is_config, parse_model
+from planner.requests.consistency import contradictions
+from planner.requests.models import is_config, parse_model
 from planner.sites import profiles
 from planner.sites import storage as sites
 

@@ -2,6 +2,6 @@
 whose stages have as many layers as their nodes are fast and large.
 """
 
-from planner.mixed.compute import find
+from planner.mixed_clusters.compute import find
 
 __all__ = ["find"]

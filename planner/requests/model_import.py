@@ -11,7 +11,7 @@ from cost_models.parameters import active_parameters, total_parameters
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
-from planner.intake.models import import_model, is_config, parse_model
+from planner.requests.models import import_model, is_config, parse_model
 
 
 class ModelAnswer(Document):

@@ -17,19 +17,19 @@ _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s"'\\)#]+)"""
 
 
 @dataclass(frozen=True)
-class Mended:
+class FixedFiles:
     """The new texts by name, and the changes that must be made by hand."""
 
     files: dict[str, str]
     left: tuple[FlagChange, ...]
 
 
-def wanted(answer: LintAnswer) -> Better | None:
+def change_to_write(answer: LintAnswer) -> Better | None:
     """The plan to write: the fewest changes where the script cannot run, else the fastest."""
     return answer.mended or answer.best
 
 
-def mended(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Mended:
+def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> FixedFiles:
     """The files with the changes made; those that add options stand behind one that changes."""
     lines = {name: text.split("\n") for name, text in files.items()}
     left: list[FlagChange] = []
@@ -63,14 +63,14 @@ def mended(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Mended:
         )
         for name, rows in lines.items()
     }
-    return Mended(texts, tuple(left))
+    return FixedFiles(texts, tuple(left))
 
 
-def written(files: Mapping[str, str], better: Better | None) -> Better | None:
+def with_files(files: Mapping[str, str], better: Better | None) -> Better | None:
     """A better plan with the files that change for it."""
     if better is None:
         return None
-    found = mended(files, better.changes)
+    found = fixed_files(files, better.changes)
     changed = {name: text for name, text in found.files.items() if text != files[name]}
     return better.model_copy(update={"files": changed, "by_hand": found.left})
 

@@ -12,7 +12,7 @@ from cost_models.catalog.names import UnknownName
 from planner import cli
 from planner.answers import solve
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import profiles
 from tests.cost_models.test_calibrations import calibration, gemms
 

@@ -14,9 +14,9 @@ from cost_models.blocks import AnySublayer
 from cost_models.blocks.base import Sublayer
 from cost_models.blocks.records import Split
 from cost_models.spec import StackSpec
-from planner.huggingface.looking.feed_forwards import Fields
-from planner.huggingface.looking.layer import Layer, Part, products_of, read_layer
-from planner.huggingface.looking.module import elements
+from planner.huggingface.module_inspection.feed_forwards import Fields
+from planner.huggingface.module_inspection.layer import Layer, Part, products_of, read_layer
+from planner.huggingface.module_inspection.module import elements
 
 _BLOCK: TypeAdapter[Sublayer] = TypeAdapter(AnySublayer)
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
-from planner.huggingface.looking.feed_forwards import Fields
-from planner.huggingface.looking.layer import is_norm
-from planner.huggingface.looking.module import Matrix, Module, elements, lists_of_layers
-from planner.huggingface.looking.stack import Stack, read_stack
+from planner.huggingface.module_inspection.feed_forwards import Fields
+from planner.huggingface.module_inspection.layer import is_norm
+from planner.huggingface.module_inspection.module import Matrix, Module, elements, lists_of_layers
+from planner.huggingface.module_inspection.stack import Stack, read_stack
 
 OTHER_INPUTS = (
     "vision", "visual", "audio", "image", "speech", "sound", "vit", "patch", "qformer", "tower",
@@ -28,7 +28,7 @@ class NotUnderstood(ValueError):
 
 
 @dataclass(frozen=True)
-class Looked:
+class InspectedModel:
     """A model read from its modules.
 
     exact: modules of a layer that a block describes to the last parameter; approximate: whose
@@ -42,7 +42,7 @@ class Looked:
     left: tuple[str, ...]
 
 
-def look_at(model: nn.Module, config: Any, name: str) -> Looked:
+def inspect_model(model: nn.Module, config: Any, name: str) -> InspectedModel:
     """The blocks of a model that was built on the meta device.
 
     Raises NotUnderstood where it has no word table and layers after it.
@@ -68,7 +68,7 @@ def look_at(model: nn.Module, config: Any, name: str) -> Looked:
         raise NotUnderstood(f"its blocks have {-rest:,} parameters more than it")
     left = _outside(model, (path, *(p for p, _ in encoders))) if rest else ()
     parts = [stack, *(each for _, each in encoders)]
-    return Looked(
+    return InspectedModel(
         spec.model_copy(update={"other_parameters": rest}),
         type(model).__name__,
         tuple(dict.fromkeys(name for part in parts for name in part.exact)),
