@@ -175,23 +175,26 @@ class Calibration(Spec):
     points: Points
 
 
-def over_base(found: Calibration) -> EfficiencyProfile:
+def over_base(calibration: Calibration) -> EfficiencyProfile:
     """A calibration over the built-in profile that it extends.  Raises UnknownName."""
-    base = profile(found.extends)
-    tables = _measured_collectives(found.points.collectives)
+    base = profile(calibration.extends)
+    tables = _measured_collectives(calibration.points.collectives)
+    device = calibration.hardware.get("device", calibration.device)
     return replace(
         base,
-        id=found.id,
-        name=f"{found.id}, measured on {found.hardware.get('device', found.device)}",
-        source=f"planner calibrate, {found.measured_at}; other terms: {base.name}",
+        id=calibration.id,
+        name=f"{calibration.id}, measured on {device}",
+        source=f"planner calibrate, {calibration.measured_at}; other terms: {base.name}",
         kind="calibrated",
         collectives={**base.collectives, **tables},
         collective_link_bytes_per_s=None if tables else base.collective_link_bytes_per_s,
         extends=base.id,
-        notes=(*found.notes, *(f"{base.id}: {note}" for note in base.notes)),
-        measured=measured(found.points, found.device == "cpu"),
+        notes=(*calibration.notes, *(f"{base.id}: {note}" for note in base.notes)),
+        measured=measured(calibration.points, calibration.device == "cpu"),
         measured_terms=tuple(
-            name for name in type(found.points).model_fields if getattr(found.points, name)
+            name
+            for name in type(calibration.points).model_fields
+            if getattr(calibration.points, name)
         ),
     )
 

@@ -54,7 +54,7 @@ def plan(
     from planner import mixed_clusters
     from planner.answers import solve
 
-    request = _request(document, parts, mixed=True)
+    request = _request(document, parts, mixed_cluster=True)
     return mixed_clusters.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
 
 
@@ -186,13 +186,15 @@ def _request(
     document: PlanRequest | Mapping[str, Any] | None,
     parts: Mapping[str, Any],
     need_plan: bool = False,
-    mixed: bool = False,
+    mixed_cluster: bool = False,
 ) -> PlanRequest:
     from planner.printed import install
     from planner.requests.parsing import parse_request
 
     install()
-    return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)
+    return parse_request(
+        _document(document, parts), need_plan=need_plan, mixed_cluster=mixed_cluster
+    )
 
 
 def _document(

@@ -104,7 +104,7 @@ def plan(
     pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
     svg: Annotated[Path | None, figure("svg", "the same")] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
     from planner.answers import solve
@@ -115,7 +115,7 @@ def plan(
     from planner.terminal import output, screens
 
     source = source_of(request_file, request)
-    asked = read_request(source, given, limits=True, mixed=True)
+    asked = read_request(source, option_values, limits=True, mixed_cluster=True)
     figures = {"png": png, "pdf": pdf, "svg": svg}
     if len(asked.cluster.groups) > 1:
         if any(figures.values()):
@@ -137,7 +137,7 @@ def plan(
         screen = output.Screen()
         screen.print(screens.plan_screen(answer, asked_of(asked), screen))
         screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer, source, given):
+        for line in next_steps.after_plan(asked, answer, source, option_values):
             screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
@@ -149,14 +149,14 @@ def estimate(
     request_file: RequestFile = None,
     request: RequestOption = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of one plan."""
     from planner.answers import solve
     from planner.terminal import output, screens
     from planner.validate import results
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
         lambda: solve.estimate(asked, asked.named_plan),
         lambda service: service.estimate(asked.document()),
@@ -178,13 +178,13 @@ def why(
     request_file: RequestFile = None,
     request: RequestOption = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Why a plan cannot run, does not fit or is not the best, and what would."""
     from planner.answers import solve
     from planner.terminal import output, screens
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     with bar("searching"):
         answer = answered(
             lambda: solve.why(asked, asked.named_plan),
@@ -208,7 +208,7 @@ def emit_files(
         typer.Option(metavar="NAME", help=_LAUNCHERS, autocompletion=_launchers),
     ] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.answers.emission import NothingFits, emit
@@ -217,7 +217,9 @@ def emit_files(
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
-    asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
+    asked = read_request(
+        source_of(request_file, request), option_values, limits=True, keep_plan=True
+    )
     try:
         with bar("searching"):
             bundle = answered(
@@ -250,14 +252,14 @@ def ranks(
     ] = "megatron",
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="a picture")] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Which rank of a plan sits where, in which groups, and which links those cross."""
     from planner.answers import ranks as placing
     from planner.drawing.rank_map import ranks_screen, ranks_svg
     from planner.terminal import output
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
         lambda: placing.ranks(asked, asked.named_plan, order),
         lambda service: service.ranks(asked.document(), order=order),
@@ -369,7 +371,7 @@ def _application(name: str) -> typer.Typer:
     return alone
 
 
-def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
+def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
     from planner import mixed_clusters
     from planner.drawing.page import write_page
@@ -378,11 +380,11 @@ def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
 
     with bar("searching"):
         answer = answered(
-            lambda: mixed_clusters.find(asked),
-            lambda service: cast("MixedAnswer", service.plan(asked.document())),
+            lambda: mixed_clusters.find(request),
+            lambda service: cast("MixedAnswer", service.plan(request.document())),
         )
     if report is not None:
-        write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
+        write_page(report, f"A plan for {request.model.name}", mixed_screen(answer))
     output.show(answer, json, lambda screen: mixed_screen(answer))
     return FINE if answer.options else NOTHING_FITS
 

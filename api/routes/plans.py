@@ -46,7 +46,7 @@ async def plan(
 
     Where nodes differ, the ways to use them, the fastest first.
     """
-    asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
+    asked = await run_in_threadpool(lambda: parse_request(document, mixed_cluster=True))
     differ = len(asked.cluster.groups) > 1
     find = mixed_clusters.find if differ else solve.find
     question = asked.document()
@@ -89,7 +89,7 @@ async def plan_candidates(
 
     listed = await in_store(request.app.state.store.results.get, known)
     if listed is None:
-        asked = parse_request(json.loads(content)["request"], mixed=True)
+        asked = parse_request(json.loads(content)["request"], mixed_cluster=True)
         if answer_id("pl", asked.document()) != id:
             site = asked.site or asked.profile
             what = f"site {site} has learned since" if site else "the service has another build"

@@ -184,13 +184,13 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
     return Beside(plan, report, gap, tuple(refusals), reason)
 
 
-def _alone(asked: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
+def _alone(request: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
     """The setting of ours that saves most in their plan, all else as they have it; or nothing."""
     values, most, words = theirs.plan.model_dump(), _WORTH, ""
     for fields in _SETTINGS:
         set_so = {**values, **{name: getattr(ours, name) for name in fields}}
         try:
-            changed = solve.estimate(asked, ParallelPlan.model_validate(set_so)).estimate
+            changed = solve.estimate(request, ParallelPlan.model_validate(set_so)).estimate
         except (ValidationError, solve.IllegalPlan):
             continue  # goes with another degree of ours alone
         saves = 1.0 - changed.iteration_time_s / theirs.iteration_time_s
@@ -199,9 +199,9 @@ def _alone(asked: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
     return words
 
 
-def answered(asked: Iterable[Question]) -> Iterator[Row]:
+def answered(questions: Iterable[Question]) -> Iterator[Row]:
     """Each question's row, with a word of progress to standard error."""
-    for question in asked:
+    for question in questions:
         print(question.name, file=sys.stderr)
         yield advise(question)
 

@@ -192,7 +192,7 @@ def _variants(
     training: TrainingSpec,
     fixed: dict[str, Any],
     arrangements: tuple[dict[str, Any], ...],
-    opened: list[str],
+    open_fields: list[str],
     assumptions: list[str],
     recipe: Recipe,
 ) -> Iterator[ParallelPlan]:
@@ -209,7 +209,7 @@ def _variants(
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
             ("recompute", [{}] if settled else recompute_of(run, torch, fixed.get("recompute"))),
         )
-        opened += [name for name, values in axes if len(values) > 1]
+        open_fields += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):
             values = dict(ranks)
             for part in parts:

@@ -103,33 +103,33 @@ def _posterior(runs: Sequence[SeenRun], values: Array, noise: Array) -> Posterio
     return Posterior(scales, seen_runs, {})
 
 
-def _reweighted(found: Posterior) -> Array:
+def _reweighted(posterior: Posterior) -> Array:
     """Noise of each run over that of its kind, at Student's t of FREEDOM degrees."""
-    usual = found.scales.noise_variance([run.features for run in found.runs])
-    _, weighted = found.solved
-    return outlier_noise(usual, np.array([run.noise for run in found.runs]), weighted)
+    usual = posterior.scales.noise_variance([run.features for run in posterior.runs])
+    _, weighted = posterior.solved
+    return outlier_noise(usual, np.array([run.noise for run in posterior.runs]), weighted)
 
 
-def calibrated(found: Posterior) -> Posterior:
+def calibrated(posterior: Posterior) -> Posterior:
     """With the quantiles that hold for runs of sources that were left out."""
     errors, weights = [], []
-    for source in dict.fromkeys(run.features.groups[3] for run in found.runs):
-        own = [run for run in found.runs if run.features.groups[3] == source]
-        missed = np.abs(standardised(found.without("source", source), own))
+    for source in dict.fromkeys(run.features.groups[3] for run in posterior.runs):
+        own = [run for run in posterior.runs if run.features.groups[3] == source]
+        missed = np.abs(standardised(posterior.without("source", source), own))
         errors.append(missed)
         weights.append(np.full(len(own), 1.0 / len(own)))
     size, weight = np.concatenate(errors), np.concatenate(weights)
     order = np.argsort(size)
     below = np.cumsum(weight[order]) / weight.sum()
     quantiles = {share: float(np.interp(int(share) / 100, below, size[order])) for share in SHARES}
-    return Posterior(found.scales, found.runs, quantiles)
+    return Posterior(posterior.scales, posterior.runs, quantiles)
 
 
-def standardised(found: Posterior, runs: Sequence[SeenRun]) -> Array:
+def standardised(posterior: Posterior, runs: Sequence[SeenRun]) -> Array:
     """What runs are off by over the deviation that was expected; shape (runs,)."""
     features = [run.features for run in runs]
-    _, shared = found.joint(features)
-    deviation = np.sqrt(np.diag(shared) + found.scales.noise_variance(features))
+    _, shared = posterior.joint(features)
+    deviation = np.sqrt(np.diag(shared) + posterior.scales.noise_variance(features))
     return np.array([run.ln for run in runs]) / deviation
 
 
@@ -217,15 +217,15 @@ def main() -> None:
         FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
 
 
-def held(found: Posterior, level: str) -> dict[str, float]:
+def held(posterior: Posterior, level: str) -> dict[str, float]:
     """Share of runs inside their intervals with their group of a level left out, sources alike."""
     at = LEVELS.index(level) - 1
     inside: dict[str, list[NDArray[np.bool_]]] = {}
-    for group in dict.fromkeys(run.features.groups[at] for run in found.runs):
-        rest = found.without(level, group)
-        own = [run for run in found.runs if run.features.groups[at] == group]
+    for group in dict.fromkeys(run.features.groups[at] for run in posterior.runs):
+        rest = posterior.without(level, group)
+        own = [run for run in posterior.runs if run.features.groups[at] == group]
         for run, missed in zip(own, np.abs(standardised(rest, own)), strict=True):
-            held_by = np.array([missed <= found.quantiles[share] for share in SHARES])
+            held_by = np.array([missed <= posterior.quantiles[share] for share in SHARES])
             inside.setdefault(run.features.groups[3], []).append(held_by)
     shares = np.mean([np.mean(rows, axis=0) for rows in inside.values()], axis=0)
     return dict(zip(SHARES, shares.tolist(), strict=True))

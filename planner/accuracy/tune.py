@@ -89,13 +89,13 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
 
 
 def tried(
-    known: Posterior, features: Sequence[ErrorFeatures], predicted: Array, true: Array
+    posterior: Posterior, features: Sequence[ErrorFeatures], predicted: Array, true: Array
 ) -> tuple[list[int], int]:
     """All plans in the order that the policy tries them, and after how many it ends."""
     measured: dict[int, float] = {}
     ends = None
     while True:
-        advice = advised(believed(known, features, predicted, measured), measured)
+        advice = advised(believed(posterior, features, predicted, measured), measured)
         if ends is None and advice.ends:
             ends = len(measured)
         if advice.next is None:
@@ -109,14 +109,14 @@ def _runs_until_good(order: Sequence[int], true: Array) -> int:
 
 
 def _runs_until_known(
-    known: Posterior,
+    posterior: Posterior,
     features: Sequence[ErrorFeatures],
     predicted: Array,
     true: Array,
     order: list[int],
 ) -> int:
     """Runs until the policy's own rule ends them, where a run tells of no other plan."""
-    drawn = believed(known, features, predicted, {}).draws()
+    drawn = believed(posterior, features, predicted, {}).draws()
     for count in range(1, len(order)):
         worth = np.log(true[order[:count]].min()) + log1p(-WORTH)
         if np.mean(drawn[:, order[count:]].min(axis=1) < worth) < UNLIKELY:

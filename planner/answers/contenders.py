@@ -52,12 +52,12 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     return tuple(found)
 
 
-def best_expected(found: Sequence[Contender]) -> str | None:
+def best_expected(contenders: Sequence[Contender]) -> str | None:
     """The id of the plan with the lowest expected time, where it is not the first."""
-    if not found:
+    if not contenders:
         return None
-    best = min(found, key=lambda one: one.expected_time_s)
-    return None if best is found[0] else best.id
+    best = min(contenders, key=lambda one: one.expected_time_s)
+    return None if best is contenders[0] else best.id
 
 
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:

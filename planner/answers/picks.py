@@ -93,5 +93,5 @@ def _steps(plan: ParallelPlan) -> list[str]:
     return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
 
-def _is_cliff(one: PlanReport) -> bool:
-    return one.memory.peak_bytes > MOST_FULL * one.memory.capacity_bytes
+def _is_cliff(report: PlanReport) -> bool:
+    return report.memory.peak_bytes > MOST_FULL * report.memory.capacity_bytes

@@ -116,7 +116,7 @@ def _sentence(
     return said + (f", costs {costs}" if costs else "")
 
 
-def _switched(one: ParallelPlan, other: ParallelPlan) -> list[str]:
+def _switched(plan: ParallelPlan, other: ParallelPlan) -> list[str]:
     """The fields that two plans of equal degrees do not share, without those that follow."""
-    changed = [name for name in FIELDS if getattr(one, name) != getattr(other, name)]
+    changed = [name for name in FIELDS if getattr(plan, name) != getattr(other, name)]
     return [name for name in changed if name not in _FOLLOWS] or changed

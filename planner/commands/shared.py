@@ -60,26 +60,28 @@ def load(source: str | None) -> dict[str, Any]:
 
 def read_request(
     source: str | None,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
     *,
     limits: bool = False,
     need_plan: bool = False,
     keep_plan: bool = False,
     document: Mapping[str, Any] | None = None,
-    mixed: bool = False,
+    mixed_cluster: bool = False,
 ) -> PlanRequest:
-    """The request of a file, with options over it; mixed: nodes may differ."""
+    """The request of a file, with options over it; mixed_cluster: nodes may differ."""
     from planner.requests.parsing import parse_request
 
-    merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
+    merged = read_document(
+        source, option_values, limits=limits, keep_plan=keep_plan, document=document
+    )
     known, names = apart(merged)
-    request = parse_request(known, need_plan=need_plan, mixed=mixed)
+    request = parse_request(known, need_plan=need_plan, mixed_cluster=mixed_cluster)
     return request.model_copy(update=names)
 
 
 def read_document(
     source: str | None,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
     *,
     limits: bool = False,
     keep_plan: bool = False,
@@ -96,9 +98,9 @@ def read_document(
         document["model"] = read_model(named, folder)
     if keep_plan and document.get("plan") is not None:
         limits = False
-    document = merge(document, given, limits=limits)
-    if "model" in given:
-        document["model"] = read_model(given["model"], Path())
+    document = merge(document, option_values, limits=limits)
+    if "model" in option_values:
+        document["model"] = read_model(option_values["model"], Path())
     return document
 
 

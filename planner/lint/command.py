@@ -218,5 +218,9 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     return "\n".join([*lines, body])
 
 
-def _place(said: Setting) -> str:
-    return f"{said.name} ({said.file}:{said.line})" if said.line else f"{said.name} ({said.file})"
+def _place(setting: Setting) -> str:
+    return (
+        f"{setting.name} ({setting.file}:{setting.line})"
+        if setting.line
+        else f"{setting.name} ({setting.file})"
+    )

@@ -47,14 +47,14 @@ def changes(
     request: PlanRequest,
     reading: Reading,
     plan: ParallelPlan,
-    wanted: PlanRequest | None = None,
+    goal: PlanRequest | None = None,
 ) -> tuple[FlagChange, ...]:
     """The options to change in a script, in the order in which the framework writes them.
 
-    wanted: the request of the plan, where it is not the script's.
+    goal: the request of the plan, where it is not the script's.
     """
     before = launched(framework, request, reading.plan)
-    after = launched(framework, wanted or request, plan)
+    after = launched(framework, goal or request, plan)
     names = dict.fromkeys([*after, *before])
     moved = {
         name
@@ -123,8 +123,8 @@ def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:
     return next((said for said in found if said is not None), None)
 
 
-def _words(said: Setting) -> str:
-    return _joined(said.value)
+def _words(setting: Setting) -> str:
+    return _joined(setting.value)
 
 
 def _bare(text: str | None) -> str:

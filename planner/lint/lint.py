@@ -142,11 +142,11 @@ def found_in(
     return case, tuple(sorted(once.values(), key=_rank))
 
 
-def _one_size(found: list[Finding]) -> list[Finding]:
+def _one_size(findings: list[Finding]) -> list[Finding]:
     """All that is said of the number of ranks in one finding, as severe as the worst of them."""
-    sizes = [one for one in found if one.code == "world_size"]
+    sizes = [one for one in findings if one.code == "world_size"]
     if len(sizes) < 2:
-        return found
+        return findings
     first = min(sizes, key=lambda one: one.line == 0)
     # A sum that does not come out says nothing more than a number that does not divide.
     said = [one.text for one in sizes]
@@ -154,7 +154,7 @@ def _one_size(found: list[Finding]) -> list[Finding]:
     texts += [text for text in said if text.startswith("the script starts")]
     worst = min(sizes, key=lambda one: SEVERITIES.index(one.severity)).severity
     one = first.model_copy(update={"text": "; ".join(dict.fromkeys(texts)), "severity": worst})
-    return [one, *(other for other in found if other.code != "world_size")]
+    return [one, *(other for other in findings if other.code != "world_size")]
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
@@ -211,9 +211,9 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
     return "improvable" if better is not None else "fine"
 
 
-def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
-    error = compared(case.request, better, own)
-    speedup = own.iteration_time_s / better.iteration_time_s
+def _gain(case: Case, report: PlanReport, better: PlanReport) -> Gain:
+    error = compared(case.request, better, report)
+    speedup = report.iteration_time_s / better.iteration_time_s
     return Gain(
         speedup=speedup,
         share=1.0 - 1.0 / speedup,

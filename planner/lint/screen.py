@@ -82,8 +82,8 @@ def lint_screen(
     return Group(*rows)
 
 
-def _same(one: Better, other: Better | None) -> bool:
-    return other is not None and one.report.plan == other.report.plan
+def _same(better: Better, other: Better | None) -> bool:
+    return other is not None and better.report.plan == other.report.plan
 
 
 def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:

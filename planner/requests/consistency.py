@@ -10,13 +10,13 @@ from planner.documents.problems import Problem
 
 
 def contradictions(
-    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, mixed: bool = False
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, mixed_cluster: bool = False
 ) -> Iterator[Problem]:
     """Parts of the request that contradict each other, each at the place that is easiest to change.
 
-    mixed: the question is one that a cluster of different nodes has an answer to.
+    mixed_cluster: the question is one that a cluster of different nodes has an answer to.
     """
-    if len(cluster.groups) > 1 and not mixed:
+    if len(cluster.groups) > 1 and not mixed_cluster:
         yield Problem(
             pointer="/cluster/groups",
             code="mixed_cluster",

@@ -49,17 +49,19 @@ _CATALOG_FIELDS = ("price_usd_per_accelerator_hour", "node_power_watts")
 _SEARCH_FIELDS = tuple(name for name in SearchSpec.model_fields if name != "limits")
 
 
-def parse_request(document: Any, *, need_plan: bool = False, mixed: bool = False) -> PlanRequest:
+def parse_request(
+    document: Any, *, need_plan: bool = False, mixed_cluster: bool = False
+) -> PlanRequest:
     """The request that a user's document asks.
 
-    need_plan: the question is about one plan, so the document must have one.  mixed: nodes may
-    differ.
+    need_plan: the question is about one plan, so the document must have one.  mixed_cluster: nodes
+    may differ.
     Raises RequestError with every problem found; Contradiction where each part is fine alone.
     """
     document = plain(document)
     if not isinstance(document, dict):
         raise RequestError([wrong_type("", "an object", document)])
-    return _Parser(document).request(need_plan, mixed)
+    return _Parser(document).request(need_plan, mixed_cluster)
 
 
 def parse_cluster(value: Any) -> ClusterSpec:
@@ -83,7 +85,7 @@ class _Parser:
         self.defaulted: list[str] = []
         self.guessed: tuple[str, ...] = ()
 
-    def request(self, need_plan: bool, mixed: bool) -> PlanRequest:
+    def request(self, need_plan: bool, mixed_cluster: bool) -> PlanRequest:
         document = self.document
         self.refuse_unknown("", document, PARTS)
         required = ("model", "cluster", "training") + (("plan",) if need_plan else ())
@@ -101,7 +103,7 @@ class _Parser:
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
         if model is not None and cluster is not None and training is not None:
-            self.problems += contradictions(model, cluster, training, mixed)
+            self.problems += contradictions(model, cluster, training, mixed_cluster)
             if site is not None and len(cluster.groups) > 1:
                 detail = "a site corrects times on equal nodes only"
                 self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
@@ -288,14 +290,14 @@ class _Parser:
             return ()
         return tuple(value)
 
-    def note_defaults(self, pointer: str, given: Mapping[str, Any], names: Iterable[str]) -> None:
+    def note_defaults(self, pointer: str, fields: Mapping[str, Any], names: Iterable[str]) -> None:
         # Names of our own, which need no escaping.
-        self.defaulted += [f"{pointer}/{name}" for name in sorted(names) if name not in given]
+        self.defaulted += [f"{pointer}/{name}" for name in sorted(names) if name not in fields]
 
-    def note_catalog(self, pointer: str, given: Mapping[str, Any], usual: NodeGroup) -> None:
+    def note_catalog(self, pointer: str, fields: Mapping[str, Any], usual: NodeGroup) -> None:
         """Note what the catalog knows of a node and nobody gave."""
         filled = [name for name in _CATALOG_FIELDS if getattr(usual, name) is not None]
-        self.note_defaults(pointer, given, filled)
+        self.note_defaults(pointer, fields, filled)
 
     def refuse_unknown(
         self, pointer: str, value: Mapping[str, Any], known: Iterable[str], *more: str

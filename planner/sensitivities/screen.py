@@ -26,16 +26,16 @@ _EXPLAINED = 3  # so few inputs are told in words
 
 
 def sensitivity_screen(
-    answer: SensitivityAnswer, asked: RequestSummary, console: Console
+    answer: SensitivityAnswer, summary: RequestSummary, console: Console
 ) -> RenderableType:
     """The answer to `planner sensitivity`."""
     drawn, still = rows(answer), quiet(answer)
     own = answer.held.id != answer.best.id
     parts: list[RenderableType] = [
-        header(asked, answer.profile),
+        header(summary, answer.profile),
         Text(),
-        *_plan("Given plan" if own else "Best plan", answer.held, answer, asked),
-        *(_plan("Best plan", answer.best, answer, asked) if own else ()),
+        *_plan("Given plan" if own else "Best plan", answer.held, answer, summary),
+        *(_plan("Best plan", answer.best, answer, summary) if own else ()),
         Text(),
         *_tornado(answer, drawn, console),
     ]
@@ -54,7 +54,7 @@ def sensitivity_screen(
 
 
 def _plan(
-    title: str, report: PlanReport, answer: SensitivityAnswer, asked: RequestSummary
+    title: str, report: PlanReport, answer: SensitivityAnswer, summary: RequestSummary
 ) -> Iterator[RenderableType]:
     """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)
@@ -64,19 +64,19 @@ def _plan(
         words.append(f"peak {size(report.memory.peak_bytes)}")
     head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
     yield Flow([head, *words], indent=2)
-    first, *words = [*speed(report), *whole_run(report, asked)]
+    first, *words = [*speed(report), *whole_run(report, summary)]
     yield Flow([f"  {first}", *words], indent=2)
 
 
 def _tornado(
-    answer: SensitivityAnswer, drawn: list[Row], console: Console
+    answer: SensitivityAnswer, rows: list[Row], console: Console
 ) -> Iterator[RenderableType]:
     """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
     longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
-    names = min(longest, max(len(row.title) for row in drawn))
-    values = max([len(row.value) for row in drawn] + [4])
+    names = min(longest, max(len(row.title) for row in rows))
+    values = max([len(row.value) for row in rows] + [4])
     asked_ends = _asked(answer)
-    ends = [_ends(row, asked_ends, again) for row in drawn for again in (False, True)]
+    ends = [_ends(row, asked_ends, again) for row in rows for again in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
     elastic = width >= _WIDE
@@ -86,9 +86,9 @@ def _tornado(
     head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
     head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
     yield Text(head + "  elasticity" * elastic, "dim", no_wrap=True, overflow="ellipsis")
-    most = reach(drawn)
+    most = reach(rows)
     letters = console.options.ascii_only
-    for row in drawn:
+    for row in rows:
         for again in (False, True) if row.again else (False,):
             left, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
@@ -104,7 +104,7 @@ def _tornado(
     yield Text(f"{marks[False]} input lower, {marks[True]} input higher", "dim")
     others = [
         f"{row.title} {factor_words(bar.factor)}"
-        for row in drawn
+        for row in rows
         for bar in row.bars
         if factor_words(bar.factor) not in asked_ends
     ]
@@ -155,14 +155,16 @@ def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
     return line
 
 
-def _changes(one: InputSensitivity) -> Iterator[RenderableType]:
+def _changes(sensitivity: InputSensitivity) -> Iterator[RenderableType]:
     """The nearest changes of plan of one input."""
-    nearest = sorted(one.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
-    shown = [change for change in one.changes if change in nearest[:_MOST_CHANGES]]
+    nearest = sorted(sensitivity.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
+    shown = [change for change in sensitivity.changes if change in nearest[:_MOST_CHANGES]]
     for change in shown:
         first, *rest = difference(change.before, change.after)
-        head = Text.assemble((one.title, "bold"), f" {change_place(one, change)}: {first}")
+        head = Text.assemble(
+            (sensitivity.title, "bold"), f" {change_place(sensitivity, change)}: {first}"
+        )
         yield Flow([head, *rest], ", ", indent=4)
-    more = len(one.changes) - len(shown)
-    if more or not one.all_changes:
-        yield Text(f"    further out it changes again: --input {one.name}", "dim")
+    more = len(sensitivity.changes) - len(shown)
+    if more or not sensitivity.all_changes:
+        yield Text(f"    further out it changes again: --input {sensitivity.name}", "dim")

@@ -82,18 +82,18 @@ def learn(
     return FINE
 
 
-def _lesson(logs: Sequence[str], asked: LearningRequest) -> Lesson:
+def _lesson(logs: Sequence[str], request: LearningRequest) -> Lesson:
     from planner.sites.lesson import lesson
 
     with ExitStack() as stack:
-        return lesson([_opened(path, stack) for path in logs], asked)
+        return lesson([_opened(path, stack) for path in logs], request)
 
 
-def _posted(logs: Sequence[str], asked: LearningRequest) -> dict[str, Any]:
+def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
-    if len(asked.files or ()) > 1:
+    if len(request.files or ()) > 1:
         only_here("more than one file of --script")
     with ExitStack() as stack:
         name, lines = _opened(logs[0], stack)
@@ -101,10 +101,10 @@ def _posted(logs: Sequence[str], asked: LearningRequest) -> dict[str, Any]:
     document = {
         "log": text,
         "name": name,
-        "cluster": asked.cluster.model_dump(mode="json", exclude_none=True),
-        "script": next(iter((asked.files or {}).values()), None),
-        "model": asked.model,
-        "settings": dict(asked.settings or {}),
+        "cluster": request.cluster.model_dump(mode="json", exclude_none=True),
+        "script": next(iter((request.files or {}).values()), None),
+        "model": request.model,
+        "settings": dict(request.settings or {}),
     }
     return {part: value for part, value in document.items() if value is not None}
 
@@ -127,25 +127,26 @@ def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
         raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
 
 
-def _agreed(found: Lesson) -> bool:
+def _agreed(lesson: Lesson) -> bool:
     """Whether a person at a terminal wants it kept."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    what = "this run" if len(found.new) == 1 else f"these {len(found.new)} runs"
-    return typer.confirm(f"Keep {what} with site {found.site}?")
+    what = "this run" if len(lesson.new) == 1 else f"these {len(lesson.new)} runs"
+    return typer.confirm(f"Keep {what} with site {lesson.site}?")
 
 
-def _ending(found: Lesson) -> Iterator[str]:
-    count, new = found.site_runs, len(found.new)
-    site = f"site {found.site} has {count:,} run{'s' * (count != 1)}"
+def _ending(lesson: Lesson) -> Iterator[str]:
+    count, new = lesson.site_runs, len(lesson.new)
+    site = f"site {lesson.site} has {count:,} run{'s' * (count != 1)}"
     if not new:
         yield f"Nothing new: {site}, and has all of these already."
-    elif not found.kept:
-        yield f"Nothing is kept: --yes keeps {'it' if new == 1 else 'them'} with site {found.site}."
+    elif not lesson.kept:
+        runs = "it" if new == 1 else "them"
+        yield f"Nothing is kept: --yes keeps {runs} with site {lesson.site}."
     else:
         yield f"Kept: {site} now."
-        yield f"  planner sites show {found.site}"
-        yield f"  planner plan --site {found.site} ..."
+        yield f"  planner sites show {lesson.site}"
+        yield f"  planner plan --site {lesson.site} ..."
 
 
 @app.callback()

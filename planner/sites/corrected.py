@@ -39,13 +39,13 @@ class SiteCostModel(CostModel):
         seconds = found.iteration_time_s * factor
         return replace(found, iteration_time_s=seconds, time_parts_s=parts, corrected=factor)
 
-    def _ln(self, plans: Plans, found: Estimates) -> NDArray[np.float64]:
+    def _ln(self, plans: Plans, estimates: Estimates) -> NDArray[np.float64]:
         """ln(time at the site / time estimated without it) of plans; shape (plans,)."""
         accelerator = self.setting.nodes.accelerator
         family = profile_for(accelerator).family
-        shares = shares_of(self.setting.model, self.setting.training, plans, found.time_parts_s)
-        runtimes = np.broadcast_to(plans.runtime, found.iteration_time_s.shape)
-        ln = np.zeros(found.iteration_time_s.shape)
+        shares = shares_of(self.setting.model, self.setting.training, plans, estimates.time_parts_s)
+        runtimes = np.broadcast_to(plans.runtime, estimates.iteration_time_s.shape)
+        ln = np.zeros(estimates.iteration_time_s.shape)
         for code in np.unique(runtimes).tolist():
             runtime = VOCABULARIES["runtime"][code]
             groups = groups_of(

@@ -143,7 +143,7 @@ def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[
     return request, tuple(_taken(path, request) for path in open_fields)
 
 
-def _document(log: RunLog, asked: LearningRequest) -> dict[str, Any]:
+def _document(log: RunLog, request: LearningRequest) -> dict[str, Any]:
     """The request, as far as the log and its files state it."""
     if log.reading is not None:
         reading = log.reading
@@ -151,7 +151,7 @@ def _document(log: RunLog, asked: LearningRequest) -> dict[str, Any]:
             part: getattr(reading, part).model_dump(mode="json", exclude_none=True)
             for part in PARTS
         }
-        files = asked.files or {}
+        files = request.files or {}
         for fact in log.facts:
             part, _, name = fact.field.partition(".")
             if fact.file in files and fact.line and part in PARTS and name != "name":
@@ -162,11 +162,11 @@ def _document(log: RunLog, asked: LearningRequest) -> dict[str, Any]:
             part, _, name = fact.field.partition(".")
             if part in ("training", "plan"):
                 fields[part][name] = fact.value
-        document = {**fields, "model": _model_of(log, asked)}
+        document = {**fields, "model": _model_of(log, request)}
         if (runtime := RUNTIMES.get(log.code_base)) is not None:
             document["plan"] = {"runtime": runtime, **document["plan"]}
-    if asked.model is not None:
-        document["model"] = asked.model
+    if request.model is not None:
+        document["model"] = request.model
     if isinstance(named := document["model"], str):
         document["model"] = _catalog(named)
     return document
@@ -182,10 +182,10 @@ def _catalog(name: str) -> Any:
         ) from None
 
 
-def _model_of(log: RunLog, asked: LearningRequest) -> Any:
+def _model_of(log: RunLog, request: LearningRequest) -> Any:
     """The model that a log prints or, by its name, the catalog's; its launch is not printed."""
-    if asked.model is not None:
-        return asked.model
+    if request.model is not None:
+        return request.model
     if log.code_base in WHOLE_MODELS and log.get("model.num_layers") is not None:
         facts = (fact for fact in log.facts if fact.field.startswith("model."))
         return {fact.field.removeprefix("model."): _value(fact) for fact in facts}

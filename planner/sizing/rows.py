@@ -137,15 +137,15 @@ def best(document: str) -> _PricedPlan | str:
     )
 
 
-def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _PricedPlan) -> dict[str, Any]:
+def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
     """Days, goodput, cost and energy of the training by this plan."""
-    sizing, group = asked.sizing, cluster.groups[0]
-    tokens = asked.base.training.tokens
+    sizing, group = request.sizing, cluster.groups[0]
+    tokens = request.base.training.tokens
     assert tokens is not None
-    training_days = tokens / found.tokens_per_s / DAY_S
+    training_days = tokens / priced.tokens_per_s / DAY_S
     checkpoint_s = sizing.checkpoint_s
     if checkpoint_s is None:
-        checkpoint_s = _checkpoint_s(asked.base, group, cluster.accelerators)
+        checkpoint_s = _checkpoint_s(request.base, group, cluster.accelerators)
     rate = cluster.failures_per_1000_node_days
     mtbf = interval = None
     effective = 1.0
@@ -157,20 +157,20 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _PricedPlan) -> 
     days = training_days / effective if effective > 0 else float("inf")
     whole = training_cost(cluster, days * DAY_S)
     return {
-        "plan": found.plan,
-        "iteration_time_s": found.iteration_time_s,
-        "error_band": found.error_band,
-        "mfu": found.mfu,
-        "tokens_per_s": found.tokens_per_s,
-        "memory_headroom": found.memory_headroom,
+        "plan": priced.plan,
+        "iteration_time_s": priced.iteration_time_s,
+        "error_band": priced.error_band,
+        "mfu": priced.mfu,
+        "tokens_per_s": priced.tokens_per_s,
+        "memory_headroom": priced.memory_headroom,
         "training_days": training_days,
         "effective_share": effective,
         "mtbf_s": mtbf,
         "checkpoint_s": checkpoint_s,
         "checkpoint_interval_s": interval,
         "days": days,
-        "low_days": days * found.error_band.low_s / found.iteration_time_s,
-        "high_days": days * found.error_band.high_s / found.iteration_time_s,
+        "low_days": days * priced.error_band.low_s / priced.iteration_time_s,
+        "high_days": days * priced.error_band.high_s / priced.iteration_time_s,
         "cost_usd": whole.cost_usd,
         "tokens_per_usd": tokens / whole.cost_usd if whole.cost_usd else None,
         "power_watts": power_watts(cluster),

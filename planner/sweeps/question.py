@@ -95,15 +95,15 @@ def _answer(request: PlanRequest) -> Result:
     return Result(outcome="nothing_fits", reason=reason, accelerators=accelerators)
 
 
-def _figures(request: PlanRequest, own: PlanReport, outcome: Outcome) -> Result:
+def _figures(request: PlanRequest, report: PlanReport, outcome: Outcome) -> Result:
     shared = Result.model_fields.keys() & PlanReport.model_fields.keys()
     return Result(
-        **{name: getattr(own, name) for name in shared},
+        **{name: getattr(report, name) for name in shared},
         outcome=outcome,
-        reason=None if own.fits else memory_reason(own).text,
+        reason=None if report.fits else memory_reason(report).text,
         accelerators=request.cluster.accelerators,
-        iteration_time_low_s=own.error_band.low_s,
-        iteration_time_high_s=own.error_band.high_s,
-        peak_bytes=own.memory.peak_bytes,
-        capacity_bytes=own.memory.capacity_bytes,
+        iteration_time_low_s=report.error_band.low_s,
+        iteration_time_high_s=report.error_band.high_s,
+        peak_bytes=report.memory.peak_bytes,
+        capacity_bytes=report.memory.capacity_bytes,
     )

@@ -49,7 +49,7 @@ class RequestSummary:
 def report_rows(
     report: PlanReport,
     title: str,
-    asked: RequestSummary,
+    summary: RequestSummary,
     console: Console,
     evidence: Evidence | None = None,
 ) -> list[RenderableType]:
@@ -75,7 +75,7 @@ def report_rows(
     facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
     if evidence is not None:
-        chip = asked.request.cluster.groups[0].accelerator.id
+        chip = summary.request.cluster.groups[0].accelerator.id
         for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
             facts.add_row(name, row)
     utilisation = [
@@ -85,7 +85,7 @@ def report_rows(
     ]
     facts.add_row("utilisation", Flow(utilisation))
     facts.add_row("memory", _headroom(report.memory))
-    if whole := whole_run(report, asked):
+    if whole := whole_run(report, summary):
         facts.add_row("whole run", Flow(whole))
     return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
 
@@ -102,14 +102,14 @@ def _headroom(memory: Memory) -> RenderableType:
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 
-def whole_run(report: PlanReport, asked: RequestSummary) -> list[str]:
+def whole_run(report: PlanReport, summary: RequestSummary) -> list[str]:
     """Days, cost and energy, with the price and the overhead that they are counted at."""
 
     def mark(*names: str) -> str:
         places = ("/cluster", "/cluster/groups/0")
-        return asked.mark(*(f"{place}/{name}" for place in places for name in names))
+        return summary.mark(*(f"{place}/{name}" for place in places for name in names))
 
-    cluster = asked.request.cluster
+    cluster = summary.request.cluster
     words = [] if report.days is None else [days(report.days)]
     price = cluster.groups[0].price_usd_per_accelerator_hour
     if report.cost_usd is not None and price is not None:

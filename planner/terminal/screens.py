@@ -40,11 +40,11 @@ WORTH_OPENING = 0.001
 MOST_FRAMEWORKS = 3
 
 
-def plan_screen(answer: PlanAnswer, asked: RequestSummary, console: Console) -> RenderableType:
+def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     if answer.best is None and answer.unbuildable is not None:
-        rows += _unbuildable(answer.unbuildable, asked, console)
+        rows += _unbuildable(answer.unbuildable, summary, console)
         return Group(*rows)
     if answer.best is None:
         rows += nothing_fits_rows(answer)
@@ -52,7 +52,7 @@ def plan_screen(answer: PlanAnswer, asked: RequestSummary, console: Console) -> 
     if answer.no_launch is not None:
         rows.append(Text("No framework here can launch this plan", style="bold yellow"))
         rows += [prose(answer.no_launch, 2, 2), Text()]
-    rows += report_rows(answer.best, "Best plan", asked, console, answer.evidence)
+    rows += report_rows(answer.best, "Best plan", summary, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
     if answer.rival is not None:
@@ -60,11 +60,11 @@ def plan_screen(answer: PlanAnswer, asked: RequestSummary, console: Console) -> 
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
-    rows += _frameworks(answer, asked.request.search.objective)
+    rows += _frameworks(answer, summary.request.search.objective)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     rows += _held_fixed(answer)
     if len(answer.plans) > 1:
-        rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
+        rows += [Text(), ranking(answer, summary.request.search, min(console.width, 100))]
     return Group(*rows, *count_rows(answer))
 
 
@@ -129,12 +129,12 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
 
 
-def _behind(one: Launch, by_memory: bool) -> str:
+def _behind(launch: Launch, by_memory: bool) -> str:
     """The free memory of a framework's best plan, or how much slower it is than the best."""
     if by_memory:
-        memory = one.plan.memory
+        memory = launch.plan.memory
         return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
-    return f"{100 * one.slower_by:.1f} % slower" if one.slower_by else ""
+    return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
 
 
 def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
@@ -149,12 +149,12 @@ def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
 
 
 def estimate_screen(
-    answer: EstimateAnswer, asked: RequestSummary, console: Console
+    answer: EstimateAnswer, summary: RequestSummary, console: Console
 ) -> RenderableType:
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
-    rows += report_rows(report, "Estimate", asked, console, answer.evidence)
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
+    rows += report_rows(report, "Estimate", summary, console, answer.evidence)
     for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
         if notes:
             rows += [Text(), Text(name, style="bold")]
@@ -162,7 +162,7 @@ def estimate_screen(
     return Group(*rows)
 
 
-def why_screen(answer: WhyAnswer, asked: RequestSummary, console: Console) -> RenderableType:
+def why_screen(answer: WhyAnswer, summary: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner why`: the verdict, what binds, and what would fit."""
     verdicts = {
         "illegal": "This plan cannot run",
@@ -171,12 +171,12 @@ def why_screen(answer: WhyAnswer, asked: RequestSummary, console: Console) -> Re
         "slower": "This plan runs, but is not the fastest",
         "best": "This is the best plan",
     }
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     style = "bold green" if answer.verdict == "best" else "bold red"
     rows.append(Text(verdicts[answer.verdict], style=style))
     rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
     if answer.estimate is not None:
-        rows += [Text(), *report_rows(answer.estimate, "The plan", asked, console)]
+        rows += [Text(), *report_rows(answer.estimate, "The plan", summary, console)]
     if answer.smallest_change is not None:
         rows += [Text(), Text("Smallest change that fits", style="bold")]
         rows.append(change_row(answer.smallest_change))
@@ -199,9 +199,9 @@ def why_screen(answer: WhyAnswer, asked: RequestSummary, console: Console) -> Re
     return Group(*rows)
 
 
-def header(asked: RequestSummary, profile: ProfileInfo) -> RenderableType:
+def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     """The request, and the calibration that its estimates rest on."""
-    request, mark = asked.request, asked.mark
+    request, mark = summary.request, summary.mark
     groups = " + ".join(
         f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
         for group in request.cluster.groups
@@ -212,7 +212,7 @@ def header(asked: RequestSummary, profile: ProfileInfo) -> RenderableType:
     first = Flow(
         [
             Text(request.model.name, "bold"),
-            f"{short(asked.parameters)} parameters",
+            f"{short(summary.parameters)} parameters",
             Text.assemble("on  ", (groups, "bold")),
         ],
         "  ",
@@ -249,14 +249,16 @@ def _baseline(baseline: Baseline) -> RenderableType:
 
 
 def _unbuildable(
-    found: Unbuildable, asked: RequestSummary, console: Console
+    unbuildable: Unbuildable, summary: RequestSummary, console: Console
 ) -> Iterator[RenderableType]:
     """Why the framework asked for runs none, and the best plan of those that do."""
-    yield prose(found.sentence, indent=0, hanging=2)
+    yield prose(unbuildable.sentence, indent=0, hanging=2)
     yield Text()
-    if found.instead is None and found.able:
+    if unbuildable.instead is None and unbuildable.able:
         yield Text("Nothing of theirs fits either", style="bold red")
-    elif found.instead is None:
+    elif unbuildable.instead is None:
         yield prose("Without a framework the plan is priced for what would have to be written.", 0)
     else:
-        yield from report_rows(found.instead.plan, f"By {found.instead.framework}", asked, console)
+        yield from report_rows(
+            unbuildable.instead.plan, f"By {unbuildable.instead.framework}", summary, console
+        )

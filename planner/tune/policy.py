@@ -55,7 +55,7 @@ class Advice:
 
 
 def believed(
-    known: Posterior,
+    posterior: Posterior,
     features: Sequence[ErrorFeatures],
     seconds: Array,
     measured: Mapping[int, float],
@@ -64,10 +64,10 @@ def believed(
 
     seconds: estimated times.  measured: seconds by the plan's place.
     """
-    missed, covariance = known.joint(features)
+    missed, covariance = posterior.joint(features)
     mean = np.log(seconds) + missed
-    noise = known.scales.noise_variance(features)
-    repeated = known.plan_noise(features)
+    noise = posterior.scales.noise_variance(features)
+    repeated = posterior.plan_noise(features)
     places = np.column_stack([np.array([one.shares for one in features]), np.log(seconds)])
     apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
     own = np.exp(-0.5 * apart) * np.sqrt(np.outer(repeated, repeated))

@@ -249,62 +249,62 @@ def _place(
     return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
 
 
-def tune(asked: Question, budget: Budget) -> TuneAnswer:
+def tune(question: Question, budget: Budget) -> TuneAnswer:
     """The results so far, and the next run or the reason why tuning ends."""
-    advice = advised(asked.belief, asked.measured)
-    best = min(asked.measured, key=lambda i: asked.measured[i], default=None)
-    ending = _ending(asked, advice, budget)
-    candidates = _candidates(asked, advice)
+    advice = advised(question.belief, question.measured)
+    best = min(question.measured, key=lambda i: question.measured[i], default=None)
+    ending = _ending(question, advice, budget)
+    candidates = _candidates(question, advice)
     following = None
     if ending is None:
         assert advice.next is not None
-        following = _next(asked, advice, advice.next)
-        cost = asked.gpu_hours + following.gpu_hours
+        following = _next(question, advice, advice.next)
+        cost = question.gpu_hours + following.gpu_hours
         if budget.gpu_hours is not None and cost > budget.gpu_hours:
             text = (
                 f"another run may take {following.gpu_hours:.3g} GPU-hours: with the "
-                f"{asked.gpu_hours:.3g} spent, more than {budget.gpu_hours:g}"
+                f"{question.gpu_hours:.3g} spent, more than {budget.gpu_hours:g}"
             )
             following, ending = None, Ending(code="gpu_hours", text=text)
     return TuneAnswer(
-        request=asked.request.document(),
+        request=question.request.document(),
         version=__version__,
-        site=asked.site.name,
-        framework=asked.request.search.framework or "",
+        site=question.site.name,
+        framework=question.request.search.framework or "",
         candidates=candidates,
-        runs=len(asked.runs),
-        other_runs=len(asked.site.runs) - len(asked.runs),
-        gpu_hours=asked.gpu_hours,
-        best=None if best is None else plan_id(asked.plans[best]),
+        runs=len(question.runs),
+        other_runs=len(question.site.runs) - len(question.runs),
+        gpu_hours=question.gpu_hours,
+        best=None if best is None else plan_id(question.plans[best]),
         chance_faster=advice.chance,
         next=following,
         ending=ending,
     )
 
 
-def _candidates(asked: Question, advice: Advice) -> tuple[Candidate, ...]:
-    belief, deviation = asked.belief, asked.belief.deviation
+def _candidates(question: Question, advice: Advice) -> tuple[Candidate, ...]:
+    belief, deviation = question.belief, question.belief.deviation
     expected = np.exp(belief.mean)
     low, high = (np.exp(belief.mean + side * _COVERED * deviation) for side in (-1, 1))
     order = np.lexsort((expected, -advice.chances))
     return tuple(
         Candidate(
-            id=plan_id(asked.plans[i]),
-            plan=asked.plans[i],
-            estimated_s=float(asked.site_seconds[i]),
+            id=plan_id(question.plans[i]),
+            plan=question.plans[i],
+            estimated_s=float(question.site_seconds[i]),
             expected_s=float(expected[i]),
             low_s=float(low[i]),
             high_s=float(high[i]),
             chance_best=float(advice.chances[i]),
             gain=float(advice.gains[i]),
-            measured_s=asked.measured.get(i),
-            runs=len(asked.measured_by.get(i, ())),
+            measured_s=question.measured.get(i),
+            runs=len(question.measured_by.get(i, ())),
         )
         for i in order.tolist()
     )
 
 
-def _ending(asked: Question, advice: Advice, budget: Budget) -> Ending | None:
+def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None:
     """Why no further run is worth it, or may be made."""
     faster = f"a plan more than {WORTH:.0%} faster than the best measured one"
     if advice.next is None:
@@ -312,30 +312,30 @@ def _ending(asked: Question, advice: Advice, budget: Budget) -> Ending | None:
     if advice.chance < UNLIKELY:
         text = f"the chance of {faster} is {advice.chance:.1%}, under {UNLIKELY:.0%}"
         return Ending(code="rule", text=text)
-    if budget.runs is not None and len(asked.runs) >= budget.runs:
-        text = f"{len(asked.runs)} of {budget.runs} runs are spent"
-        left = f"; the chance of {faster} is still {advice.chance:.0%}" if asked.runs else ""
+    if budget.runs is not None and len(question.runs) >= budget.runs:
+        text = f"{len(question.runs)} of {budget.runs} runs are spent"
+        left = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
         return Ending(code="runs", text=text + left)
     return None
 
 
-def _next(asked: Question, advice: Advice, at: int) -> NextRun:
-    belief = asked.belief
+def _next(question: Question, advice: Advice, at: int) -> NextRun:
+    belief = question.belief
     slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
     limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
-    if not asked.measured:
+    if not question.measured:
         why = "expected to be the fastest; nothing is measured yet"
     else:
-        sooner = float(np.exp(belief.mean[at]) / min(asked.measured.values()) - 1.0)
+        sooner = float(np.exp(belief.mean[at]) / min(question.measured.values()) - 1.0)
         told = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
         why = (
             f"expected {told} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
             f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
         )
     return NextRun(
-        id=plan_id(asked.plans[at]),
+        id=plan_id(question.plans[at]),
         why=why,
         iterations=ITERATIONS,
         time_limit_s=limit_s,
-        gpu_hours=limit_s * asked.request.cluster.accelerators / HOUR_S,
+        gpu_hours=limit_s * question.request.cluster.accelerators / HOUR_S,
     )

@@ -88,14 +88,18 @@ def known_to(site: Site | None) -> Posterior:
 
 
 def comparison(
-    one_s: float, one: ErrorFeatures, other_s: float, other: ErrorFeatures, site: Site | None = None
+    one_s: float,
+    features: ErrorFeatures,
+    other_s: float,
+    other: ErrorFeatures,
+    site: Site | None = None,
 ) -> Comparison:
     """Two estimates of one model on one cluster; what both are off by cancels.
 
     site: whose runs have corrected both times.
     """
     known = known_to(site)
-    deviation = known.difference(one, other)
+    deviation = known.difference(features, other)
     reach = known.quantiles[COVERED] * deviation
     gap = log(other_s / one_s)
     return Comparison(exp(gap - reach), exp(gap + reach), chance_above(gap, deviation))

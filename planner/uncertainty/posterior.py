@@ -223,14 +223,14 @@ class Posterior:
         shares = np.array([one.shares for one in theirs])
         return np.asarray(shares @ shared @ shares.T)
 
-    def difference(self, one: ErrorFeatures, other: ErrorFeatures) -> float:
+    def difference(self, features: ErrorFeatures, other: ErrorFeatures) -> float:
         """Standard deviation of the difference of two estimates' errors.
 
         For two plans of one model on one cluster, run by the same people.
         """
-        shared = self.shared_covariance([one, other])
+        shared = self.shared_covariance([features, other])
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
-        return sqrt(variance + float(self.plan_noise([one, other]).sum()))
+        return sqrt(variance + float(self.plan_noise([features, other]).sum()))
 
     def plan_noise(self, several: Sequence[ErrorFeatures]) -> Array:
         """Variance of the noise that a plan does not share with others of its model and cluster."""
@@ -299,8 +299,8 @@ SHARE_OF_PLAN = 0.25
 UNSEEN_SOURCE = "?"  # a source that no published run is of
 
 
-def _with_unseen_source(one: ErrorFeatures) -> ErrorFeatures:
-    return replace(one, groups=(*one.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
+def _with_unseen_source(features: ErrorFeatures) -> ErrorFeatures:
+    return replace(features, groups=(*features.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
 
 
 def covariance(
@@ -353,19 +353,23 @@ def read(document: dict[str, Any]) -> Posterior:
     return Posterior(found, runs, document["quantiles"])
 
 
-def written(found: Posterior) -> dict[str, Any]:
+def written(posterior: Posterior) -> dict[str, Any]:
     """The document of a posterior."""
     return {
         "about": "How far off estimates are by what they lean on "
         "(planner/uncertainty/posterior.py); made by python -m planner.accuracy.posterior --write",
         "scales": {
-            "factors": dict(zip(FACTORS, (round(x, 5) for x in found.scales.factors), strict=True)),
-            "levels": dict(zip(LEVELS, (round(x, 5) for x in found.scales.levels), strict=True)),
-            "noise": round(found.scales.noise, 5),
-            "noise_of_experts": round(found.scales.noise_of_experts, 5),
-            "noise_by_width": round(found.scales.noise_by_width, 5),
+            "factors": dict(
+                zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)
+            ),
+            "levels": dict(
+                zip(LEVELS, (round(x, 5) for x in posterior.scales.levels), strict=True)
+            ),
+            "noise": round(posterior.scales.noise, 5),
+            "noise_of_experts": round(posterior.scales.noise_of_experts, 5),
+            "noise_by_width": round(posterior.scales.noise_by_width, 5),
         },
-        "quantiles": {key: round(value, 4) for key, value in found.quantiles.items()},
+        "quantiles": {key: round(value, 4) for key, value in posterior.quantiles.items()},
         "runs": [
             {
                 "groups": list(run.features.groups),
@@ -375,6 +379,6 @@ def written(found: Posterior) -> dict[str, Any]:
                 "noise": round(run.noise, 3),
                 "shares": [round(share, 4) for share in run.features.shares],
             }
-            for run in found.runs
+            for run in posterior.runs
         ],
     }

@@ -89,7 +89,7 @@ def validate(
     image: Image = "",
     follow: Follow = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Train with the plan for a few steps on this machine, and hold it against the estimate.
 
@@ -106,7 +106,7 @@ def validate(
     if (client := service()) is not None:
         if launcher or submit or follow or output or port:
             only_here("--launcher, --submit, --follow, --output or --port")
-        asked = read_request(source_of(request_file, request), given, need_plan=True)
+        asked = read_request(source_of(request_file, request), option_values, need_plan=True)
         own = {
             "steps": steps, "warmup_steps": warmup_steps, "check_numerics": check_numerics,
             "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
@@ -116,7 +116,7 @@ def validate(
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     options = Options(
         steps=steps,
         warmup_steps=warmup_steps,
@@ -131,7 +131,7 @@ def validate(
     return _here(asked, options, output, json)
 
 
-def _here(asked: PlanRequest, options: Options, output: Path | None, json: bool) -> int:
+def _here(request: PlanRequest, options: Options, output: Path | None, json: bool) -> int:
     """A validation on this machine; its report is kept, and a site learns from it."""
     from planner.terminal import output as outputs
     from planner.validate import results
@@ -142,27 +142,27 @@ def _here(asked: PlanRequest, options: Options, output: Path | None, json: bool)
 
     try:
         with stoppable(), progress_lines() as progress:
-            report = run(asked, options, output=output, progress=progress)
+            report = run(request, options, output=output, progress=progress)
     except RunFailed as error:
         return failed(error, json)
     except Stopped as by:
         return stopped(by)
-    kept = results.keep(asked, report.model_dump(mode="json"))
+    kept = results.keep(request, report.model_dump(mode="json"))
     lines = [f"\nkept with the plan as {kept.id}"]
-    if said := learn(asked, report, options.warmup_steps):
+    if said := learn(request, report, options.warmup_steps):
         lines.append(said)
     outputs.show(report, json, partial(validation_screen, report), lines)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
-def _there(client: Client, asked: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
+def _there(client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
     """A validation on the machine of a service."""
     from planner.terminal import output
     from planner.validate.report import ValidationReport
     from planner.validate.screen import validation_screen
 
     spec = {name: value for name, value in own.items() if value is not None}
-    document = asked.document() | {"validation": spec}
+    document = request.document() | {"validation": spec}
     report = as_a_job(client, "validations", document, "report", ValidationReport)
     output.show(report, json, partial(validation_screen, report))
     return OUTSIDE if report.verdict == "outside" else FINE

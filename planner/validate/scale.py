@@ -309,19 +309,19 @@ def _batch(
     return count * plan.micro_batch_size * plan.dp
 
 
-def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
+def _changes(request: PlanRequest, used: PlanRequest) -> Iterator[Change]:
     """Every field that differs, and what that hides."""
     for part, fields in _HIDES.items():
-        was, now = getattr(asked, part), getattr(used, part)
+        was, now = getattr(request, part), getattr(used, part)
         for name, hides in fields.items():
             before, after = getattr(was, name), getattr(now, name)
             if before != after:
                 yield Change(
                     field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides
                 )
-    if asked.cluster.name != used.cluster.name:
+    if request.cluster.name != used.cluster.name:
         yield Change(
-            field="cluster", was=asked.cluster.name, now=used.cluster.name,
+            field="cluster", was=request.cluster.name, now=used.cluster.name,
             hides="kernels, links and memory of the machine that was asked for",
         )  # fmt: skip
 

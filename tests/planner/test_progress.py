@@ -47,7 +47,7 @@ def _size() -> object:
 
 WORK: dict[str, Callable[[], object]] = {
     "search": lambda: solve.find(parse_request(SMALL)),
-    "mixed": lambda: mixed_clusters.find(parse_request(SMALL | MIXED, mixed=True)),
+    "mixed": lambda: mixed_clusters.find(parse_request(SMALL | MIXED, mixed_cluster=True)),
     "sensitivity": _sensitivity,
     "sizing": _size,
 }

@@ -103,19 +103,19 @@ def _together(alone: dict[str, nn.Module], config: Any, index: int, hidden: int)
         yield _part(" ".join(alone), Module(nn.ModuleDict(alone)), config, index, hidden)
 
 
-def _part(name: str, own: Module, config: Any, index: int, hidden: int) -> Part:
-    moe = experts(own, config, hidden)
+def _part(name: str, module: Module, config: Any, index: int, hidden: int) -> Part:
+    moe = experts(module, config, hidden)
     if moe is not None:
-        return Part(name, {"kind": "experts", "_moe": moe}, own.left(), own.shapes)
-    own.taken.clear()
-    block = mixer(own, config, index)
+        return Part(name, {"kind": "experts", "_moe": moe}, module.left(), module.shapes)
+    module.taken.clear()
+    block = mixer(module, config, index)
     if block is not None and any(word in name for word in CROSS):
         block["_cross"] = True
     if block is None:
-        block = mlp(own, hidden)
+        block = mlp(module, hidden)
     if block is None:
-        own.taken.clear()
-    return Part(name, block, own.left(), own.shapes)
+        module.taken.clear()
+    return Part(name, block, module.left(), module.shapes)
 
 
 def products_of(left: dict[str, tuple[int, ...]]) -> Fields | None:

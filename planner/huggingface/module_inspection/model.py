@@ -291,10 +291,10 @@ def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[F
     )
 
 
-def _outside(model: nn.Module, known: Iterable[str]) -> tuple[str, ...]:
+def _outside(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
     """The modules that hold parameters and no list of layers that was read."""
     found: dict[str, None] = {}
     for name, _ in model.named_parameters():
-        if not any(name.startswith(path + ".") for path in known):
+        if not any(name.startswith(path + ".") for path in names):
             found[".".join(name.split(".")[:3]).removesuffix(".weight")] = None
     return tuple(found)

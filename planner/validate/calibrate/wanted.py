@@ -194,14 +194,14 @@ def _shape(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Shap
 
 
 def _kernels(
-    model: ModelSpec, found: Iterable[Record], shape: Shape, every: bool = False
+    model: ModelSpec, records: Iterable[Record], shape: Shape, every: bool = False
 ) -> Kernels:
     gemm, attention, passes = [], [], []
     widths = {
         "qkv bias": shape.head_dim * (shape.heads + 2 * shape.kv_heads),
         "fc1 bias": shape.width * (2 if model.gated_mlp else 1),
     }
-    for kernel in found:
+    for kernel in records:
         if not isinstance(kernel, Kernel) or not np.any(kernel.active):
             continue
         if isinstance(kernel, GemmKernel):

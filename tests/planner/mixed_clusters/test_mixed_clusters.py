@@ -42,7 +42,7 @@ def request(cluster: dict[str, Any], **changes: Any) -> PlanRequest:
     document = {
         "model": MODEL, "cluster": cluster, "training": TRAINING, "search": FEW, **changes,
     }  # fmt: skip
-    return parse_request(document, mixed=True)
+    return parse_request(document, mixed_cluster=True)
 
 
 FOR_THE_OTHERS = (((0, 1), 4, "none"), ((1, 0), 1, "full"))

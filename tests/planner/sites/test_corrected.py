@@ -175,7 +175,7 @@ def test_mixed_nodes_have_no_site() -> None:
     groups = [{"accelerator": name, "nodes": 1} for name in ("h100-sxm", "a100-sxm-80gb")]
     document = ASKED | {"cluster": {"groups": groups}, "site": "lab", "plan": None}
     with pytest.raises(RequestError, match="/site: a site corrects times on equal nodes only"):
-        parse_request(document, mixed=True)
+        parse_request(document, mixed_cluster=True)
 
 
 def test_answer_before_a_run_was_learned_is_another() -> None:
