@@ -23,11 +23,12 @@ from tests import same_answers
 OTHERS: dict[str, Any] = {
     "dp_shard": 2, "recompute_num_layers": 2, "offload_num_layers": 1, "lora_dropout": 0.1,
     "lora_targets": ("linear_qkv",), "recompute_modules": ("layernorm",), "teacher_parameters": 7e9,
+    "frozen": ("embedding",),
 }  # fmt: skip
 # Fields that a document refuses where they would have no effect.
 REFUSED = {
     "recompute_modules", "recompute_num_layers", "recompute_layers", "offload_num_layers",
-    "frozen_dtype",
+    "frozen", "frozen_dtype",
 }  # fmt: skip
 # Fields that are never read in what is drawn, or do not change the cost of what is.
 NOT_DRAWN = {
