@@ -59,7 +59,7 @@ async def _problems() -> Response:
         f"<dd>{escape(kind.title)}</dd>"
         for slug, kind in TYPES.items()
     )
-    about = "What the service answers in place of what was asked (RFC 9457), by type."
+    about = "Errors that the service returns (RFC 9457), by type."
     return _page("Problems", "", f'<h1>Problems</h1><p class="muted">{about}</p><dl>{entries}</dl>')
 
 

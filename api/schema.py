@@ -188,11 +188,11 @@ def _lint_request(request: dict[str, Any], required: list[str]) -> dict[str, Any
         "description": "the files of a launch by name, the script first",
         "additionalProperties": {"type": "string"},
     }
-    named = {"type": "string", "description": "whose launch it is; left out: recognised"}
+    named = {"type": "string", "description": "framework of the launch; recognised where left out"}
     cluster = request["properties"]["cluster"]
     values = {
         "type": "object",
-        "description": "what the files leave out: variables, options and keys by name",
+        "description": "values that the files leave out: variables, options and keys by name",
         "additionalProperties": {"type": ["string", "number"]},
     }
     arguments = {

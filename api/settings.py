@@ -95,8 +95,8 @@ class Settings:
         _check_proxies(self.trusted_proxies, bool(self.group_roles))
         if not self.tells_apart and not _is_loopback(self.host):
             raise SettingsError(
-                f"listening on {self.host} lets other machines in: "
-                "set PLANNER_API_KEYS_SHA256, or keep to 127.0.0.1"
+                f"{self.host} is reachable from other machines: "
+                "set PLANNER_API_KEYS_SHA256, or listen on 127.0.0.1"
             )
         try:
             _ = self.keys

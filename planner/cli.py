@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
     from planner.mixed_clusters.answer import MixedAnswer
 
-_LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+_LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
 
-_SERVER = "have this service answer (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
+_SERVER = (
+    "address of a service to ask (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
+)
 
 
 def _launchers(incomplete: str) -> list[str]:
@@ -248,7 +250,7 @@ def ranks(
     request_file: RequestFile = None,
     request: RequestOption = None,
     order: Annotated[
-        str, typer.Option(metavar="NAME", help="the framework that lays the ranks out")
+        str, typer.Option(metavar="NAME", help="framework whose rank order is shown")
     ] = "megatron",
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="a picture")] = None,
     json: Json = False,

@@ -61,7 +61,7 @@ def _recommended(
                 why += f" (but with {listed(added)})"
         return Pick(
             name="recommended", plan=plan, slower_by=slower,
-            why=f"{why}, and cannot be told from the fastest",
+            why=f"{why}; statistically tied with the fastest",
         )  # fmt: skip
     return Pick(
         name="recommended", plan=first, slower_by=0.0,

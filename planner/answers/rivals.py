@@ -104,7 +104,7 @@ def _sentence(
     """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
     names = differing(best, other) or _switched(best, other)
     one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
-    beats = ("beats" if len(names) == 1 else "beat") if sure else "may beat"
+    beats = ("" if sure else "probably ") + ("beats" if len(names) == 1 else "beat")
     said = f"{one} {beats} {two} by {share(slower_by)}"
     saves, costs = (
         listed([f"{seconds(abs(value))} of {TIME_PARTS[name].title}" for name, value in own])

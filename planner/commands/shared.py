@@ -31,7 +31,7 @@ RequestOption = Annotated[
     str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
 ]
 Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
+    Path | None, typer.Option("--report", metavar="FILE", help="write the answer as one HTML page")
 ]
 FIGURES = "Figures for papers (need the extra `plot`)"
 

@@ -15,7 +15,7 @@ from planner.documents.scored_runs import Evidence
 
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
-    "memory_risk": "the chance to run out of memory is larger than the request allows",
+    "memory_risk": "the risk of running out of memory exceeds the request's limit",
     "world_size": "tp x cp x pp x dp is not the number of accelerators",
     "batch_identity": "the global batch is not micro batch x accumulation x dp",
     "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",

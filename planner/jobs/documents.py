@@ -24,7 +24,9 @@ class ValidationSpec(Spec):
     """How a plan is validated; what is left out is as `planner validate` has it."""
 
     steps: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="timed steps")
-    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(2, description="steps before them")
+    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
+        2, description="warm-up steps before them"
+    )
     check_numerics: bool = Field(
         False, description="compare gradients with those of one process, in fp32"
     )

@@ -25,24 +25,25 @@ Files = Annotated[
     typer.Argument(metavar="FILE...", help="the launch script, and the files that it names"),
 ]
 FrameworkName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="whose launch it is; else it is recognised")
+    str | None,
+    typer.Option(metavar="NAME", help="framework of the launch; recognised where left out"),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="what is trained, where the files do not say: name or file"),
+    typer.Option(metavar="NAME", help="model, where the files do not state it: name or file"),
 ]
 Values = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="what the files leave out: a variable (EP=8), a parameter (10=4), an option "
+        help="values that the files leave out: a variable (EP=8), a parameter (10=4), an option "
         "(--vocab-size=32000) or a key; several times",
     ),
 ]
 Config = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="which function of a file of configurations is meant"),
+    typer.Option(metavar="NAME", help="function to read in a file of configurations"),
 ]
 Words = Annotated[
     list[str] | None,

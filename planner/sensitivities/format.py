@@ -103,7 +103,7 @@ def input_words(sensitivity: InputSensitivity, measure: Measure, base: Outcome) 
         words = ", ".join(difference(change.before, change.after))
         yield f"{change_place(sensitivity, change)}: {words}"
     if not sensitivity.all_changes:
-        yield "further out the best plan changes again"
+        yield "the best plan changes again beyond these values"
     if sensitivity.factors_left_out:
         factors = ", ".join(map(factor_words, sensitivity.factors_left_out))
         yield f"{factors}: no value of its own that makes sense or can be run"

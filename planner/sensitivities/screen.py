@@ -40,7 +40,7 @@ def sensitivity_screen(
         *_tornado(answer, drawn, console),
     ]
     if still:
-        words = [f"hardly move it: {still[0]}", *still[1:]]
+        words = [f"little effect:  {still[0]}", *still[1:]]
         parts.append(Flow(words, ", ", indent=2, style="dim"))
     changing = [one for one in answer.inputs if one.changes]
     if len(answer.inputs) <= _EXPLAINED:
@@ -110,7 +110,7 @@ def _tornado(
     ]
     if others:
         yield Flow(
-            [f"^ the nearest that can be: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
+            [f"^ nearest possible value: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
         )
 
 
@@ -167,4 +167,4 @@ def _changes(sensitivity: InputSensitivity) -> Iterator[RenderableType]:
         yield Flow([head, *rest], ", ", indent=4)
     more = len(sensitivity.changes) - len(shown)
     if more or not sensitivity.all_changes:
-        yield Text(f"    further out it changes again: --input {sensitivity.name}", "dim")
+        yield Text(f"    further changes beyond: --input {sensitivity.name}", "dim")

@@ -39,7 +39,7 @@ app = typer.Typer(
 def learn(
     logs: Logs,
     cluster: Annotated[str, typer.Option(metavar="NAME", help="that it ran on, or a part of it")],
-    site: Annotated[str, typer.Option(metavar="NAME", help="what the runs are kept under")],
+    site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
     script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="where the log does not print it")
@@ -167,7 +167,7 @@ def sites(context: typer.Context, json: Json = False) -> int:
     for problem in damaged:
         print(problem)
     if not (found or damaged):
-        print("none yet: `planner learn` or `planner calibrate` makes one")
+        print("no sites yet: `planner learn` or `planner calibrate` makes one")
     return FINE
 
 

@@ -187,7 +187,7 @@ def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
         for one in open_ones:
             yield prose(_open(one), 4, 2)
     if unused := [one.title for one in kind.factors if one.verdict == "unused"]:
-        yield prose(f"no run has: {', '.join(unused)}", 2, 2)
+        yield prose(f"no run covers: {', '.join(unused)}", 2, 2)
 
 
 def _open(factor: LearnedFactor) -> str:

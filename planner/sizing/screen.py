@@ -67,7 +67,7 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
     named = ", ".join(limits)
     if answer.fastest is None:
         anything = any(row.plan is not None for row in answer.rows)
-        found = f"Nothing keeps the limits: {named}" if anything else "Nothing fits anywhere"
+        found = f"Nothing keeps the limits: {named}" if anything else "No plan fits on any cluster"
         yield Text(found, style="bold red")
         yield from (_offer(answer, offer) for offer in answer.offers)
         return
@@ -82,7 +82,7 @@ def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
     if not answer.rivals:
         return
     yield Text()
-    yield Text("The best of other kinds, beside it", style="bold")
+    yield Text("Best cluster of each other kind", style="bold")
     for rival in answer.rivals:
         row = answer.rows[rival.row]
         assert row.days is not None

@@ -98,7 +98,7 @@ def _headroom(memory: Memory) -> RenderableType:
     used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
+    risk = Text(f"{chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 

@@ -36,7 +36,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     rejected = _rejected(counts)
     cut: list[RenderableType] = []
     if counts.cut_short:
-        text = "The search was stopped: this is the best so far, other plans may be faster."
+        text = "The search was stopped: this is the best plan so far, others may be faster."
         cut.append(prose(text, 0, 2))
     if not rejected:
         return [*cut, line]
@@ -69,7 +69,7 @@ def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
     for nearest in answer.nearest[:3]:
         rows += [Text(), *nearest_rows(nearest)]
     if not any(nearest.plan for nearest in answer.nearest):
-        rows.append(Text("  no plan is legal within the limits of the request"))
+        rows.append(Text("No plan is legal within the limits of the request"))
     return rows
 
 

@@ -208,7 +208,7 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     )
     training = request.training
     given = request.cluster.reserved_bytes_per_accelerator
-    reserved = "as computed" if given is None else f"{gib(given)} GiB"
+    reserved = "estimated" if given is None else f"{gib(given)} GiB"
     first = Flow(
         [
             Text(request.model.name, "bold"),
@@ -227,14 +227,14 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     ]
     basis = [
         f"efficiency {profile.name} ({profile.kind})",
-        f"reserved {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
+        f"reserved memory {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
         *([f"site {request.site}"] if request.site else []),
-        "* by default",
+        "* default",
     ]
     rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
     if request.guessed:
         count = len(request.guessed)
-        rows.append(Text(f"the model's file leaves {count} values to guess: see planner model"))
+        rows.append(Text(f"{count} values of the model are guessed: see planner model"))
     return Group(*rows)
 
 
@@ -255,9 +255,9 @@ def _unbuildable(
     yield prose(unbuildable.sentence, indent=0, hanging=2)
     yield Text()
     if unbuildable.instead is None and unbuildable.able:
-        yield Text("Nothing of theirs fits either", style="bold red")
+        yield Text("No plan of these frameworks fits either", style="bold red")
     elif unbuildable.instead is None:
-        yield prose("Without a framework the plan is priced for what would have to be written.", 0)
+        yield prose("Without --framework, the plan is priced as code that is yet to be written.", 0)
     else:
         yield from report_rows(
             unbuildable.instead.plan, f"By {unbuildable.instead.framework}", summary, console

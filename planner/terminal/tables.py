@@ -144,7 +144,7 @@ def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterat
     if ties:
         advice = f"; best on average: {place}; measure to choose"
         advice = advice if in_table else ": measure before you choose"
-        yield prose(f"{listed(ties)} cannot be told from 1{advice}", hanging=2)
+        yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
         plan = contenders[place - 1].plan.model_dump()
         first, *more = [*plan_words(plan), *memory_words(plan)]
@@ -237,7 +237,7 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
-    told = "" if value >= SURE else ": they cannot be told apart, measure both"
+    told = "" if value >= SURE else ": a statistical tie, measure both"
     return f"with a chance of {chance(value)}{told}"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
-_LAUNCHER = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+_LAUNCHER = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 _HERE = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
@@ -168,4 +168,4 @@ def _after(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
     yield f"wrote {answer.next.files[0]}"
     words = ["LOG", "--script", script, "--cluster", cluster, "--site", answer.site, "--yes"]
     yield f"then: planner learn {shlex.join(words)}"
-    yield "and `planner tune` again, as now"
+    yield "and the same `planner tune` again"

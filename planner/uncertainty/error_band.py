@@ -71,14 +71,14 @@ def band(
         runs += f" and {own} of site {site.name}"
     basis = (
         f"{COVERED}% interval from {runs}, {alike or 'none'} "
-        f"like this ({kind}, {accelerator}, {runtime})"
+        f"similar ({kind}, {accelerator}, {runtime})"
     )
     if not any(seen == accelerator for seen, _, _ in known.numbers):
-        basis += f"; no run on {accelerator} was seen"
+        basis += f"; none on {accelerator}"
     if profile.kind in UNMEASURED:
-        basis += f"; twice as wide: {UNMEASURED[profile.kind]}"
+        basis += f"; interval doubled: {UNMEASURED[profile.kind]}"
     if found.main != "noise":
-        basis += f"; least sure of {FACTORS[found.main]}"
+        basis += f"; main uncertainty: {FACTORS[found.main]}"
     return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, basis)
 
 

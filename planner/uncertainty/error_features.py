@@ -18,12 +18,12 @@ Array = NDArray[np.float64]
 # The factors that a run's time is divided into, with their names for people.
 FACTORS: dict[str, str] = {
     "compute": "kernels",
-    "experts": "kernels of a mixture of experts",
-    "narrow": "kernels in 8 bits or less",
-    "small": "kernels too short to hide the host",
+    "experts": "expert kernels",
+    "narrow": "FP8 and FP4 kernels",
+    "small": "launch-bound kernels",
     "tp": "tensor-parallel exchange",
     "cp": "context-parallel exchange",
-    "ep": "exchange of experts",
+    "ep": "expert-parallel exchange",
     "pipeline": "pipeline bubble and sends",
     "dp": "data-parallel exchange",
     "optimizer": "optimizer step and offload",

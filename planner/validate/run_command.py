@@ -31,7 +31,7 @@ def _option(panel: str, help: str, **more: Any) -> Any:
 
 
 Steps = Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)]
-WarmupSteps = Annotated[int, _option(_RUN, "steps before them", min=0, max=1000)]
+WarmupSteps = Annotated[int, _option(_RUN, "warm-up steps before them", min=0, max=1000)]
 CheckNumerics = Annotated[
     bool, _option(_RUN, "compare gradients with those of one process, in fp32")
 ]
@@ -42,7 +42,7 @@ TimeTolerance = Annotated[
 MemoryTolerance = Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)]
 Output = Annotated[Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")]
 Port = Annotated[
-    int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
+    int | None, _option(_RUN, "rendezvous port of the ranks; default: a free one", min=1, max=65535)
 ]
 MaxSeconds = Annotated[float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)]
 MaxSilentSeconds = Annotated[

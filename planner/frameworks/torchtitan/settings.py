@@ -29,7 +29,7 @@ from planner.search.constraints import Context
 LEARNING_RATE = "1.0e-4"
 CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 CHECKPOINT_WHYS = {
-    "none": "nothing is computed again",
+    "none": "nothing is recomputed",
     "selective": "per operator: every second matrix product and what is cheap is computed again",
     "full": "every layer is computed again in the backward pass",
 }

@@ -423,7 +423,7 @@ def test_pictures() -> None:
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "nvlink bandwidth" in texts
     assert any(text.startswith("x0.5: ") for text in texts)
-    assert any(text.startswith("hardly move it: ") and "price" in text for text in texts)
+    assert any(text.startswith("little effect:  ") and "price" in text for text in texts)
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
     assert tornado_png(answer).startswith(b"\x89PNG")
 

@@ -111,7 +111,7 @@ def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
     # Of another model than the six that were measured there.
     assert math.log(own.high_s / own.low_s) < 0.5 < math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
-    assert "739 published runs and 6 of site lab, 6 like this" in own.basis
+    assert "739 published runs and 6 of site lab, 6 similar" in own.basis
 
 
 def test_learned_runs_are_answered_nearer() -> None:

@@ -77,7 +77,7 @@ def test_plan_screen_says_what_matters() -> None:
     text = shown("plan")
     for words in (
         "llama-3.1-70b", "70.6 B parameters", "8 x 8 H100 SXM 80 GB", "bf16*",
-        "reserved as computed*",
+        "reserved memory estimated*",
         "tp 4 +sp · pp 4 · vpp 2 · dp 4", "116,025 tokens/s", "72.3 s", "MFU 41.7 %", "100 days",
         "of 79.6", "<- worst", "W weights", "B backward 37.0 s 51.2 %", "1.31x", "183 of 123,400",
         "2,117 for memory", "1.31x faster than a hand-made plan: tp 8", "causal 40.1 %",

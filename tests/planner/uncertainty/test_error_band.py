@@ -42,7 +42,7 @@ def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
         assert found.rows == len(posterior().runs) > 500
         assert found.sources > 20
         assert f"{COVERED}% interval from {found.rows} published runs" in found.basis
-        assert f"like this (dense, {H100}, " in found.basis
+        assert f"similar (dense, {H100}, " in found.basis
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 1.0, 1e5])
@@ -58,14 +58,14 @@ def test_it_widens_by_what_a_plan_leans_on() -> None:
     assert width(features(small=0.5)) > 1.5 * width(features())
     assert width(features(experts=True)) > width(features())
     found = band(1.0, features(cp=0.4), profile_for(accelerator(H100)))
-    assert f"least sure of {FACTORS['cp']}" in found.basis
+    assert f"main uncertainty: {FACTORS['cp']}" in found.basis
 
 
 def test_what_no_run_speaks_for_is_wider_and_said() -> None:
     unknown = features(name="some-new-chip")
     assert width(unknown) > width(features())
     found = band(1.0, unknown, profile_for(accelerator(H100)))
-    assert "none like this (dense, some-new-chip, megatron)" in found.basis
+    assert "none similar (dense, some-new-chip, megatron)" in found.basis
     own = accelerator(H100).model_copy(update={"efficiency_profile": None})
     fallback = profile_for(own)
     assert fallback.kind == "fallback"

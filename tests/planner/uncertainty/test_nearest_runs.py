@@ -87,4 +87,4 @@ def test_answers_carry_it_and_count_the_runs_of_their_interval() -> None:
     answer = estimate(asked, asked.named_plan)
     found = answer.evidence
     assert found == of()
-    assert f"{found.alike} like this" in answer.estimate.error_band.basis
+    assert f"{found.alike} similar" in answer.estimate.error_band.basis
