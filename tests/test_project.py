@@ -116,6 +116,7 @@ def test_wheel_carries_data_and_no_tests(tmp_path: Path) -> None:
         "cost_models/catalog/models.json",
         "cost_models/catalog/profiles/generic.json",
         "planner/py.typed",
+        "api/guide_files/requests.md",
         "web/index.html",
         "web/views/plan.js",
         "web/lib/VENDORED.md",

@@ -33,7 +33,16 @@ WITH_KEYS = Settings(
     host="0.0.0.0",
     api_keys_sha256=frozenset(hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values()),
 )
-OPEN = ("/", "/docs", "/problems", "/problems/internal", "/healthz", "/openapi.json")
+OPEN = (
+    "/",
+    "/docs",
+    "/docs/guides",
+    "/docs/requests",
+    "/problems",
+    "/problems/internal",
+    "/healthz",
+    "/openapi.json",
+)
 CLOSED = ("/v1/info", "/v1/catalog/models", "/v1/plans/pl_0", "/plans/pl_0", "/metrics", "/v1/none")
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",
