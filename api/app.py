@@ -12,14 +12,15 @@ from anyio import create_task_group, sleep, to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from api import docs, pages, problems, schema
-from api.addresses import Addresses
+from api import docs, pages, problems
+from api.access.addresses import Addresses
+from api.access.guard import Guard, Rates
+from api.access.people import Proxies
 from api.batches import Batches
-from api.guard import Guard, Rates
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
-from api.people import Proxies
+from api.openapi import schema
 from api.places import Places
 from api.pool import Pool
 from api.routes import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from api.keys import ROLES, Key, Role
-from api.people import parse_roles
+from api.access.keys import ROLES, Key, Role
+from api.access.people import parse_roles
 from planner.jobs.settings import JobSettings
 
 _TAKES_ONLY = JobSettings(max_runs=0)

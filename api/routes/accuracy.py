@@ -7,10 +7,10 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
 from api.dependencies import Body
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, request_body
 from api.pages import send_json
 from api.problems import declare
-from api.schema import NOT_CHANGED, request_body
-from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.documents.scored_runs import ScoredRun, scored_runs
 from planner.requests.parsing import parse_request
 from planner.sites import storage

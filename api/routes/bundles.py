@@ -9,9 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import negotiation
 from api.dependencies import Body, Brief, Searches
+from api.openapi.examples import PLAN_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import PLAN_EXAMPLES
 from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Body, Searches
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers import solve
 from planner.documents.answer import WhyAnswer
 from planner.requests.parsing import parse_request

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Brief, Files
+from api.openapi.examples import LINT_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import LINT_EXAMPLES
 from planner.lint.findings import LintAnswer
 from planner.lint.lint import lint as linted
 from planner.lint.request import parse_lint

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import Body
+from api.openapi.examples import CONFIG_EXAMPLES, DIMS_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import CONFIG_EXAMPLES, DIMS_EXAMPLES
 from planner.requests.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])

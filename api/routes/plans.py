@@ -11,9 +11,9 @@ from fastapi.responses import RedirectResponse
 
 from api import negotiation, results
 from api.dependencies import Body, Searches, WantedFields
+from api.openapi.examples import PLAN_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import Refused, declare
-from api.schema import NOT_CHANGED, STREAMED, request_body
-from api.schema_examples import PLAN_EXAMPLES
 from api.store_threads import in_store
 from planner import mixed_clusters
 from planner.answers import solve

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.dependencies import Body
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import ESTIMATE_EXAMPLES
 from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
 from planner.requests.parsing import parse_request

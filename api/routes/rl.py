@@ -7,9 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import results
 from api.dependencies import Body, Searches
+from api.openapi.examples import RL_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from api.schema import NOT_CHANGED, STREAMED, request_body
-from api.schema_examples import RL_EXAMPLES
 from planner.reinforcement.compute import step
 from planner.reinforcement.request import parse_reinforcement
 

@@ -7,9 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import results
 from api.dependencies import Body, Searches
+from api.openapi.examples import SIZING_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from api.schema import NOT_CHANGED, STREAMED, request_body
-from api.schema_examples import SIZING_EXAMPLES
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
 

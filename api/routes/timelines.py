@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from api import negotiation, work
 from api.dependencies import Body, Brief
+from api.openapi.examples import TIMELINE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import request_body
-from api.schema_examples import TIMELINE_EXAMPLES
 from planner.pipelines.requested import read_timeline
 from planner.pipelines.timeline import TimelineAnswer
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.openapi.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from api.routes import plans as routes
-from api.schema_examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers import solve
 from planner.requests.parsing import parse_request

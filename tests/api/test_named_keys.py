@@ -14,7 +14,7 @@ import structlog
 from fastapi.testclient import TestClient
 
 from api import log
-from api.keys import Key, needed
+from api.access.keys import Key, needed
 from api.settings import Settings, SettingsError
 from planner.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP

@@ -17,8 +17,8 @@ import structlog
 from fastapi.testclient import TestClient
 
 from api import log, protocol
+from api.access.guard import Rates
 from api.app import create_app
-from api.guard import Rates
 from api.log import _HEADERS
 from api.problem_types import OF_STATUS, TYPES
 from api.problems import MEDIA_TYPE, Refused
@@ -120,7 +120,7 @@ def test_each_caller_has_a_rate_of_its_own() -> None:
 
 
 def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.guard._MOST_CALLERS", 10)
+    monkeypatch.setattr("api.access.guard._MOST_CALLERS", 10)
     rates = Rates(1)
     for i in range(1000):
         rates.take(str(i))

@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.openapi.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.problems import MEDIA_TYPE, ProblemDocument
 from api.results import KeptPlan, StoredAnswer
-from api.schema_examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.settings import Settings
 from planner import cli
 from planner.documents.answer import EstimateAnswer

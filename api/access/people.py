@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from api.keys import ROLES, Key, Role
+from api.access.keys import ROLES, Key, Role
 from api.problems import Refused
 
 if TYPE_CHECKING:

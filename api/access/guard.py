@@ -12,8 +12,8 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.keys import ANYONE, SAFE, Key, needed
-from api.people import person
+from api.access.keys import ANYONE, SAFE, Key, needed
+from api.access.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
 
