@@ -232,15 +232,19 @@ def measured(points: Points, synchronous: bool) -> Measured:
         tensors = (per.fixed_s, per.per_unit_s)
     return Measured(
         gemm=_grids(
-            ((g.precision, g.product), (g.m, g.n, g.k), 2.0 * g.m * g.n * g.k / _some(g))
+            (
+                (g.precision, g.product),
+                (g.m, g.n, g.k),
+                2.0 * g.m * g.n * g.k / _positive_seconds(g),
+            )
             for g in points.gemm
         ),
         attention=_grids(
-            ((a.precision, a.direction), (a.head_dim, a.seq_length), a.flop / _some(a))
+            ((a.precision, a.direction), (a.head_dim, a.seq_length), a.flop / _positive_seconds(a))
             for a in points.attention
         ),
         passes=_grids(
-            ((p.precision, p.kernel, p.direction), (p.bytes,), p.bytes / _some(p))
+            ((p.precision, p.kernel, p.direction), (p.bytes,), p.bytes / _positive_seconds(p))
             for p in points.passes
         ),
         host={(h.runtime, h.direction): h.seconds for h in points.host},
@@ -253,7 +257,7 @@ def measured(points: Points, synchronous: bool) -> Measured:
     )
 
 
-def _some(point: Point) -> float:
+def _positive_seconds(point: Point) -> float:
     return max(point.seconds, 1e-9)
 
 

@@ -58,7 +58,7 @@ from planner.validate.screen import validation_screen
 Parts = tuple[RenderableType, list[str]]
 
 
-def _asked(answer: Any) -> Any:
+def _request_rows(answer: Any) -> Any:
     # A sensitivity's request has a part of its own.
     asked = {name: part for name, part in answer.request.items() if name != PART}
     return asked_of(parse_request(asked))
@@ -78,14 +78,14 @@ def _files(bundle: Bundle) -> RenderableType:
 
 # Of each kind of answer its screen and its pictures.
 PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
-    PlanAnswer: lambda a: (plan_screen(a, _asked(a), paper()), best_timeline(a)),
-    EstimateAnswer: lambda a: (estimate_screen(a, _asked(a), paper()), []),
-    WhyAnswer: lambda a: (why_screen(a, _asked(a), paper()), []),
+    PlanAnswer: lambda a: (plan_screen(a, _request_rows(a), paper()), best_timeline(a)),
+    EstimateAnswer: lambda a: (estimate_screen(a, _request_rows(a), paper()), []),
+    WhyAnswer: lambda a: (why_screen(a, _request_rows(a), paper()), []),
     SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [picture(a)]),
     MixedAnswer: lambda a: (mixed_screen(a), []),
     TimelineAnswer: lambda a: (timeline_screen(a, paper()), [svg(a, "light")]),
     SensitivityAnswer: lambda a: (
-        sensitivity_screen(a, _asked(a), paper()),
+        sensitivity_screen(a, _request_rows(a), paper()),
         [tornado_svg(a, "light")],
     ),
     ReinforcementAnswer: lambda a: (

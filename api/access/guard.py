@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access.keys import ANYONE, SAFE, Key, needed
+from api.access.keys import ANYONE, SAFE, Key, required_role
 from api.access.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
@@ -77,7 +77,7 @@ class Guard:
             headers = {"WWW-Authenticate": "Bearer", **left}
             signed_in = ", or to be signed in at the proxy" if self.settings.group_roles else ""
             raise Refused("unauthorized", f"a known API key is needed{signed_in}", headers)
-        role = needed(request.method, request.url.path)
+        role = required_role(request.method, request.url.path)
         if not key.may(role):
             detail = f"{key.name} has the role {key.role!r}; this needs {role!r}"
             raise Refused("forbidden", detail, left)

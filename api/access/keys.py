@@ -46,7 +46,7 @@ class Key:
 ANYONE = Key("", "admin", "")  # calls where no key is asked for
 
 
-def needed(method: str, path: str) -> Role:
+def required_role(method: str, path: str) -> Role:
     """The role that a call needs."""
     if method in SAFE:
         return "read"

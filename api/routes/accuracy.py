@@ -48,5 +48,5 @@ async def nearest_runs(document: Body) -> Evidence:
 
 def _evidence(document: object) -> Evidence:
     asked = parse_request(document, need_plan=True)
-    own = storage.named(asked.site)
+    own = storage.site_of_request(asked.site)
     return evidence(asked.model, asked.cluster, asked.training, asked.named_plan, own)

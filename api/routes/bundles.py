@@ -39,7 +39,10 @@ async def bundle(
     """
     asked = await run_in_threadpool(parse_request, document)
     made = await (brief if asked.plan else searches).run(emit, asked, launcher)
-    if negotiation.wanted(request, negotiation.JSON, negotiation.ZIP) == negotiation.JSON:
+    if (
+        negotiation.preferred_media_type(request, negotiation.JSON, negotiation.ZIP)
+        == negotiation.JSON
+    ):
         return Response(made.model_dump_json(), media_type=negotiation.JSON)
     named = {"Content-Disposition": f'attachment; filename="{made.framework}.zip"'}
     return Response(zipped(made), media_type=negotiation.ZIP, headers=named)

@@ -99,7 +99,10 @@ async def plan_candidates(
         listed = await searches.run(dumped_candidates, asked, status, sort)
         await in_store(results.keep, request, known, listed)
     found = await run_in_threadpool(lambda: Candidates.load(listed).page(cursor, limit))
-    if negotiation.wanted(request, negotiation.JSON, negotiation.CSV) == negotiation.CSV:
+    if (
+        negotiation.preferred_media_type(request, negotiation.JSON, negotiation.CSV)
+        == negotiation.CSV
+    ):
         named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
         return Response(csv_text(found), media_type=negotiation.CSV, headers=named)
     return Response(found.model_dump_json(), media_type=negotiation.JSON)

@@ -36,7 +36,7 @@ async def timeline(
 
     With `Accept: application/vnd.chrome-trace+json`, or `format=trace`, as a trace for Perfetto.
     """
-    asked = negotiation.wanted(request, negotiation.JSON, negotiation.TRACE)
+    asked = negotiation.preferred_media_type(request, negotiation.JSON, negotiation.TRACE)
     if format is not None:
         asked = {"json": negotiation.JSON, "trace": negotiation.TRACE}[format]
     if asked == negotiation.TRACE:

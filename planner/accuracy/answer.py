@@ -31,7 +31,7 @@ from planner.accuracy.intervals import (
     intervals,
     shots,
 )
-from planner.accuracy.posterior import features_of, seen
+from planner.accuracy.posterior import features_of, seen_runs
 from planner.accuracy.predict import Prediction
 from planner.accuracy.scores import (
     Errors,
@@ -61,7 +61,7 @@ def answer_of(
     runs: list[SeenRun] = []
     for prediction in predictions:
         rows.append(_row(prediction, known))
-        runs += seen([prediction])
+        runs += seen_runs([prediction])
     predicted = sum(row.reason is None for row in rows)
     summary = Summary(
         rows=len(rows),

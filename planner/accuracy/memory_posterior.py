@@ -61,7 +61,7 @@ def measured_peaks(predictions: Iterable[Prediction]) -> tuple[Peak, ...]:
 
 def document(peaks: Sequence[Peak]) -> dict[str, Any]:
     """What is shipped."""
-    draws = drawn(peaks)
+    draws = posterior_draws(peaks)
     runtimes = sorted({peak.runtime for peak in peaks})
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
@@ -110,7 +110,7 @@ def predicted(draws: Draws, runtime: str) -> Array:
     return np.asarray(mean + own + far)
 
 
-def drawn(peaks: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
+def posterior_draws(peaks: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
     """Draws from the posterior of these peaks."""
     random = np.random.default_rng(SEED)
     ln = np.array([peak.ln for peak in peaks])
@@ -150,7 +150,7 @@ def drawn(peaks: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
     return Draws(means, columns[-2], columns[-1])
 
 
-def held(
+def coverage(
     peaks: Sequence[Peak], levels: Sequence[float], sweeps: int = SWEEPS // 8
 ) -> dict[float, float]:
     """Share of peaks above what is exceeded with each chance, their source left out, sources alike.
@@ -160,7 +160,7 @@ def held(
     shares = []
     for source in dict.fromkeys(peak.source for peak in peaks):
         own = [peak for peak in peaks if peak.source == source]
-        draws = drawn([peak for peak in peaks if peak.source != source], sweeps)
+        draws = posterior_draws([peak for peak in peaks if peak.source != source], sweeps)
         above = [
             np.quantile(predicted(draws, peak.runtime), 1.0 - np.array(levels)) < peak.ln
             for peak in own

@@ -35,7 +35,7 @@ from planner.uncertainty.posterior import (
     Scales,
     SeenRun,
     outlier_noise,
-    written,
+    posterior_document,
 )
 
 # Functional tests of Megatron-LM: toy sizes in debug modes, which nobody trains with.
@@ -58,7 +58,7 @@ def features_of(prediction: Prediction) -> ErrorFeatures | None:
     return error_features(case.model, case.cluster, case.training, plan, parts, source)
 
 
-def seen(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
+def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
     """The runs that count, with what was missed."""
     found = []
     for prediction in predictions:
@@ -201,14 +201,14 @@ def main() -> None:
     options = parser.parse_args()
     predictions = [predict(run) for run in read_runs(options.data)]
     kept = [one for one in predictions if one.run.source_key not in LEFT_OUT]
-    found, measured = fit(seen(kept)), memory_posterior.measured_peaks(kept)
-    document = written(found)
+    found, measured = fit(seen_runs(kept)), memory_posterior.measured_peaks(kept)
+    document = posterior_document(found)
     for name in ("scales", "quantiles"):
         print(name, json.dumps(document[name], indent=2))
     for level in LEVELS[1:]:
-        missed = held(found, level)
+        missed = coverage(found, level)
         print(f"left out by {level:12s} " + ", ".join(f"{k} %: {v:.1%}" for k, v in missed.items()))
-    for chance, share in memory_posterior.held(measured, _CHANCES).items():
+    for chance, share in memory_posterior.coverage(measured, _CHANCES).items():
         print(f"peaks above what {chance:.0%} exceed, source left out: {share:.1%}")
     if options.write:
         MEMORY_FILE.write_text(memory_posterior.text(measured), encoding="utf-8")
@@ -217,7 +217,7 @@ def main() -> None:
         FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
 
 
-def held(posterior: Posterior, level: str) -> dict[str, float]:
+def coverage(posterior: Posterior, level: str) -> dict[str, float]:
     """Share of runs inside their intervals with their group of a level left out, sources alike."""
     at = LEVELS.index(level) - 1
     inside: dict[str, list[NDArray[np.bool_]]] = {}

@@ -29,7 +29,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
     features = [_features(request, priced) for priced in first]
-    known = known_to(sites.named(request.site))
+    known = known_to(sites.site_of_request(request.site))
     shared, noise = known.shared_covariance(features), known.plan_noise(features)
     middle = np.log(seconds)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
@@ -71,7 +71,7 @@ def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Compari
     (mine, my_lean), (theirs, their_lean) = (
         (sum(priced.parts_s.values()), _features(request, priced)) for priced in (one, other)
     )
-    return comparison(mine, my_lean, theirs, their_lean, sites.named(request.site))
+    return comparison(mine, my_lean, theirs, their_lean, sites.site_of_request(request.site))
 
 
 def _features(request: PlanRequest, priced: Priced) -> ErrorFeatures:

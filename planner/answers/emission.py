@@ -77,7 +77,7 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
 def _check(launcher: str) -> None:
     """Raise RequestError where there is no such launcher."""
     try:
-        launchers.named(launcher)
+        launchers.find_launcher(launcher)
     except UnknownName as error:
         raise refuse(
             "/launcher", "unknown_name", f"no launcher {shown(launcher)!r}", launcher,

@@ -196,7 +196,7 @@ def _band(
     plan: ParallelPlan,
     parts: dict[str, float],
 ) -> ErrorBand:
-    site = sites.named(request.site)
+    site = sites.site_of_request(request.site)
     source = site.source if site else ""
     features = error_features(request.model, request.cluster, request.training, plan, parts, source)
     found = band(sum(parts.values()), features, model.setting.profile, site)
@@ -208,7 +208,7 @@ def _band(
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
     """What a site's calibration and runs did to the time."""
-    if (site := sites.named(request.site)) is not None:
+    if (site := sites.site_of_request(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
         words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]

@@ -287,7 +287,7 @@ def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
 
 
 def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
-    site = sites.named(request.site)
+    site = sites.site_of_request(request.site)
     return evidence(request.model, request.cluster, request.training, plan, site)
 
 

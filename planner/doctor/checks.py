@@ -66,12 +66,12 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "extras": _extras,
         "planning": _planning,
     }
-    checks = tuple(Check(name=name, **_looked(look)) for name, look in looks.items())
+    checks = tuple(Check(name=name, **_checked(look)) for name, look in looks.items())
     healthy = all(check.state != "fail" for check in checks)
     return Diagnosis(version=__version__, healthy=healthy, checks=checks)
 
 
-def _looked(look: Callable[[], Found]) -> dict[str, str | None]:
+def _checked(look: Callable[[], Found]) -> dict[str, str | None]:
     try:
         state, found, advice = look()
     except Exception as error:  # a doctor outlives what he finds

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.huggingface.config import Problem, UnknownArchitecture, shown
+from planner.huggingface.config import Problem, UnknownArchitecture, short_text
 from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
 
 LIMIT_S = 150.0
@@ -46,7 +46,7 @@ def model_from_modules(
     for key in LAYER_COUNTS:
         count = config.get(key)
         if isinstance(count, int | float) and not count <= MOST_LAYERS:
-            problem = Problem(f"/{key}", f"at most {MOST_LAYERS:,} layers", shown(count))
+            problem = Problem(f"/{key}", f"at most {MOST_LAYERS:,} layers", short_text(count))
             raise UnknownArchitecture((problem,))
     found = json.loads(_answer(json.dumps(dict(config), sort_keys=True), str(folder or "")))
     if "refused" in found:

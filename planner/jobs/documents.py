@@ -94,7 +94,7 @@ def _validation(document: Any, settings: JobSettings) -> JobRequest:
     require_torch()
     assert request is not None
     _few_enough(prepare_here(request).small.plan.accelerators, settings)
-    return _asked(request, "validation", spec)
+    return _job_request(request, "validation", spec)
 
 
 def _calibration(document: Any, settings: JobSettings) -> JobRequest:
@@ -110,7 +110,7 @@ def _calibration(document: Any, settings: JobSettings) -> JobRequest:
     if request is None:
         return JobRequest({"calibration": _plain(spec)}, f"{spec.name}: this machine")
     asked.of_plan(request, spec.budget_s)
-    return _asked(request, "calibration", spec)
+    return _job_request(request, "calibration", spec)
 
 
 def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
@@ -125,7 +125,7 @@ def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
         prepare(request, spec.ranks)
     except RequestError as error:  # of the ranks, since without them it went well
         raise error.under("/dryrun") from None
-    return _asked(request, "dryrun", spec)
+    return _job_request(request, "dryrun", spec)
 
 
 def _sweep(document: Any, settings: JobSettings) -> JobRequest:
@@ -177,7 +177,7 @@ def _split(
     return request, spec
 
 
-def _asked(request: PlanRequest, part: str, spec: BaseModel) -> JobRequest:
+def _job_request(request: PlanRequest, part: str, spec: BaseModel) -> JobRequest:
     document = request.document() | {part: _plain(spec)}
     own = request.named_plan.model_dump(mode="json", exclude_defaults=True)
     degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)

@@ -48,7 +48,7 @@ def best(case: Case) -> Better | None:
     runs = own is not None and own.fits and not case.broken
     if runs and own and seconds > (1.0 - MINIMUM_GAIN) * own.iteration_time_s:
         return None
-    return _better(case, _settled(case, plan, float(seconds) * (1.0 + MINIMUM_GAIN)))
+    return _better(case, _with_choices_of_script(case, plan, float(seconds) * (1.0 + MINIMUM_GAIN)))
 
 
 def fewest_changes(case: Case) -> Better | None:
@@ -92,7 +92,11 @@ def _replanned(case: Case) -> Better | None:
         layers = -(-case.model.num_layers // (plan.pp * plan.vpp))
         plan = plan.model_copy(update={"recompute_method": "block", "recompute_num_layers": layers})
     found = smallest_change(asked, case.costs, plan, case.rules_of_framework)
-    return _better(case, _settled(case, found.plan, np.inf)) if found is not None else None
+    return (
+        _better(case, _with_choices_of_script(case, found.plan, np.inf))
+        if found is not None
+        else None
+    )
 
 
 def nearest(case: Case) -> tuple[Nearest, ...]:
@@ -123,7 +127,7 @@ def _costs(case: Case, plan: ParallelPlan) -> Estimates:
     return case.costs.evaluate(Plans.from_rows([plan]))
 
 
-def _settled(case: Case, plan: ParallelPlan, most_s: float) -> ParallelPlan:
+def _with_choices_of_script(case: Case, plan: ParallelPlan, most_s: float) -> ParallelPlan:
     """The plan with every choice as the script has it where that fits and takes no longer.
 
     most_s: what an iteration may take then.

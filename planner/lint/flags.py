@@ -80,7 +80,7 @@ def _change(
     if written.group == ENVIRONMENT:
         yield from _variable(reading, before, after)
         return
-    said = _said(framework, reading, written.name)
+    said = _setting(framework, reading, written.name)
     other = said is not None and said.name != written.name
     if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
@@ -118,7 +118,7 @@ def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iter
         )  # fmt: skip
 
 
-def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:
+def _setting(framework: Framework, reading: Reading, name: str) -> Setting | None:
     found = (reading.find(spelling) for spelling in spellings(framework.name, name))
     return next((said for said in found if said is not None), None)
 

@@ -128,7 +128,7 @@ def found_in(
         raise RequestError(
             [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
         )
-    asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
+    asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
         asked = limited(asked, limits)
@@ -168,7 +168,7 @@ def _shape(reading: Reading, cluster: ClusterSpec) -> tuple[int, int]:
     return reading.nodes or nodes, reading.accelerators_per_node or each
 
 
-def _used(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
+def _cluster_in_use(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
     """The cluster as large as the launch is, where it is made of such nodes."""
     nodes, each = _shape(reading, cluster)
     group = cluster.groups[0]

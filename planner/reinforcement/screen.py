@@ -34,7 +34,7 @@ def reinforcement_screen(
     rows: list[RenderableType] = [
         header(asked_of(request.request), answer.profile),
         Text(),
-        *_asked(answer, request),
+        *_header_rows(answer, request),
         Text(),
         *_ways(answer),
         Text(),
@@ -51,7 +51,9 @@ def reinforcement_screen(
     return Group(*rows)
 
 
-def _asked(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+def _header_rows(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> Iterator[RenderableType]:
     """What a step is made of, and the plan of its training."""
     spec = request.reinforcement
     yield Flow(

@@ -75,7 +75,7 @@ def _tornado(
     longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
     names = min(longest, max(len(row.title) for row in rows))
     values = max([len(row.value) for row in rows] + [4])
-    asked_ends = _asked(answer)
+    asked_ends = _column_factors(answer)
     ends = [_ends(row, asked_ends, again) for row in rows for again in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
@@ -114,7 +114,7 @@ def _tornado(
         )
 
 
-def _asked(answer: SensitivityAnswer) -> tuple[str, str]:
+def _column_factors(answer: SensitivityAnswer) -> tuple[str, str]:
     """The factors furthest from the base that were asked, which head the columns."""
     factors = answer.request["sensitivity"]["factors"]
     low, high = min(factors), max(factors)

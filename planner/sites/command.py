@@ -86,7 +86,7 @@ def _lesson(logs: Sequence[str], request: LearningRequest) -> Lesson:
     from planner.sites.lesson import lesson
 
     with ExitStack() as stack:
-        return lesson([_opened(path, stack) for path in logs], request)
+        return lesson([_log_lines(path, stack) for path in logs], request)
 
 
 def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     if len(request.files or ()) > 1:
         only_here("more than one file of --script")
     with ExitStack() as stack:
-        name, lines = _opened(logs[0], stack)
+        name, lines = _log_lines(logs[0], stack)
         text = "\n".join(lines)
     document = {
         "log": text,
@@ -109,7 +109,7 @@ def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     return {part: value for part, value in document.items() if value is not None}
 
 
-def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
+def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
     from planner.documents.problems import refuse, shown
     from planner.logs import lines_of
@@ -157,7 +157,7 @@ def sites(context: typer.Context, json: Json = False) -> int:
     from planner.sites.screen import sites_screen
     from planner.terminal import output
 
-    found, damaged = answered(_here, _there)
+    found, damaged = answered(_sites_of_machine, _sites_of_service)
     if json:
         rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
         output.print_document({"sites": rows, "damaged": damaged})
@@ -198,7 +198,7 @@ def forget(
     return FINE
 
 
-def _here() -> tuple[list[SiteAnswer], list[str]]:
+def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     """The sites of this machine, and what is wrong with the others."""
     from planner.sites import storage
     from planner.sites.learned import site_answer
@@ -208,7 +208,7 @@ def _here() -> tuple[list[SiteAnswer], list[str]]:
     return found, [one for one in several if isinstance(one, str)]
 
 
-def _there(client: Client) -> tuple[list[SiteAnswer], list[str]]:
+def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
     rows = client.sites().rows
     found = [client.site(row.name) for row in rows if row.problem is None]
     return found, [row.problem for row in rows if row.problem is not None]

@@ -22,7 +22,7 @@ from planner.frameworks.base import one_line
 from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
 from planner.requests.parsing import parse_request
-from planner.sites.pricing import learned
+from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 
 PARTS = ("model", "training", "plan")
@@ -104,7 +104,7 @@ def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
         "memory_quantity": memory.quantity if memory else None,
     }
     try:
-        return learned(request, site, measured)
+        return run_of_plan(request, site, measured)
     except RequestError:
         raise
     except ValueError as error:

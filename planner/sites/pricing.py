@@ -83,7 +83,7 @@ def price(request: PlanRequest, site: Site) -> Price:
     return Price(seconds, features, peaks, site.calibrated_at)
 
 
-def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
+def run_of_plan(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
     """The run of a request's plan; measured: all that is not estimated.  Raises ValueError."""
     found = price(request, site).estimated(measured.get("memory_quantity"))
     return LearnedRun(request=request.document(), **measured, **found)

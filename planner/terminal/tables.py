@@ -101,7 +101,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
         below.append(f"recompute {recomputed[0]}")
     rows: list[RenderableType]
     if left < _LEAST_RECOMPUTE:
-        rows = [_one(headings, alike, *row) for row in listed_plans]
+        rows = [_plan_words_row(headings, alike, *row) for row in listed_plans]
     else:
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
@@ -124,7 +124,7 @@ def _table(
     return table
 
 
-def _one(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
+def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
     """A plan in words, where there is no room for a table; alike: all recompute the same."""
     *cells, plan = row
     first = len(cells) - len(headings)

@@ -73,9 +73,9 @@ def tune(
     if here and (emit is not None or skip):
         raise typer.BadParameter("--here goes with neither --emit nor --skip")
     source = source_of(request_file, request)
-    asked, site = _asked(read_document(source, option_values, limits=True))
+    asked, site = _request_and_site(read_document(source, option_values, limits=True))
     if here:
-        return _here(asked, site, Budget(runs, gpu_hours), json)
+        return _tune_locally(asked, site, Budget(runs, gpu_hours), json)
     asked = bound(asked)
     with bar("searching"):
         known = question(asked, site, skip or ())
@@ -95,7 +95,7 @@ def tune(
     return FINE
 
 
-def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
+def _request_and_site(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     """The request, and its site: a new one where nothing is kept yet.  Raises RequestError."""
     from planner.documents.problems import RequestError, refuse, wrong_type
     from planner.documents.typed_values import looked_up
@@ -113,7 +113,7 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     return parse_request(document), site
 
 
-def _here(request: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
+def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     """Run plans on this machine until the tuning ends."""
     from planner.terminal import output
     from planner.tune.local import bound_here, tuned_here
@@ -145,13 +145,13 @@ def _emitted(
     question: Question, answer: TuneAnswer, folder: Path, launcher: str | None
 ) -> tuple[TuneAnswer, str]:
     """The answer with its files written, and where the framework's own script is."""
-    from planner.tune.script import bundle_of, written
+    from planner.tune.script import bundle_of, write_once
 
     run = answer.next
     assert run is not None
     plan = next(one.plan for one in answer.candidates if one.id == run.id)
     bundle, script = bundle_of(question.request, plan, run, launcher)
-    files = written(bundle, folder / run.id)
+    files = write_once(bundle, folder / run.id)
     whole = run.model_copy(update={"files": files, "notes": bundle.notes})
     return answer.model_copy(update={"next": whole}), str(folder / run.id / script)
 

@@ -84,7 +84,7 @@ def believed(
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
     whole = together + own * np.sqrt(np.outer(more, more))
-    return _given(Belief(mean, whole), at, np.asarray(found, dtype=float))
+    return _conditioned(Belief(mean, whole), at, np.asarray(found, dtype=float))
 
 
 def _level(shared: Array, missed: Array) -> float:
@@ -99,7 +99,7 @@ def _level(shared: Array, missed: Array) -> float:
     return float(usual[0] * (more[0] - 1.0))
 
 
-def _given(before: Belief, at: Sequence[int], found: Array) -> Belief:
+def _conditioned(before: Belief, at: Sequence[int], found: Array) -> Belief:
     """The belief once plans were measured."""
     if not at:
         return before

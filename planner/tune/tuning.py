@@ -117,7 +117,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     found = compete(request, top_k=_SEARCHED)[0].outcome.best
     before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
-    plans = _left([*named, *found], without)
+    plans = _without([*named, *found], without)
     first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
@@ -148,7 +148,7 @@ def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     return plan
 
 
-def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
+def _without(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
     """Plans but those of these ids.  Raises RequestError where an id is of none."""
     if not without:
         return list(plans)

@@ -107,7 +107,7 @@ def evidence(
     own = _table().held.get(chip.id, {})
     same = own.get(plan.runtime, [])
     alike = [run for run in same if run.experts == experts]
-    learned = 0 if site is None else _learned(site, chip.id, plan.runtime)
+    learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
         said = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
@@ -169,7 +169,7 @@ def _runs(several: Sequence[ScoredRun]) -> str:
     return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
 
 
-def _learned(site: Site, accelerator: str, runtime: str) -> int:
+def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
     return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
 
 

@@ -353,7 +353,7 @@ def read(document: dict[str, Any]) -> Posterior:
     return Posterior(found, runs, document["quantiles"])
 
 
-def written(posterior: Posterior) -> dict[str, Any]:
+def posterior_document(posterior: Posterior) -> dict[str, Any]:
     """The document of a posterior."""
     return {
         "about": "How far off estimates are by what they lean on "

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.sites import storage
-from planner.sites.pricing import learned
+from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 from planner.validate.report import ValidationReport
 
@@ -34,7 +34,7 @@ def measured_run(
         "steps": step.n,
         "left_out": {"warm-up": warmup_steps} if warmup_steps else {},
     }
-    return learned(PlanRequest.model_validate(report.request), site, measured)
+    return run_of_plan(PlanRequest.model_validate(report.request), site, measured)
 
 
 def learn(request: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -> str:

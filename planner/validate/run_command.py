@@ -112,7 +112,7 @@ def validate(
             "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
             "wall_s": max_seconds, "silence_s": max_silent_seconds, "memory_bytes": max_memory,
         }  # fmt: skip
-        return _there(client, asked, own, json)
+        return _validate_on_service(client, asked, own, json)
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
@@ -128,10 +128,12 @@ def validate(
     if launcher is not None:
         away = remote_command.submit if submit else remote_command.write
         return away(launcher, asked, options, output, image, json)
-    return _here(asked, options, output, json)
+    return _validate_locally(asked, options, output, json)
 
 
-def _here(request: PlanRequest, options: Options, output: Path | None, json: bool) -> int:
+def _validate_locally(
+    request: PlanRequest, options: Options, output: Path | None, json: bool
+) -> int:
     """A validation on this machine; its report is kept, and a site learns from it."""
     from planner.terminal import output as outputs
     from planner.validate import results
@@ -155,7 +157,9 @@ def _here(request: PlanRequest, options: Options, output: Path | None, json: boo
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
-def _there(client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
+def _validate_on_service(
+    client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool
+) -> int:
     """A validation on the machine of a service."""
     from planner.terminal import output
     from planner.validate.report import ValidationReport

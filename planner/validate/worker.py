@@ -91,7 +91,7 @@ class Training:
             return {}
         self.say("gradients of the first step")
         self.train.forward_backward(self.models, self.pipeline, *self.batch)
-        named = gradients.named(self.train, self.models)
+        named = gradients.named_parameters(self.train, self.models)
         errors = {}
         if job.gradients == "write":
             gradients.write(named, folder / run_files.GRADIENTS)

@@ -208,7 +208,7 @@ def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: 
         return int(mock[1])
     kind, file = values.text("tokenizer_type"), values.text("vocab_file") or ""
     usual = kind or "GPT2BPETokenizer"
-    found = tokenizers.named(file)
+    found = tokenizers.tokenizer_tokens(file)
     if found is not None:
         assumed.append(f"the tokenizer of {file} has {found} tokens")
         return found

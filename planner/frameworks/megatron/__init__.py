@@ -178,7 +178,7 @@ def versions(model: ModelSpec) -> str:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(request.model, UNCARRIED, numerics.said(request.model))
+    missing = uncarried.of(request.model, UNCARRIED, numerics.numerics_fields(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",

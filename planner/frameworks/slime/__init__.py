@@ -115,7 +115,9 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    missing = uncarried.of(request.model, megatron.UNCARRIED, megatron.numerics.said(request.model))
+    missing = uncarried.of(
+        request.model, megatron.UNCARRIED, megatron.numerics.numerics_fields(request.model)
+    )
     arrays, names = shell.arrays(options)
     head = shell.header("slime", VERSIONS, request, plan).splitlines()[:-1]
     told = {one.name: str(one.value) for one in variables}

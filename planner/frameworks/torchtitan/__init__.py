@@ -125,7 +125,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     variables = environment()
     arrays, names = shell.arrays(arguments)
-    missing = uncarried.of(c.model, UNCARRIED, numerics.said(c.model))
+    missing = uncarried.of(c.model, UNCARRIED, numerics.numerics_fields(c.model))
     head = shell.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,

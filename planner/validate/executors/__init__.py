@@ -253,7 +253,7 @@ def missing(folder: Path, ranks: int) -> list[int]:
     return [rank for rank in range(ranks) if rank not in there]
 
 
-def left(folder: Path, ranks: int) -> Status:
+def final_status(folder: Path, ranks: int) -> Status:
     """The final status of a run, by the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")

@@ -27,8 +27,8 @@ from planner.validate.executors import (
     RemoteRun,
     Status,
     bundle,
+    final_status,
     folders,
-    left,
     only,
     run_name,
 )
@@ -74,7 +74,7 @@ class Local:
         try:
             return (Status.model_validate_json((folder / _ENDED).read_bytes()),)
         except FileNotFoundError:
-            return (left(folder, handle.ranks),)
+            return (final_status(folder, handle.ranks),)
 
     def cancel(self, handle: Handle) -> None:
         """End the process, and with it its ranks."""
@@ -123,7 +123,7 @@ def main(folder: str, ranks: str, seconds: str) -> int:
     try:
         with process.stoppable():
             process.launch(home, int(ranks), process.Limits(wall_s=float(seconds)))
-        ended = left(home, int(ranks))
+        ended = final_status(home, int(ranks))
     except process.RunFailed as error:
         ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:

@@ -21,8 +21,8 @@ from planner.validate.executors import (
     State,
     Status,
     bundle,
+    final_status,
     folders,
-    left,
     run_name,
 )
 from planner.validate.executors.client import ClientError, call
@@ -86,7 +86,7 @@ class Slurm:
         for job, folder in zip(jobs, folders(handle), strict=True):
             said = known.get(job)
             if said is None or said.state == "succeeded":
-                said = left(folder, handle.ranks)
+                said = final_status(folder, handle.ranks)
             found.append(said)
         return tuple(found)
 

@@ -192,8 +192,8 @@ def test_an_open_vocabulary_is_said_with_its_weight() -> None:
 
 
 def test_tokenizers_that_nobody_knows_have_no_size() -> None:
-    assert tokenizers.named("") is None
-    assert tokenizers.named("/a/b/c.model") is None
+    assert tokenizers.tokenizer_tokens("") is None
+    assert tokenizers.tokenizer_tokens("/a/b/c.model") is None
 
 
 # What is left out, and given.

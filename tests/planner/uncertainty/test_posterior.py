@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.accuracy.intervals import interval_summary, shots
-from planner.accuracy.posterior import fit, held, seen
+from planner.accuracy.posterior import coverage, fit, seen_runs
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
@@ -19,9 +19,9 @@ from planner.uncertainty.posterior import (
     Scales,
     SeenRun,
     posterior,
+    posterior_document,
     published,
     read,
-    written,
 )
 
 SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0, 1.0), 0.05, 0.1, 0.3)
@@ -109,7 +109,7 @@ def test_without_runs_it_is_the_prior() -> None:
 
 
 def test_it_is_written_and_read() -> None:
-    document = json.loads(json.dumps(written(published())))
+    document = json.loads(json.dumps(posterior_document(published())))
     assert read(document) == published()
 
 
@@ -129,12 +129,12 @@ def test_scales_are_found_again() -> None:
     assert by_factor["tp"] == pytest.approx(0.15, rel=0.35)
     assert by_factor["compute"] == pytest.approx(0.02, rel=0.6)
     assert found.scales.noise == pytest.approx(0.02, rel=0.25)
-    assert held(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
+    assert coverage(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
 
 
 def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
     for level in ("accelerator", "runtime", "source"):
-        assert 0.75 <= held(published(), level)["80"] <= 0.88, level
+        assert 0.75 <= coverage(published(), level)["80"] <= 0.88, level
 
 
 def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
@@ -148,7 +148,7 @@ def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
 def test_the_shipped_runs_are_those_of_the_table() -> None:
     """What the catalog holds is what the code predicts now."""
     rows = [run for run in runs_in(PUBLISHED_RUNS) if run.source_key in ("korth_t5", "sc21_t2")]
-    now = seen(predict(run) for run in rows)
+    now = seen_runs(predict(run) for run in rows)
     kept = [run for run in published().runs if run.features.groups[3] in ("korth_t5", "sc21_t2")]
     assert len(now) == len(kept) == 15
     for ours, theirs in zip(now, kept, strict=True):
