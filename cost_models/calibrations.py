@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cost_models.fields import Spec
-from cost_models.measured import Measured, RateGrid, linear_through
+from cost_models.measured_tables import Measured, RateGrid, linear_through
 from cost_models.profiles import (
     CollectiveTable,
     EfficiencyProfile,

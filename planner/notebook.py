@@ -38,8 +38,8 @@ from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
-from planner.sites.learned import SiteAnswer
 from planner.sites.screen import site_screen
+from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing

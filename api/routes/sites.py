@@ -18,10 +18,10 @@ from api.openapi.site_schema import SITE_EXAMPLES
 from api.problems import Refused, declare
 from cost_models.calibrations import PROFILE_NAME
 from planner.sites import storage
-from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
 from planner.sites.posted_runs import answer_of, posted_runs
 from planner.sites.site import Site
+from planner.sites.site_corrections import SiteAnswer
 
 
 async def _shared(request: Request) -> AsyncIterator[None]:

@@ -51,8 +51,8 @@ from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.requests.model_import import ModelAnswer
 from planner.sensitivities.document import SensitivityAnswer
-from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
+from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.validate.one_node import OneNode
 from planner.validate.report import ValidationReport

@@ -98,18 +98,18 @@ def _validation(document: Any, settings: JobSettings) -> JobRequest:
 
 
 def _calibration(document: Any, settings: JobSettings) -> JobRequest:
-    from planner.validate.calibrate import asked
+    from planner.validate.calibrate import calibration_request
     from planner.validate.run import require_torch
 
     request, spec = _split(document, "calibration", CalibrationSpec, optional=True)
     require_torch()
     try:
-        asked.names(spec.name, spec.extends)
+        calibration_request.names(spec.name, spec.extends)
     except RequestError as error:
         raise error.under("/calibration") from None
     if request is None:
         return JobRequest({"calibration": _plain(spec)}, f"{spec.name}: this machine")
-    asked.of_plan(request, spec.budget_s)
+    calibration_request.of_plan(request, spec.budget_s)
     return _job_request(request, "calibration", spec)
 
 

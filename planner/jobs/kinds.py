@@ -76,11 +76,11 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 
     def write() -> dict[str, Any]:
         from planner.sites import profiles
-        from planner.validate.calibrate import asked, run
+        from planner.validate.calibrate import calibration_request, run
         from planner.validate.calibrate.job import Measured
 
         of, _, spec = calibration(request)
-        base = asked.names(spec.name, spec.extends)
+        base = calibration_request.names(spec.name, spec.extends)
         measured = [Measured.model_validate_json(_json(one)) for one in found]
         profile = run.assemble(of, measured, spec.name, base)
         profiles.save(profile)

@@ -16,7 +16,7 @@ from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
-from planner.lint.better import best, fewest_changes, nearest
+from planner.lint.better_plans import best, fewest_changes, nearest
 from planner.lint.case import Case
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (

@@ -12,7 +12,7 @@ from planner.documents.plan_report import PlanReport
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
 from planner.terminal.bars import memory_bars
 from planner.terminal.plan_rows import TIGHT
-from planner.terminal.refused import nearest_rows
+from planner.terminal.refusal_rows import nearest_rows
 from planner.terminal.text_wrap import Flow, prose
 
 _VERDICTS: dict[str, tuple[str, str]] = {

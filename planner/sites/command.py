@@ -17,10 +17,10 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.sites.learned import SiteAnswer
     from planner.sites.learning import LearningRequest
     from planner.sites.lesson import Lesson
     from planner.sites.site import Site
+    from planner.sites.site_corrections import SiteAnswer
 
 Logs = Annotated[
     list[str],
@@ -174,8 +174,8 @@ def sites(context: typer.Context, json: Json = False) -> int:
 @app.command()
 def show(name: SiteName, json: Json = False) -> int:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    from planner.sites.learned import site_answer
     from planner.sites.screen import site_screen
+    from planner.sites.site_corrections import site_answer
     from planner.terminal import output
 
     answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
@@ -201,7 +201,7 @@ def forget(
 def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     """The sites of this machine, and what is wrong with the others."""
     from planner.sites import storage
-    from planner.sites.learned import site_answer
+    from planner.sites.site_corrections import site_answer
 
     several = [one for _, one in storage.everything()]
     found = [site_answer(one) for one in several if not isinstance(one, str)]

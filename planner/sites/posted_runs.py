@@ -17,9 +17,9 @@ from planner.lint.sources import checked
 from planner.logs import lines_of
 from planner.requests.parsing import parse_cluster
 from planner.sites import storage
-from planner.sites.learned import SiteAnswer, site_answer
 from planner.sites.learning import PARTS, LearningRequest
 from planner.sites.lesson import Lesson, keep, lesson
+from planner.sites.site_corrections import SiteAnswer, site_answer
 
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")

@@ -13,7 +13,7 @@ from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.request import PlanRequest
 from planner.sites import profiles
-from planner.sites.corrected import SiteCostModel
+from planner.sites.corrected_model import SiteCostModel
 from planner.sites.site import LearnedRun, Site
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, error_features
 from planner.version import __version__

@@ -13,9 +13,9 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.documents.formats import gib, memory_words, plan_words, seconds, short
 from planner.documents.request import PlanRequest
-from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
+from planner.sites.site_corrections import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.terminal.text_wrap import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one

@@ -29,7 +29,7 @@ from planner.documents.formats import (
     value_words,
 )
 from planner.terminal.plan_rows import RequestSummary, report_rows, speed
-from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
+from planner.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
 from planner.terminal.text_wrap import Flow, prose
 

@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
-from planner.validate.traced import Amounts
+from planner.validate.trace_result import Amounts
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.

@@ -25,7 +25,7 @@ from planner.validate.agent import die_with_parent
 from planner.validate.priority import go_on_giving_way
 from planner.validate.run_files import Heartbeat, Job, RankResult
 from planner.validate.saved_rows import SavedRow, rows
-from planner.validate.traced import Amounts
+from planner.validate.trace_result import Amounts
 
 Say = Callable[[str], None]
 

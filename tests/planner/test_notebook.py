@@ -21,8 +21,8 @@ from planner.pipelines.all_schedules import compare_schedules, parse_comparison
 from planner.pipelines.timeline import parse_timeline, timeline
 from planner.requests.model_import import described
 from planner.requests.parsing import parse_cluster, parse_request
-from planner.sites.learned import site_answer
 from planner.sites.site import Site
+from planner.sites.site_corrections import site_answer
 from planner.tune.tuning import Budget, bound, question, tune
 from tests.planner.sites.runs import NAMES, run
 

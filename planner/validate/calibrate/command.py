@@ -48,8 +48,7 @@ def calibrate(
     """
     from planner.sites import profiles
     from planner.terminal import output
-    from planner.validate.calibrate import asked as asking
-    from planner.validate.calibrate import run
+    from planner.validate.calibrate import calibration_request, run
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
@@ -58,15 +57,15 @@ def calibrate(
     if None not in (name, site) and name != site:
         raise typer.BadParameter("--name and --site are the same: give one")
     name = name or site or "local"
-    base = asking.names(name, extends)
+    base = calibration_request.names(name, extends)
     source = source_of(request_file, request)
     if source is None and not option_values:
-        asked, jobs = asking.full(max_seconds)
+        asked, jobs = calibration_request.full(max_seconds)
     else:
-        asked, jobs = asking.of_plan(
+        asked, jobs = calibration_request.of_plan(
             read_request(source, option_values, need_plan=True), max_seconds
         )
-    limits = asking.limits(max_seconds)
+    limits = calibration_request.limits(max_seconds)
     try:
         with stoppable(), progress_lines() as progress:
             found = run.calibrate(asked, jobs, name, base, limits, progress)

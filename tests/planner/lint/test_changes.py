@@ -17,7 +17,7 @@ from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
 from planner.frameworks.reading import Reading, canonical
-from planner.lint.better import best, fewest_changes
+from planner.lint.better_plans import best, fewest_changes
 from planner.lint.case import changed
 from planner.lint.findings import FlagChange
 from planner.lint.flags import changes

@@ -12,7 +12,7 @@ import pytest
 from cost_models.layers import layers_of
 from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
-from planner.huggingface import built
+from planner.huggingface import built_models
 from planner.requests import model_import
 from planner.requests.models import import_model
 
@@ -105,7 +105,7 @@ def test_a_family_without_a_reader_is_built() -> None:
 def test_without_transformers_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = util.find_spec
     monkeypatch.setattr(
-        built, "find_spec", lambda name: None if name == "transformers" else whole(name)
+        built_models, "find_spec", lambda name: None if name == "transformers" else whole(name)
     )
     with pytest.raises(RequestError, match=r"pip install 'transformers>=5.20' torch"):
         import_model(UNKNOWN)
@@ -146,7 +146,7 @@ def test_too_many_layers_are_refused_before_they_are_built(count: float) -> None
 
 
 def test_a_model_that_takes_long_to_build_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built, "LIMIT_S", 0.5)
+    monkeypatch.setattr(built_models, "LIMIT_S", 0.5)
     with pytest.raises(RequestError, match="takes too long or too much memory to build"):
         import_model({**UNKNOWN, "hidden_size": 128})
 

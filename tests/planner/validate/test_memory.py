@@ -18,10 +18,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from planner.requests.parsing import parse_request
-from planner.validate.expected import expected
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory, SavedTensor
 from planner.validate.native import native
+from planner.validate.rank_estimate import expected
 from planner.validate.saved_rows import rows
 
 WIDTHS = (16, 64, 8)

@@ -12,7 +12,7 @@ from planner.documents.problems import RequestError, choice, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
 from planner.requests.parsing import parse_request
-from planner.validate.calibrate import wanted
+from planner.validate.calibrate import measurement_points
 from planner.validate.calibrate.job import Job
 from planner.validate.native import native
 from planner.validate.process import Limits
@@ -38,19 +38,21 @@ def names(name: str, extends: str | None) -> str:
 
 def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
     """Measurements that a plan needs, scaled as `planner validate` scales it on this machine."""
-    if request.training.precision not in wanted.PRECISIONS:
-        problem = choice("/training/precision", request.training.precision, wanted.PRECISIONS)
+    if request.training.precision not in measurement_points.PRECISIONS:
+        problem = choice(
+            "/training/precision", request.training.precision, measurement_points.PRECISIONS
+        )
         raise RequestError([problem])
     small = scaled(native(request, compiled=False).request).request
-    return small, wanted.of_request(small, budget_s)
+    return small, measurement_points.of_request(small, budget_s)
 
 
 def full(budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
     """The full set, in the precision that the machine trains in."""
     group = local.cluster().groups[0]
     cpu = group.accelerator.id == local.CPU_ID
-    request = parse_request(wanted.EXAMPLE, need_plan=True)
+    request = parse_request(measurement_points.EXAMPLE, need_plan=True)
     training = request.training.model_copy(update={"precision": "fp32" if cpu else "bf16"})
     request = request.model_copy(update={"training": training})
-    ranks = [n for n in wanted.RANKS if n <= group.accelerators_per_node]
-    return request, wanted.full(request.model, training, ranks, budget_s)
+    ranks = [n for n in measurement_points.RANKS if n <= group.accelerators_per_node]
+    return request, measurement_points.full(request.model, training, ranks, budget_s)
