@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import (
     Problem,
     RequestError,

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.identity import answer_id, build_id
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.drawing.trace import trace
@@ -76,7 +76,7 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
             if id in one.known:
                 found[i] = "answer", (id, None)
                 continue
-            if reasons := solve.illegal(request, request.named_plan):
+            if reasons := plan_answers.illegal(request, request.named_plan):
                 raise IllegalPlan(reasons)
         except Exception as error:
             found[i] = "error", _portable_error(error)
@@ -87,7 +87,9 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     while groups:
         group = groups.pop()
         try:
-            answers = solve.estimates([(request, request.named_plan) for *_, request in group])
+            answers = plan_answers.estimates(
+                [(request, request.named_plan) for *_, request in group]
+            )
             for (i, id, _), answer in zip(group, answers, strict=True):
                 content = answer.model_dump_json().encode()
                 found[i] = "answer", (id, chosen(content, asked[i].fields))
@@ -128,7 +130,7 @@ def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None
     document = {"model": model, "cluster": cluster, "training": training}
     try:
         with watched(Watch(stopped=connection.poll)):
-            solve.find(parse_request(document))
+            plan_answers.find(parse_request(document))
     except Stopped:
         return
 

@@ -14,8 +14,8 @@ and the service, whole or as keywords, and return the same answers as typed obje
 `planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON
 pointer to each problem; `plan`, `why` and `sensitivity` raise
 `planner.search.exhaustive.SpaceTooLarge` where the limits leave more plans than one search may
-price; `estimate` raises `planner.answers.solve.IllegalPlan`, with every reason, for a plan that
-cannot run at all. That nothing fits is an answer, not an error.
+price; `estimate` raises `planner.answers.plan_answers.IllegalPlan`, with every reason, for a plan
+that cannot run at all. That nothing fits is an answer, not an error.
 
 `rl` prices a step of reinforcement learning.  `sweep` asks many requests at once, a grid of them,
 and returns a table.
@@ -52,20 +52,24 @@ def plan(
     Raises RequestError, SpaceTooLarge.
     """
     from planner import mixed_clusters
-    from planner.answers import solve
+    from planner.answers import plan_answers
 
     request = _request(document, parts, mixed_cluster=True)
-    return mixed_clusters.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
+    return (
+        mixed_clusters.find(request)
+        if len(request.cluster.groups) > 1
+        else plan_answers.find(request)
+    )
 
 
 def estimate(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> EstimateAnswer:
     """Time and memory of the request's plan.  Raises RequestError, IllegalPlan."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
 
     request = _request(document, parts, need_plan=True)
-    return solve.estimate(request, request.named_plan)
+    return plan_answers.estimate(request, request.named_plan)
 
 
 def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> WhyAnswer:
@@ -73,10 +77,10 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
 
     Raises RequestError, SpaceTooLarge.
     """
-    from planner.answers import solve
+    from planner.answers import plan_answers
 
     request = _request(document, parts, need_plan=True)
-    return solve.why(request, request.named_plan)
+    return plan_answers.why(request, request.named_plan)
 
 
 def emit(

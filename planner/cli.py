@@ -109,7 +109,7 @@ def plan(
     option_values: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.commands import next_steps
     from planner.documents.problems import refuse
     from planner.drawing.page import paper, write_page
@@ -125,7 +125,7 @@ def plan(
         return _plan_mixed(asked, report, json)
     with bar("searching"):
         answer = answered(
-            lambda: solve.find(asked),
+            lambda: plan_answers.find(asked),
             lambda service: cast("PlanAnswer", service.plan(asked.document())),
         )
     output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
@@ -154,13 +154,13 @@ def estimate(
     option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of one plan."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.terminal import output, screens
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
-        lambda: solve.estimate(asked, asked.named_plan),
+        lambda: plan_answers.estimate(asked, asked.named_plan),
         lambda service: service.estimate(asked.document()),
     )
     if json:
@@ -183,13 +183,13 @@ def why(
     option_values: Mapping[str, Any],
 ) -> int:
     """Why a plan cannot run, does not fit or is not the best, and what would."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.terminal import output, screens
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     with bar("searching"):
         answer = answered(
-            lambda: solve.why(asked, asked.named_plan),
+            lambda: plan_answers.why(asked, asked.named_plan),
             lambda service: service.explanation(asked.document()),
         )
     output.show(answer, json, partial(screens.why_screen, answer, asked_of(asked)))

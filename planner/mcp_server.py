@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
 import planner
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
 from planner.lint.lint import lint as linted

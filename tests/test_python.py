@@ -11,7 +11,7 @@ from cost_models.catalog.models import model
 from cost_models.spec import TrainingSpec
 from planner import emit, estimate, plan, why
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
 from planner.mixed_clusters.answer import MixedAnswer

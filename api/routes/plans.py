@@ -16,7 +16,7 @@ from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import Refused, declare
 from api.store_threads import in_store
 from planner import mixed_clusters
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.candidates import (
     MOST_ROWS,
     CandidatePage,
@@ -48,7 +48,7 @@ async def plan(
     """
     asked = await run_in_threadpool(lambda: parse_request(document, mixed_cluster=True))
     differ = len(asked.cluster.groups) > 1
-    find = mixed_clusters.find if differ else solve.find
+    find = mixed_clusters.find if differ else plan_answers.find
     question = asked.document()
     return await results.answer(request, searches, "plans", question, find, asked, fields=fields)
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.emission import emit
 from planner.answers.rivals import against, choice
 from planner.documents.answer import PlanAnswer
@@ -135,7 +135,7 @@ def questions() -> tuple[Question, ...]:
 def advise(question: Question) -> Row:
     """The answer to a question, launched, and its recipe priced by the same model."""
     request = question.request
-    answer = solve.find(request)
+    answer = plan_answers.find(request)
     recommended = next((one for one in answer.picks if one.name == "recommended"), None)
     pick, slower_by = answer.best, 0.0
     if recommended is not None:
@@ -172,8 +172,8 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
     plan = ParallelPlan.model_validate({"runtime": framework.runtime, **recipe.plan})
     refusals = [reason.text for reason in framework.reasons(asked, plan)]
     try:
-        report = solve.estimate(asked, plan).estimate
-    except solve.IllegalPlan:
+        report = plan_answers.estimate(asked, plan).estimate
+    except plan_answers.IllegalPlan:
         return Beside(plan, None, None, tuple(refusals), "")
     refusals += [reason.text for reason in memory_reasons(asked, report)]
     gap = report.iteration_time_s / pick.iteration_time_s - 1.0
@@ -190,8 +190,8 @@ def _alone(request: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
     for fields in _SETTINGS:
         set_so = {**values, **{name: getattr(ours, name) for name in fields}}
         try:
-            changed = solve.estimate(request, ParallelPlan.model_validate(set_so)).estimate
-        except (ValidationError, solve.IllegalPlan):
+            changed = plan_answers.estimate(request, ParallelPlan.model_validate(set_so)).estimate
+        except (ValidationError, plan_answers.IllegalPlan):
             continue  # goes with another degree of ours alone
         saves = 1.0 - changed.iteration_time_s / theirs.iteration_time_s
         if saves > most:

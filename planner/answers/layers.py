@@ -19,8 +19,8 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.traffic import NAMES
+from planner.answers.plan_answers import illegal
 from planner.answers.recomputed_exchange import recomputed_exchange_s
-from planner.answers.solve import illegal
 from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_reasons
 from planner.documents.request import PlanRequest

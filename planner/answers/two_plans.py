@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.answers.contenders import compared
-from planner.answers.solve import IllegalPlan, estimate
+from planner.answers.plan_answers import IllegalPlan, estimate
 from planner.documents.answer import EstimateAnswer
 from planner.documents.loading import plain
 from planner.documents.plan_report import Document, PlanReport

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
@@ -49,7 +49,7 @@ def _why(
 ) -> str:
     """A question about a plan that differs from the best one in one choice."""
     candidates = list(_neighbours(plan, request.cluster.accelerators))
-    legal = (one for one in candidates if not solve.illegal(request, one))
+    legal = (one for one in candidates if not plan_answers.illegal(request, one))
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()

@@ -277,13 +277,13 @@ def _version(package: str) -> str | None:
 
 def _planning() -> Found:
     """A small question, asked in earnest."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.requests.parsing import parse_request
 
     training = {"seq_length": 1024, "global_batch_size": 64}
     document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}
     began = time.perf_counter()
-    answer = solve.find(parse_request(document))
+    answer = plan_answers.find(parse_request(document))
     assert answer.best is not None
     costed = f"{answer.counts.costed:,} plans" if answer.counts else "plans"
     return "ok", f"{costed} in {time.perf_counter() - began:.1f} s", None

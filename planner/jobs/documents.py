@@ -75,7 +75,8 @@ class JobRequest(NamedTuple):
 def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
     """The request of a user, with every default written out.
 
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
+    Raises RequestError, planner.frameworks.base.Unsupported and
+    planner.answers.plan_answers.IllegalPlan.
     """
     return _PARSERS[kind](document, settings)
 

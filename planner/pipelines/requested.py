@@ -6,7 +6,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.schedules.simulate import Links, Times
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.request import PlanRequest
 from planner.pipelines.all_schedules import (
     ComparisonAnswer,

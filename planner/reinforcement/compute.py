@@ -11,7 +11,7 @@ from cost_models.schedules import SCHEDULES
 from planner.answers.competition import fastest
 from planner.answers.emission import NothingFits
 from planner.answers.explain import report
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note, PlanReport
 from planner.documents.request import PlanRequest

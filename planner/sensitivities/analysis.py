@@ -13,7 +13,7 @@ from cost_models.training_cost import usd_per_hour
 from cost_models.units import HOUR_S
 from planner.answers.emission import NothingFits
 from planner.answers.explain import reports
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.answer import ProfileInfo
 from planner.documents.loading import plain
 from planner.documents.plan_report import Note, PlanReport

@@ -14,7 +14,7 @@ from cost_models.catalog.models import model as catalog_model
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ClusterSpec
 from planner.accuracy.clusters import accelerator_id
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.loading import scalar
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from cost_models.plans import ParallelPlan
 from planner.answers.competition import fastest
 from planner.answers.explain import report
-from planner.answers.solve import IllegalPlan, estimate
+from planner.answers.plan_answers import IllegalPlan, estimate
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
@@ -80,7 +80,7 @@ def _answer(request: PlanRequest) -> Result:
     if request.plan is not None:
         own = estimate(request, request.plan).estimate
         return _figures(request, own, "fits" if own.fits else "does_not_fit")
-    # As solve.find has it, without the front, the baseline and the launch files around the best.
+    # As plan_answers.find has it, without the front, the baseline and the launch files.
     found = fastest(request).outcome
     model = cost_model(request)
     if found.best:

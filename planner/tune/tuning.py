@@ -21,7 +21,7 @@ from cost_models.units import HOUR_S
 from planner import frameworks
 from planner.answers.competition import compete, prepared
 from planner.answers.explain import plan_id, report
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model

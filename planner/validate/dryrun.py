@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cost_models.fields import Spec
 from cost_models.schedules import SCHEDULES
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.problems import refuse, shown
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
@@ -108,7 +108,7 @@ def _report(
     if state.state != "succeeded":
         return RunFailed(state.state, f"{state.state}: {state.detail}", None, _last_words(folder))
     as_run = _as_run(request)
-    answer = solve.estimate(as_run.request, as_run.plan)
+    answer = plan_answers.estimate(as_run.request, as_run.plan)
     try:
         results = collect(folder, ranks)
     except RunFailed as error:

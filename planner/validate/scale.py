@@ -19,7 +19,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stage_layers import rank_layers
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.validate import scale_encoders, scale_patterns
@@ -160,7 +160,7 @@ def _as_small(
     asked = request.model_copy(
         update={"model": model, "training": training, "plan": plan, "cluster": cluster}
     )
-    reasons = solve.illegal(asked, plan)
+    reasons = plan_answers.illegal(asked, plan)
     if reasons:
         text = "; ".join(reason.text for reason in reasons)
         detail = f"scaled to {plan.accelerators} processes: {text}"

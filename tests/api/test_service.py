@@ -231,7 +231,7 @@ def fail(*_: object) -> None:
 def test_our_fault_says_nothing_of_its_inside(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.answers.solve.find", fail)
+    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
     response = client.post("/v1/plans", json=UNHEARD | {"model": "llama-2-7b"})
     problem(response, 500)
     assert "secret" not in response.text

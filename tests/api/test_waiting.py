@@ -18,7 +18,7 @@ from api.app import create_app
 from api.problems import MEDIA_TYPE
 from api.settings import Settings
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.answer import Reason
 from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported

@@ -219,7 +219,7 @@ def test_names_are_completed() -> None:
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
-    from planner.answers.solve import find
+    from planner.answers.plan_answers import find
     from planner.progress import Watch, watched
     from planner.requests.parsing import parse_request
 
@@ -518,7 +518,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of our own\nmaking")
 
-    monkeypatch.setattr("planner.answers.solve.find", fail)
+    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
     status, out, err = ask("plan", *PLANNED)
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "planner failed: ZeroDivisionError: of our own"

@@ -13,7 +13,7 @@ from rich.console import Console
 from planner import plan
 from planner.answers.competition import prepared
 from planner.answers.contenders import best_expected, contenders
-from planner.answers.solve import why
+from planner.answers.plan_answers import why
 from planner.answers.two_plans import parse_both, side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answers.solve import estimate, find
+from planner.answers.plan_answers import estimate, find
 from planner.documents.request import PlanRequest
 from planner.requests.parsing import parse_request
 

@@ -9,8 +9,8 @@ import pytest
 
 from cost_models.plans import VOCABULARIES, ParallelPlan, Plans
 from planner import cli, plan
+from planner.answers.plan_answers import illegal
 from planner.answers.ranks import ranks
-from planner.answers.solve import illegal
 from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 

@@ -11,7 +11,7 @@ import pytest
 from cost_models.catalog.hardware import accelerator
 from cost_models.profiles import profile_for
 from planner import frameworks
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.emission import NothingFits, emit
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
@@ -62,7 +62,7 @@ def test_tpus_are_maxtexts_unless_another_is_asked_for() -> None:
 
 @pytest.mark.parametrize("cluster", ["2x8xgaudi3", "1x16xtrainium2"])
 def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
-    answer = solve.find(asked(cluster))
+    answer = plan_answers.find(asked(cluster))
     assert answer.best is not None
     assert answer.launch is None
     notes = {note.code: note.text for note in answer.best.assumptions}
@@ -75,7 +75,7 @@ def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
 
 
 def test_a_known_chip_says_none_of_it() -> None:
-    answer = solve.find(asked("2x8xh100-sxm"))
+    answer = plan_answers.find(asked("2x8xh100-sxm"))
     assert answer.best is not None
     assert not {note.code for note in answer.best.assumptions} & {"links", "stack"}
     assert "none on" not in answer.best.error_band.basis
@@ -109,13 +109,15 @@ def test_tpus_left_out_are_held_by_what_is_answered_for_an_unseen_chip() -> None
 
 
 def test_tpus_run_compiled_jax_unless_told() -> None:
-    best = solve.find(asked("16xtpu-v6e")).best
+    best = plan_answers.find(asked("16xtpu-v6e")).best
     assert best is not None
     assert (best.plan.runtime, best.plan.compile, best.plan.cross_entropy) == (
         "jax", True, "unfused",
     )  # fmt: skip
     named = asked("16xtpu-v6e", plan={"dp": 16}).named_plan
     assert (named.runtime, named.compile) == ("jax", True)
-    other = solve.find(asked("16xtpu-v6e", search={"runtime": "torch", "tp": 1, "pp": 1})).best
+    other = plan_answers.find(
+        asked("16xtpu-v6e", search={"runtime": "torch", "tp": 1, "pp": 1})
+    ).best
     assert other is not None
     assert (other.plan.runtime, other.plan.compile) == ("torch", True)

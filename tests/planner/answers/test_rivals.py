@@ -11,8 +11,8 @@ from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import prepared
+from planner.answers.plan_answers import find
 from planner.answers.rivals import _moved, _sentence
-from planner.answers.solve import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.degrees import DEGREES, differing

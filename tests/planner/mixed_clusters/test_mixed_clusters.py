@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cost_models.plans import ParallelPlan
-from planner.answers.solve import find as find_equal
+from planner.answers.plan_answers import find as find_equal
 from planner.cli import run
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest

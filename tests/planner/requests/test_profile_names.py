@@ -10,7 +10,7 @@ import pytest
 
 from cost_models.catalog.names import UnknownName
 from planner import cli
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.problems import RequestError
 from planner.requests.parsing import parse_request
 from planner.sites import profiles
@@ -42,10 +42,10 @@ def test_a_saved_calibration_is_found_by_its_name(saved: Path) -> None:
 def test_a_plan_is_priced_by_it_and_says_so(saved: Path) -> None:
     usual, own = parse_request(REQUEST), parse_request({**REQUEST, "profile": "mine"})
     assert usual.plan is not None
-    answer = solve.estimate(own, usual.plan)
+    answer = plan_answers.estimate(own, usual.plan)
     assert answer.profile.kind == "calibrated"
     assert answer.profile.measured == {"gemm": ("forward", "backward", "recompute")}
-    before = solve.estimate(usual, usual.plan)
+    before = plan_answers.estimate(usual, usual.plan)
     assert before.profile.measured == {}
     parts = answer.estimate.time_parts_s, before.estimate.time_parts_s
     assert parts[0]["forward"] != parts[1]["forward"]

@@ -13,7 +13,7 @@ from tests.planner.mixed_clusters.test_mixed import request as parse_mixed
 
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import prepared
-from planner.answers.solve import find, why
+from planner.answers.plan_answers import find, why
 from planner.commands.shared import asked_of
 from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError

@@ -20,7 +20,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import fastest, prepared
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.commands.shared import asked_of
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest

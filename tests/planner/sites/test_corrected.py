@@ -12,7 +12,7 @@ import pytest
 from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.competition import prepared
 from planner.answers.contenders import contenders
 from planner.answers.identity import answer_id
@@ -65,7 +65,7 @@ def asked(site: str | None = None, **more: Any) -> PlanRequest:
 
 def estimated(site: str | None = None) -> PlanReport:
     request = asked(site)
-    return solve.estimate(request, request.named_plan).estimate
+    return plan_answers.estimate(request, request.named_plan).estimate
 
 
 def test_empty_site_changes_no_number() -> None:
@@ -120,7 +120,7 @@ def test_learned_runs_are_answered_nearer() -> None:
     for name in NAMES:
         one = run(name)
         request = parse_request(one.request | {"site": "lab"}, need_plan=True)
-        own = solve.estimate(request, request.named_plan).estimate
+        own = plan_answers.estimate(request, request.named_plan).estimate
         before.append(abs(one.ln))
         after.append(abs(math.log(one.step_s / own.iteration_time_s)))
     assert sum(after) < 0.6 * sum(before)
@@ -132,7 +132,7 @@ def test_search_ranks_by_the_site_s_times() -> None:
     best = search(*prepared(request), top_k=6).best
     times = cost_model(request).evaluate(Plans.from_rows(best)).iteration_time_s
     assert (times[:-1] <= times[1:]).all()
-    assert solve.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))
+    assert plan_answers.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))
 
 
 def test_plans_of_several_runtimes_at_once(lab: Site) -> None:

@@ -10,7 +10,7 @@ import pytest
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scored import scored
-from planner.answers.solve import estimate
+from planner.answers.plan_answers import estimate
 from planner.documents.scored_runs import scored_runs
 from planner.requests.parsing import parse_request
 from planner.uncertainty.nearest_runs import Evidence, evidence

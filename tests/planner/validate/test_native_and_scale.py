@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import local
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported

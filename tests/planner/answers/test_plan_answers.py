@@ -12,7 +12,7 @@ from cost_models.catalog.models import model as preset
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner.answers.solve import estimate, find
+from planner.answers.plan_answers import estimate, find
 from planner.documents.answer import REASONS, PlanAnswer
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import Bounds, PlanRequest, SearchSpec

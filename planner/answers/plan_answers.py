@@ -1,4 +1,4 @@
-"""The three questions: the best plan, what one plan costs, and why not this plan."""
+"""Answers about plans: the best plan of a request, the cost of one plan, and why not another."""
 
 from __future__ import annotations
 
