@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.planner.mixed_clusters.test_mixed import SMALL
-from tests.planner.mixed_clusters.test_mixed import request as parse_mixed
+from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
+from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
 
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import prepared
