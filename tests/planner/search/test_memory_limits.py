@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
-from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
 
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import prepared
@@ -25,6 +23,8 @@ from planner.search.outcome import Outcome
 from planner.terminal.screens import why_screen
 from planner.uncertainty.memory_risk import peaks, room, room_of
 from tests.planner.drawn import with_memory
+from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
+from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",
